@@ -177,9 +177,7 @@ class PeakDriver:
             return state if state.finished else None
         # candidates of an interrupted search have no potential on all rows
         verified = slice(len(state.verified))
-        return replace(
-            state, points=state.points[verified], sampled=state.sampled[is_verified], finished=True, ended=why
-        )
+        return replace(state, points=state.points[verified], sampled=state.sampled[verified], finished=True, ended=why)
 
     def memory(self, problem: PeakProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the last search's rows, stored and scaled, and of the ascent; nothing for a finite pool."""
