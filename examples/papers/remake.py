@@ -16,6 +16,7 @@ import argparse
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from cells import Cells, measured_when
 PAPERS: dict[str, list[tuple[str, str, str]]] = {
     "000": [
         ("table_1.py", "--data DIR --arms RBF-RF,LKRF,game,ours --sizes 100,500,1000 --seeds 1", "table_1.md"),
-        ("table_1.py", "--data DIR --arms RBF-RF,LKRF,game,ours --sizes 2000 --seeds 1", "table_1.md"),
+        ("table_1.py", "--data DIR --arms RBF-RF,LKRF,ours --sizes 2000 --seeds 1", "table_1.md"),
         ("figure_1.py", "--seeds 3", "figure_1.md"),
     ],
     "001": [
@@ -54,14 +55,15 @@ def commands(
     paper: str, output: Path, data: Path | None, *, quick: bool, further: Sequence[str] = ()
 ) -> list[tuple[list[str], Path]]:
     """The arguments of each run, and where it leaves its tables; of options given twice the last counts."""
-    runs, made = PAPERS[paper], []
-    if quick:
-        runs = [(script, "--quick", table) for script, table in {script: table for script, _, table in runs}.items()]
-    for place, (script, given, table) in enumerate(runs):
-        earlier = sum(other == script for other, _, _ in runs[:place])
+    made, earlier_runs = [], Counter[str]()
+    for script, given, table in PAPERS[paper]:
+        earlier = earlier_runs[script]
+        earlier_runs[script] += 1
+        if quick and earlier:
+            continue
         folder = output / (script.removesuffix(".py") + (f"_{earlier + 1}" if earlier else ""))
-        arguments = given.replace("--data DIR", "").split()
-        if data is not None and "--data DIR" in given:
+        arguments = ["--quick"] if quick else given.replace("--data DIR", "").split()
+        if data is not None and not quick and "--data DIR" in given:
             arguments = ["--data", str(data), *arguments]
         made.append(([script, *arguments, *further, "--output", str(folder)], folder / table))
     return made
