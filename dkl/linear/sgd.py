@@ -204,10 +204,10 @@ def rows_by_model(
             row = int(np.flatnonzero(found != labels)[0])
             return ValueError(f"y[{row}] is {labels[row]!r}, which is not among the classes {classes.tolist()}")
 
-        is_unknown = (known[codes] != y).any()
+        is_unknown = known[codes] != y
         if xp is not np:
             refuse_later(is_unknown, unknown)
-        elif is_unknown:
+        elif is_unknown.any():
             raise unknown()
         Y = signs(codes, len(classes))
     S = xp.ones_like(Y)
