@@ -122,7 +122,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
         tried.append(Contender("a Laplacian kernel at landmarks", product))
         if knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough):
-            # in quantiles its thresholds are denser where rows are, as in trees
+            # in quantiles it finds thresholds wherever rows are dense, as trees do
             other = clone(product).set_params(scaling=_other_scaling(product.scaling))
             tried.append(Contender(f"a Laplacian kernel at landmarks (scaling {other.scaling})", other))
         if ordered_names(dataset.encoding):

@@ -47,7 +47,7 @@ _NEAR_TO_JOIN, MOST_JOINED = 0.5, 4
 RIVALS = 3
 # Shares of the budget: for a trial that counts as cheap; largest share spent after trials on further folds; and share
 # kept for the last fit once a kernel has gained from more landmarks.
-_CHEAP_TRIAL, MOST_SPENT, _RESERVED = 0.1, 0.8, 0.55
+_CHEAP, MOST_SPENT, _RESERVED = 0.1, 0.8, 0.55
 # Landmarks up to which larger kernels, and their bandwidths, are tried before all other variants.
 LARGE_KERNEL = 1_000
 # Factor by which the landmarks of the last fit grow while the budget allows it; expected gain of a further multiple of
@@ -474,16 +474,16 @@ class Race:
     def _is_needless(self, contender: Contender) -> bool:
         """Whether a kind is skipped because the losses of other kinds show that it would not win.
 
-        This holds for searched waves of a kernel if random waves of another kernel have a lower loss; and for a kernel
-        in a learned metric that takes more than a small share of the budget, unless another kind is clearly better than
-        the kernels without a metric.
+        They do for searched waves of a kernel whose random waves do worse than those of another kernel; and for a
+        kernel in a learned metric that takes more than a small share of the budget, where no other kind is clearly
+        ahead of the kernels of all columns alike.
         """
         losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         if is_searched(contender):
             drawn = {one: loss for one, loss in losses.items() if is_drawn(self.contenders[one])}
             best = self.contenders[min(drawn, key=lambda one: drawn[one])] if len(drawn) > 1 else contender
             return repr(best.learner.family) != repr(contender.learner.family)
-        if not is_learned(contender) or self.judging(contender) <= _CHEAP_TRIAL * self.allowed:
+        if not is_learned(contender) or self.judging(contender) <= _CHEAP * self.allowed:
             return False
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
         return bool(of_kernels) and not gains(min(losses.values()), min(of_kernels), BEHIND[1])
