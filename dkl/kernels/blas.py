@@ -22,7 +22,7 @@ _lock = threading.RLock()
 # The thread of each holder; the thread counts of each library before the first holder; the libraries found so far, and
 # the number of loaded modules when they were looked up.
 _holders: dict[object, int] = {}
-_before: list[tuple[LibController, int]] = []
+_original_threads: list[tuple[LibController, int]] = []
 _libraries: list[LibController] = []
 _modules_seen = 0
 
@@ -56,11 +56,11 @@ def _enter(holder: object) -> None:
         if is_first:
             # libraries that were loaded after the first holder are stored here, and limited too
             loaded = _loaded_libraries()
-            for library in loaded[len(_before) :]:
-                _before.append((library, library.num_threads))
+            for library in loaded[len(_original_threads) :]:
+                _original_threads.append((library, library.num_threads))
             # The first holder of each thread sets the limit: for BLAS with OpenMP the number of threads is a setting of
             # the calling thread.
-            for library, _ in _before:
+            for library, _ in _original_threads:
                 _set_threads(library, 1)
 
 
@@ -79,9 +79,9 @@ def threads_at_work() -> int:
 
 def _restore() -> None:
     """Reset every library to its number of threads before the first holder."""
-    while _before:
-        _set_threads(*_before[-1])
-        _before.pop()
+    while _original_threads:
+        _set_threads(*_original_threads[-1])
+        _original_threads.pop()
 
 
 @after_fork

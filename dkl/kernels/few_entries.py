@@ -71,9 +71,9 @@ def _scatter(
     """Add the entries of sparse rows to the stored columns (at `position`; -1 skips the entry)."""
     for i in range(len(indptr) - 1):
         for entry in range(indptr[i], indptr[i + 1]):
-            kept = position[indices[entry]]
-            if kept >= 0:
-                columns[kept, i] += data[entry]
+            place = position[indices[entry]]
+            if place >= 0:
+                columns[place, i] += data[entry]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

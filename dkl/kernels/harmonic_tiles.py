@@ -83,7 +83,7 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
     if xp is np:
         # a cumulative sum in one call: for a single row, a loop over the columns would take longer than everything else
         radii = np.square(columns, order="C")
-        _add_up(radii)
+        _cumulate_rows(radii)
     else:
         sums = [columns[0, :] ** 2]
         for column in range(1, columns.shape[0]):
@@ -174,7 +174,7 @@ _coupling_compiled = numba.njit(cache=True)(_coupling)
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_up(values: np.ndarray) -> None:
+def _cumulate_rows(values: np.ndarray) -> None:
     """Each row becomes the sum of the rows up to it."""
     for k in range(1, len(values)):
         for i in range(values.shape[1]):
@@ -188,7 +188,7 @@ def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np
     before, now = np.zeros(n_rows), np.ones(n_rows)
     table[0, :] = 1
     for degree in range(1, azimuth + 1):
-        _turn(columns[0], columns[1], now, before)
+        _multiply_complex(columns[0], columns[1], now, before)
         table[2 * degree - 1, :] = now
         table[2 * degree, :] = before
     for chain in range(chains.shape[0]):
@@ -203,7 +203,7 @@ def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _turn(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
+def _multiply_complex(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
     """(cosine + i sine) *= x + i y."""
     for i in range(len(x)):
         c, s = cosine[i], sine[i]

@@ -53,7 +53,7 @@ class KernelValues:
         self.norm = getattr(kernel, "norm", None)
         if self.norm is not None:
             self._centre, self._scale = landmarks.mean(axis=0), 1.0 / float(kernel.sigma)
-            self._columns = np.ascontiguousarray(self._moved(landmarks).T)
+            self._columns = np.ascontiguousarray(self._in_bandwidths(landmarks).T)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Of shape (n, l), for rows (n, d)."""
@@ -61,12 +61,12 @@ class KernelValues:
             values: np.ndarray = self.kernel.kernel(rows, self.landmarks)
         else:
             distances = np.zeros((len(rows), len(self.landmarks)), self.dtype)
-            moved = self._moved(rows)
+            moved = self._in_bandwidths(rows)
             _DISTANCES(distances.size * moved.shape[1], moved, self._columns, self.norm == "l2", distances)
             values = self.kernel.of_distances(np.sqrt(distances, out=distances) if self.norm == "l2" else distances)
         return values.astype(self.dtype, copy=False)
 
-    def _moved(self, rows: np.ndarray) -> np.ndarray:
+    def _in_bandwidths(self, rows: np.ndarray) -> np.ndarray:
         """Rows minus the mean of the landmarks, in bandwidths; columns of zeros pad them to a multiple of four."""
         n, d = rows.shape
         moved = np.zeros((n, -(-d // 4) * 4), self.dtype)
@@ -106,11 +106,11 @@ class NystromProduct:
             panel = projection.whitening[:, columns] * feature_map.amplitudes[columns]
             filled = np.flatnonzero(panel.any(axis=1))
             last = int(filled[-1]) + 1 if len(filled) else 0
-            self.panels.append((columns, last, _times(panel[:last], self.precision, alike)))
+            self.panels.append((columns, last, _multiplier(panel[:last], self.precision, alike)))
         metric = projection.metric
         self.moved: Callable[[np.ndarray], np.ndarray] = projection.moved
         if alike and metric is not None and metric.ndim == 2:
-            self.moved = _times(metric, np.dtype(np.float64), alike)
+            self.moved = _multiplier(metric, np.dtype(np.float64), alike)
 
     def __call__(self, X: Rows, room: np.ndarray | None = None) -> np.ndarray:
         """The features, of shape (n, m); written to the first rows and columns of `room`, if given."""
@@ -130,7 +130,7 @@ def nystrom_precision(projection: NystromProjection, amplitudes: np.ndarray, dty
     return np.dtype(np.float32 if np.dtype(dtype) == np.float32 and noise <= _NOISE else np.float64)
 
 
-def _times(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[np.ndarray], np.ndarray]:
+def _multiplier(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[np.ndarray], np.ndarray]:
     """A function that multiplies rows by a matrix; with `alike` the bits of a row are independent of the other rows."""
     if not alike or matrix.size == 0:
         matrix = np.ascontiguousarray(matrix, dtype=dtype)
@@ -170,9 +170,11 @@ class SimilarityProduct:
         self.parts = list(spans(waves.n_frequencies, self.product.step))
         projection, amplitudes = _projection(feature_map), feature_map.amplitudes
         if isinstance(projection, SharedLandmarkProjection):
-            self.add: _Own | _Shared = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype, alike)
+            self.add: _OwnFrequencies | _SharedFrequencies = _SharedFrequencies(
+                projection.mixing * amplitudes[:, None], self.parts, dtype, alike
+            )
         else:
-            self.add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
+            self.add = _OwnFrequencies(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
 
     def __call__(self, rows: slice) -> np.ndarray:
         """Similarities with amplitudes, of shape (rows, n_L)."""
@@ -184,7 +186,7 @@ class SimilarityProduct:
         return out
 
 
-class _Own:
+class _OwnFrequencies:
     """Adds the cosines of each landmark's own frequencies, which are contiguous, to its similarity."""
 
     def __init__(self, weights: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> None:
@@ -196,7 +198,7 @@ class _Own:
         _add_cosines(z, self.weights, self.starts, chosen.start, first, values)
 
 
-class _Shared:
+class _SharedFrequencies:
     """Adds the contribution of waves of some shared frequencies to every similarity."""
 
     def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype, alike: bool) -> None:

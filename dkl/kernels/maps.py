@@ -112,13 +112,13 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
         # a GPU takes all rows of a span at once, in tiles of its own size
-        return RowMapper(lambda rows, room: _kept(device.map_rows(X[rows], feature_map, dtype), room))
+        return RowMapper(lambda rows, room: _in_room(device.map_rows(X[rows], feature_map, dtype), room))
     if feature_map.activation == "harmonics":
         X = checked_rows(X, feature_map)
-        return RowMapper(lambda rows, room: _kept(harmonic_maps(X[rows], feature_map, dtype), room))
+        return RowMapper(lambda rows, room: _in_room(harmonic_maps(X[rows], feature_map, dtype), room))
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype, alike=alike)
-        return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+        return RowMapper(lambda rows, room: _in_room(similarities(rows), room), similarities.product.tiles.step)
     if feature_map.activation == "nystrom":
         X, nystrom = checked_rows(X, feature_map), NystromProduct(feature_map, dtype, alike=alike)
         return RowMapper(lambda rows, room: nystrom(X[rows], room), NYSTROM_ROWS if alike else None)
@@ -168,7 +168,7 @@ def _combined_mapper(parts: Sequence[tuple[RowMapper, Any]], feature_map: Featur
     return RowMapper(mapped, None if None in steps else math.lcm(*(step or 1 for step in steps)))
 
 
-def _kept(mapped: Array, room: np.ndarray | None) -> Array:
+def _in_room(mapped: Array, room: np.ndarray | None) -> Array:
     """Mapped rows, copied to `room` if it is given."""
     if room is None:
         return mapped

@@ -182,14 +182,14 @@ def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -
     weight = weights.sum()
     sums = (rows * weights[:, None]).sum(axis=0)
     mean = sums / weight
-    counted = (
+    scaled_rows = (
         rows
         if scaled is None
         else rows[:, scaled]
         if xp is np
         else xp.take(rows, xp.asarray(np.flatnonzero(scaled)), axis=1)
     )
-    norms = np.square(counted).sum(axis=1)
+    norms = np.square(scaled_rows).sum(axis=1)
     return {
         "weight": weight,
         "sums": sums,
@@ -213,8 +213,8 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
     # weight minus that of the stored entries.
     stored = np.bincount(columns, entry_weights, minlength=width)
     stored_squares = np.bincount(columns, entry_weights * np.square(rows.data - mean[columns]), minlength=width)
-    counted = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
-    norms = np.asarray(counted.power(2).sum(axis=1))
+    scaled_rows = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
+    norms = np.asarray(scaled_rows.power(2).sum(axis=1))
     high, low = (np.asarray(extreme.todense()).ravel() for extreme in (rows.max(axis=0), rows.min(axis=0)))
     return {
         "weight": weight,

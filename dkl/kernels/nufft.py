@@ -21,7 +21,7 @@ MOST_COLUMNS = 3
 # The error of a transform relative to sum |s| (measured: below 6e-5), and the ratio of its fine grid to the grid of
 # frequencies by number of columns: 2 is faster if that grid is small.
 ACCURACY = 1e-4
-_FINER = {1: 2.0, 2: 2.0, 3: 1.25}
+_OVERSAMPLING = {1: 2.0, 2: 2.0, 3: 1.25}
 # Points of the fine grid above which sums at scattered frequencies are computed directly; points that each direction
 # has in addition to those that the extents need, for the spreading of rows.
 _MOST_FINE = 1 << 22
@@ -91,7 +91,7 @@ def grid_sums(X: Rows, S: np.ndarray, grid: FrequencyGrid) -> np.ndarray:
     modes = tuple(2 * reach + 1 for reach in grid.reach)
     if len(X) == 0:
         return np.zeros((2, grid.size, S.shape[1]))
-    sums = _call(1, angles, S, modes if len(modes) > 1 else modes[0])
+    sums = _transform(1, angles, S, modes if len(modes) > 1 else modes[0])
     # a transform gives all signs of k_0; of each pair +-w the grid has the one with k_0 >= 0
     sums = sums.reshape(S.shape[1], *modes)[:, grid.reach[0] :].reshape(S.shape[1], -1)
     return np.stack([sums.real.T, sums.imag.T]).astype(np.float64)
@@ -116,13 +116,13 @@ def scattered_sums(X: Rows, S: np.ndarray, W: np.ndarray, center: np.ndarray) ->
     X, S = _dense(X), checked_weights(S, X.shape[0])
     apart = X - center
     # the size of a type 3 transform's grid is the product of the extents of rows and frequencies
-    finer = _FINER[W.shape[1]]
+    finer = _OVERSAMPLING[W.shape[1]]
     extents = np.abs(apart).max(axis=0, initial=0.0) * (W.max(axis=0) - W.min(axis=0)) / 2.0
     fine_points = float(np.prod(finer * (2.0 / np.pi * extents * finer + _KERNEL_WIDTH)))
     if len(X) == 0 or fine_points > _MOST_FINE:
         return feature_sums(X, S, FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W))))
     # exp(i w.x) = exp(i w.(x - c)) exp(i w.c): a phase for each sum restores the middle c of the rows
-    sums = _call(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
+    sums = _transform(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
     return np.stack([sums.real.T, sums.imag.T]).astype(np.float64)
 
 
@@ -157,7 +157,7 @@ def _dense(X: Rows) -> np.ndarray:
     return np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64)
 
 
-def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] | int | np.ndarray) -> np.ndarray:
+def _transform(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] | int | np.ndarray) -> np.ndarray:
     """A transform of all weight columns: to a grid of `wanted` modes (type 1), or to frequencies (type 3)."""
     finufft = importlib.import_module("finufft")
     transform = getattr(finufft, f"nufft{points.shape[1]}d{kind}")
@@ -168,5 +168,5 @@ def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] 
     columns = [np.ascontiguousarray(x, np.float32) for x in points.T]
     weights = np.ascontiguousarray(S.T, np.complex64)
     # one thread: tasks of a pass use every core already, and the bits must not depend on the number of threads
-    options = {"eps": ACCURACY, "isign": 1, "nthreads": 1, "upsampfac": _FINER[points.shape[1]]}
+    options = {"eps": ACCURACY, "isign": 1, "nthreads": 1, "upsampfac": _OVERSAMPLING[points.shape[1]]}
     return transform(*columns, weights, *targets, **options)

@@ -44,7 +44,7 @@ def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, 
             structured_sums(tile, weights, plan, total)
 
     elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-        add_tile = _FewAndRest(projection, dtype, sparse=keeps_sparse)
+        add_tile = _FewEntriesAndOthers(projection, dtype, sparse=keeps_sparse)
     else:
         add_tile = _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=keeps_sparse)
     # a row beyond the range of float32 is infinite and its angles undefined; `cos_sin` returns finite values for these
@@ -86,7 +86,7 @@ def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
     return _DenseProduct(W)
 
 
-class _FewAndRest:
+class _FewEntriesAndOthers:
     """Adds a tile's sums: frequencies with few entries from these, the others by a product with all columns."""
 
     def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:

@@ -79,14 +79,14 @@ class Product:
         elif isinstance(projection, ColumnProjection):
             self._form = _Columns(projection)
         elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-            self._form = _FewAndRest(projection, dtype, keeps_sparse=keeps_sparse, alike=alike)
+            self._form = _FewEntriesAndOthers(projection, dtype, keeps_sparse=keeps_sparse, alike=alike)
         elif keeps_sparse:
             self._form = _Sparse(projection.dense(), dtype)
         else:
             self._form = DenseForm(projection.dense(), dtype, alike=alike)
         # transforms of structured frequencies, and columns of frequencies with few entries, are computed once for all
         # frequencies
-        whole = isinstance(self._form, _Structured | _FewAndRest)
+        whole = isinstance(self._form, _Structured | _FewEntriesAndOthers)
         self.step = feature_map.n_frequencies if whole else _step(feature_map.n_frequencies)
 
     def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
@@ -185,7 +185,7 @@ class _Structured:
         return out
 
 
-class _FewAndRest:
+class _FewEntriesAndOthers:
     """Frequencies with few entries from these, the others by a product with all columns; all of them at once."""
 
     def __init__(self, projection: SparseProjection, dtype: np.dtype, *, keeps_sparse: bool, alike: bool) -> None:

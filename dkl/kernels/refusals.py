@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-_found = threading.local()
+_pending = threading.local()
 
 
 def refuse_later(flags: Any, explain: Callable[[], Exception]) -> None:
@@ -22,11 +22,11 @@ def refuse_later(flags: Any, explain: Callable[[], Exception]) -> None:
         return
     # CuPy compiles `any` anew for some numbers of rows, in 7 s each (H200); the largest byte is compiled once
     flag = flags.view("int8").max()
-    _found.flags = [*getattr(_found, "flags", []), (flag, explain)]
+    _pending.flags = [*getattr(_pending, "flags", []), (flag, explain)]
 
 
 def take_refusals() -> list[tuple[Any, Callable[[], Exception]]]:
     """The flags that this thread was given since the last call, each with the function that makes its exception."""
-    flags: list[tuple[Any, Callable[[], Exception]]] = getattr(_found, "flags", [])
-    _found.flags = []
+    flags: list[tuple[Any, Callable[[], Exception]]] = getattr(_pending, "flags", [])
+    _pending.flags = []
     return flags

@@ -130,7 +130,7 @@ def _add(
         for g in range(G):
             for k in range(out.shape[2]):
                 # the integral over t is the sum over nodes; delta_g and the amplitudes are the same at all of them
-                out[i, g, k] += _share(total[g], delta[g], a[k])
+                out[i, g, k] += _real_sum(total[g], delta[g], a[k])
 
 
 # One output and few inputs each: with more the compiler cannot exclude that they overlap, and does not vectorise.
@@ -184,7 +184,7 @@ def _add_sum(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _share(total: np.ndarray, delta: np.ndarray, a: np.ndarray) -> float:
+def _real_sum(total: np.ndarray, delta: np.ndarray, a: np.ndarray) -> float:
     """Re sum a delta total."""
     share = 0.0
     for j in range(a.shape[1]):

@@ -32,7 +32,7 @@ class Crew:
             # cores without a thread that processes rows: none if every core runs a task of Dask, or another crew
             idle = _own_cores() - threads_at_work()
             helpers = min(idle, len(items) - 1)
-            return [function(item) for item in items] if helpers < 1 else _shared(function, items, helpers)
+            return [function(item) for item in items] if helpers < 1 else _map_on_threads(function, items, helpers)
 
 
 def _own_cores() -> int:
@@ -47,7 +47,7 @@ def _own_cores() -> int:
     return usable_cores()
 
 
-def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> list[R]:
+def _map_on_threads(function: Callable[[T], R], items: Sequence[T], helpers: int) -> list[R]:
     """`function` of each item, computed by this thread and `helpers` others."""
     results: dict[int, R] = {}
     waiting = deque(range(len(items)))
@@ -66,16 +66,16 @@ def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> lis
                 waiting.clear()
 
     pool = _threads(os.getpid())
-    helping: list[Future[None]] = []
+    helpers_started: list[Future[None]] = []
     try:
         for _ in range(helpers):
-            helping.append(pool.submit(work))
+            helpers_started.append(pool.submit(work))
         work()
     finally:
         # all items are taken, or Ctrl-C has stopped this thread before that
         waiting.clear()
         # helpers that have not started are cancelled; the others are waited for, also after an error here
-        begun = [helper for helper in helping if not helper.cancel()]
+        begun = [helper for helper in helpers_started if not helper.cancel()]
         wait(begun)
     for helper in begun:
         helper.result()
