@@ -3,8 +3,8 @@
 A worker that dies (killed, out of memory, its machine lost) loses its tasks and the results that it held.
 
 - `dkl.passes.backends` notices it: `ClusterBackend.result` and `ProcessBackend.result` raise `TaskLost` if a result is
-  no longer available, and `ClusterBackend.look_after` returns tasks that wait for workers which have left. A hung worker
-  is ended by `hung_workers_restarted`, below, and then counts as dead.
+  no longer available, and `ClusterBackend.look_after` returns tasks that wait for workers which have left. A hung
+  worker is ended by `hung_workers_restarted`, below, and then counts as dead.
 - Lost work is started again: `Dispatcher` (`dkl.passes.dispatch`) submits the job of a lost sum or sample again;
   `Chain` (`dkl.passes.chain`) restarts a fold from the last state that the driver holds.
 - `counted_loss`, below, alone decides whether there is another attempt.
