@@ -278,15 +278,15 @@ class ClusterBackend:
         self._slots: list[str] = []
         # Slots of workers that are not paused, or all slots if every worker is.
         self._open_slots: list[str] = []
-        self._looked = -LOOK_EVERY_S
+        self._last_update = -LOOK_EVERY_S
         # Workers on which Dask starts no task because of their memory, and when this was last asked.
         self._paused: frozenset[str] = frozenset()
-        self._asked_for_paused = time.monotonic()
+        self._last_paused_check = time.monotonic()
         # Keys of tasks that were found on such workers at the last check.
         self._found_waiting: frozenset[str] = frozenset()
         # When there was last a worker.
         self._had_workers = time.monotonic()
-        self._begun = time.time()
+        self._start_time = time.time()
         self._numbers = itertools.count()
         self._token = uuid.uuid4().hex
         # For each task, by its key, the workers at the time of its submission, or the one that it is pinned to.
@@ -294,23 +294,23 @@ class ClusterBackend:
         # Every future that a caller may still hold, so that `close` can cancel those that an error left behind.
         self._futures: WeakSet[ClusterFuture] = WeakSet()
         # Results that are being transferred from a worker to this process.
-        self._coming: dict[ClusterFuture, Future] = {}
+        self._transfers: dict[ClusterFuture, Future] = {}
 
     def slots(self) -> list[str]:
         """One entry for each worker thread, in turns across the workers, so that consecutive tasks are spread.
 
         Waits for workers if there are none.
         """
-        self._look()
+        self._update_workers()
         if not self._threads:
             self._await_workers()
         return self._open_slots
 
     def _await_workers(self) -> None:
         """Wait until there are workers; a pending task makes adaptive clusters start some."""
-        with self._reached():
+        with self._scheduler_errors():
             # An adaptive cluster starts workers when tasks wait. The task does nothing, and its result is not used.
-            asking = self._remembered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
+            asking = self._registered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
         while not self._threads:
             self.look_after(())
             time.sleep(0.05)
@@ -329,8 +329,8 @@ class ClusterBackend:
         """`value` on a worker; on another one if that worker dies during the transfer."""
         for _ in range(MOST_SENDS):
             try:
-                with self._reached():
-                    return self._remembered(self._client.scatter(value, hash=False))
+                with self._scheduler_errors():
+                    return self._registered(self._client.scatter(value, hash=False))
             except OSError as error:
                 # the worker that was to receive the value died: the next attempt uses one that exists then
                 broken = error
@@ -348,7 +348,7 @@ class ClusterBackend:
     def _answer(self, question: Callable[[], Any], timeout: float = ANSWER_S) -> Any:
         """The answer of the scheduler; None if it does not answer in time, or the client is reconnecting to it."""
         loop: Any = self._client.loop
-        with self._reached():
+        with self._scheduler_errors():
             coming = asyncio.run_coroutine_threadsafe(question(), loop.asyncio_loop)
             deadline = time.monotonic() + timeout
             while not wait_for((coming,), POLL_S).done:
@@ -365,8 +365,8 @@ class ClusterBackend:
     def send_rows(self, value: object) -> ClusterFuture:
         if not dask.is_dask_collection(value):
             return self._scattered(value)
-        with self._reached():
-            return self._remembered(self._client.compute(value))
+        with self._scheduler_errors():
+            return self._registered(self._client.compute(value))
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
         measuring = partial(self._client._run, memory_of_worker, modules, on_error="return")
@@ -396,17 +396,17 @@ class ClusterBackend:
         if pinned:
             where, self._submitted_to[key] = {"workers": [slot]}, frozenset([slot])
         priority = 10 if urgent else 0
-        with self._reached():
-            return self._remembered(
+        with self._scheduler_errors():
+            return self._registered(
                 self._client.submit(in_worker, function, *args, key=key, pure=False, priority=priority, **where)
             )
 
-    def _remembered(self, future: ClusterFuture) -> ClusterFuture:
+    def _registered(self, future: ClusterFuture) -> ClusterFuture:
         self._futures.add(future)
         return future
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _scheduler_errors(self) -> Iterator[None]:
         """Turns errors into a `ClusterError` if the scheduler does not answer."""
         try:
             yield
@@ -417,9 +417,9 @@ class ClusterBackend:
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
 
     def bring(self, task: ClusterFuture, here: Callable[[], None]) -> None:
-        self._coming_to_driver(task).add_done_callback(lambda _: here())
+        self._transfer_of(task).add_done_callback(lambda _: here())
 
-    def _coming_to_driver(self, task: ClusterFuture) -> Future:
+    def _transfer_of(self, task: ClusterFuture) -> Future:
         """A transfer of the result; `task.result(timeout=...)` would drop what has arrived and ask for it again.
 
         Never cancelled: results that are asked for at about the same time share a request, and a client keeps a request
@@ -427,16 +427,16 @@ class ClusterBackend:
         """
         loop: Any = self._client.loop
         # one transfer for each task, however often it is asked for
-        if task not in self._coming:
-            with self._reached():
-                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), loop.asyncio_loop)
-        return self._coming[task]
+        if task not in self._transfers:
+            with self._scheduler_errors():
+                self._transfers[task] = asyncio.run_coroutine_threadsafe(task._result(), loop.asyncio_loop)
+        return self._transfers[task]
 
     def result(self, task: ClusterFuture) -> Any:
         """The result of a task; `dkl.passes.lost_workers` describes the handling of `TaskLost`."""
         from distributed import KilledWorker
 
-        coming = self._coming_to_driver(task)
+        coming = self._transfer_of(task)
         try:
             while not wait_for((coming,), POLL_S).done:
                 # the worker with the result died, and its new computation waits for workers that have left
@@ -452,10 +452,10 @@ class ClusterBackend:
                 raise
             raise TaskLost(f"the connection broke: {error}") from error
         finally:
-            self._coming.pop(task, None)
+            self._transfers.pop(task, None)
 
     def look_after(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
-        self._look()
+        self._update_workers()
         without = time.monotonic() - self._had_workers
         if without > self._timeout and self._client.status == "connecting":
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}")
@@ -470,12 +470,12 @@ class ClusterBackend:
             task for task in tasks if self._threads and not self._submitted_to[str(task.key)] & self._threads.keys()
         ]
 
-    def _look(self) -> None:
+    def _update_workers(self) -> None:
         """Ask the scheduler for its workers, unless that was done a moment ago; without an answer nothing changes."""
         now = time.monotonic()
-        if now - self._looked < LOOK_EVERY_S:
+        if now - self._last_update < LOOK_EVERY_S:
             return
-        self._looked = now
+        self._last_update = now
         if self._client.status == "connecting":
             return  # the client tries to reach its scheduler; a question would wait as long as it does
         answer = self._answer(self._client.scheduler.ncores)
@@ -503,7 +503,7 @@ class ClusterBackend:
 
     def endings(self) -> str:
         topic = partial(self._client.scheduler.events, topic="worker-restart-memory")
-        ended = [event for when, event in self._answer(topic) or () if when >= self._begun]
+        ended = [event for when, event in self._answer(topic) or () if when >= self._start_time]
         if not ended:
             return ""
         said = ", ".join(sorted({f"{event['worker']} at {format_bytes(event['rss'])}" for event in ended}))
@@ -521,13 +521,13 @@ class ClusterBackend:
         may hold its memory, and a new process would come to hold as much.
         """
         now = time.monotonic()
-        if now - self._asked_for_paused < PAUSED_EVERY_S:
+        if now - self._last_paused_check < PAUSED_EVERY_S:
             return ()
-        self._asked_for_paused = now
+        self._last_paused_check = now
         known = self._workers()
         paused = {address for address, worker in known.items() if worker["status"] == "paused"}
         if paused - self._paused:
-            LOG.warning("%s", _said_of_paused(known, paused))
+            LOG.warning("%s", _paused_warning(known, paused))
             self.give_up_kept(sorted(paused), timeout=ANSWER_S)
         self._note_paused(paused)
         asked = partial(self._client.scheduler.processing, workers=sorted(paused))
@@ -544,9 +544,9 @@ class ClusterBackend:
 
     def cancel(self, tasks: Iterable[ClusterFuture]) -> None:
         live = list(tasks)
-        # a transfer is no longer waited for, but not cancelled: see `_coming_to_driver`
-        for task in self._coming.keys() & set(live):
-            del self._coming[task]
+        # a transfer is no longer waited for, but not cancelled: see `_transfer_of`
+        for task in self._transfers.keys() & set(live):
+            del self._transfers[task]
         if live and self._client.status == "running":
             self._client.cancel(live, force=True)
 
@@ -555,7 +555,7 @@ class ClusterBackend:
         self.cancel(self._futures)
 
 
-def _said_of_paused(known: Mapping[str, Any], paused: Collection[str]) -> str:
+def _paused_warning(known: Mapping[str, Any], paused: Collection[str]) -> str:
     """The warning about workers that Dask has paused."""
     held = max(int(known[address]["metrics"].get("memory", 0)) for address in paused)
     limit = min(known[address]["memory_limit"] or 0 for address in paused)

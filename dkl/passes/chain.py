@@ -122,11 +122,11 @@ class Chain:
         self._known: list[str] = []
         # the number of further pieces that each worker may hold before they are stepped through
         self._room: dict[str, int] = {}
-        self._welcome()
+        self._add_new_workers()
         # the worker that steps, and holds the state, is the first by address: any would do, if it is always the same
         self._home = min(self._known)
 
-    def _welcome(self) -> None:
+    def _add_new_workers(self) -> None:
         """Give new workers their share of pieces."""
         slots = self._backend.slots()
         # a backend returns the same list until its workers change
@@ -138,8 +138,8 @@ class Chain:
 
     def _map_ahead(self) -> None:
         """Submit pieces, in order, until every worker has its share of pieces that wait for their steps."""
-        self._welcome()
-        while (number := self._taken + len(self._links)) < len(self._cuts) and (worker := self._roomy()):
+        self._add_new_workers()
+        while (number := self._taken + len(self._links)) < len(self._cuts) and (worker := self._worker_with_room()):
             cut = self._cuts[number]
             self._room[worker] -= 1
             work, ticket, stop = self._session.shared_work(), self._ticket_of(cut.block), self._backend.stop
@@ -148,7 +148,7 @@ class Chain:
             )
             self._links.append(Link(cut, worker, made))
 
-    def _roomy(self) -> str | None:
+    def _worker_with_room(self) -> str | None:
         """The worker of the next piece: that of the last piece, which has the block, else the one with most room.
 
         While pieces are ready before their steps, the worker that steps makes fewer.

@@ -105,10 +105,10 @@ class Dispatcher:
         self._window = window
         self._at_once = at_once
         # changes of a task's state, from any thread: (task, whether its result is in this process)
-        self._news: queue.SimpleQueue[tuple[Task, bool]] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[tuple[Task, bool]] = queue.SimpleQueue()
         # tasks that have ended and whose results were not asked for; those whose results are being transferred
         self._ended: deque[Task] = deque()
-        self._coming: set[Task] = set()
+        self._in_transfer: set[Task] = set()
         # each job in progress, and how often it was lost before
         self._live: dict[Task, tuple[Job, int]] = {}
         # how often a job was moved to another process from one that started no task
@@ -162,7 +162,7 @@ class Dispatcher:
     def _start(self, job: Job, losses: int) -> None:
         task = job.submit(losses)
         self._live[task] = (job, losses)
-        task.add_done_callback(lambda ended: self._news.put((ended, False)))
+        task.add_done_callback(lambda ended: self._changes.put((ended, False)))
 
     def _start_again(self, job: Job, losses: int, why: TaskLost) -> None:
         """Submit a lost job again. It computes the same from the same rows, so that no bit of any sum changes."""
@@ -170,35 +170,35 @@ class Dispatcher:
         self.losses += 1
         self._start(job, losses)
 
-    def _taken_back(self, task: Task) -> tuple[Job, int]:
+    def _withdraw(self, task: Task) -> tuple[Job, int]:
         """The job of a task that will not end, or not soon, and how often it was lost; cancels the task."""
         job, losses = self._live.pop(task)
-        self._coming.discard(task)
+        self._in_transfer.discard(task)
         self._backend.cancel([task])
         return job, losses
 
     def _next_done(self) -> Task:
         """The next task whose result is available or has failed to come; meanwhile restarts lost ones."""
         while True:
-            while self._ended and len(self._coming) < self._at_once:
+            while self._ended and len(self._in_transfer) < self._at_once:
                 task = self._ended.popleft()
                 if task in self._live:
-                    self._coming.add(task)
-                    self._backend.bring(task, partial(self._news.put, (task, True)))
+                    self._in_transfer.add(task)
+                    self._backend.bring(task, partial(self._changes.put, (task, True)))
             try:
-                task, is_here = self._news.get(timeout=POLL_S)
+                task, is_here = self._changes.get(timeout=POLL_S)
             except queue.Empty:
                 # nothing has happened for a while: tasks may wait for workers that will not return
                 for stranded in self._backend.look_after(list(self._live)):
-                    self._start_again(*self._taken_back(stranded), TaskLost("all workers that knew of it have gone"))
-                for waiting in self._backend.held_up([task for task in self._live if task not in self._coming]):
+                    self._start_again(*self._withdraw(stranded), TaskLost("all workers that knew of it have gone"))
+                for waiting in self._backend.held_up([task for task in self._live if task not in self._in_transfer]):
                     if self._moves[self._live[waiting][0]] < MOST_MOVES:
-                        job, losses = self._taken_back(waiting)
+                        job, losses = self._withdraw(waiting)
                         self._moves[job] += 1
                         self._start(job, losses)
                 continue
             if is_here:
-                self._coming.discard(task)
+                self._in_transfer.discard(task)
             # ignores tasks that were cancelled meanwhile
             if task in self._live and is_here:
                 return task

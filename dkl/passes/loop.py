@@ -174,7 +174,7 @@ def run_driver(
             checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
 
     # subscribers get the final event even if a round fails
-    finished, shares_pieces, heard = False, False, _Heard(publish)
+    finished, shares_pieces, heard = False, False, _RequestKeeper(publish)
     tell("started", {})
     try:
         # the whole of a method: ask for records, read the rows once for them, step
@@ -201,7 +201,7 @@ def run_driver(
     return state, stats
 
 
-class _Heard:
+class _RequestKeeper:
     """A subscriber whose requests to stop are kept until there is a final state.
 
     Attributes

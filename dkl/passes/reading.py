@@ -72,7 +72,7 @@ class CachedBlock:
     block: Block
     nbytes: int
     used: int
-    there: int = 0
+    gpu_bytes: int = 0
 
 
 class BlockCache:
@@ -86,7 +86,7 @@ class BlockCache:
         self._kept: OrderedDict[Key, CachedBlock] = OrderedDict()
         self._pass = 0
         self.nbytes = 0
-        self.there = 0
+        self.gpu_bytes = 0
 
     def begin_pass(self) -> None:
         self._pass += 1
@@ -116,37 +116,39 @@ class BlockCache:
             self._kept[key] = CachedBlock(block, nbytes, self._pass)
             self.nbytes += nbytes
 
-    def put_there(self, key: Key, block: Block, capacity: int, there_at_most: int) -> None:
+    def put_on_gpu(self, key: Key, block: Block, capacity: int, most_gpu_bytes: int) -> None:
         """Cache a block whose rows are on the GPU, instead of the same block with its rows in this process."""
-        nbytes, there = block_bytes(block), block.X.nbytes
-        if there > there_at_most:
+        nbytes, row_bytes = block_bytes(block), block.X.nbytes
+        if row_bytes > most_gpu_bytes:
             return
         if (known := self._kept.get(key)) is not None:
-            if known.there:
+            if known.gpu_bytes:
                 return
             self._drop(key)
-        while (self.there + there > there_at_most or self.nbytes + nbytes > capacity) and self._kept:
+        while (self.gpu_bytes + row_bytes > most_gpu_bytes or self.nbytes + nbytes > capacity) and self._kept:
             if not self._oldest_is_stale(key[0]):
                 return
             self._drop_oldest()
         if nbytes <= capacity:
-            self._kept[key] = CachedBlock(block, nbytes, self._pass, there)
-            self.nbytes, self.there = self.nbytes + nbytes, self.there + there
+            self._kept[key] = CachedBlock(block, nbytes, self._pass, row_bytes)
+            self.nbytes, self.gpu_bytes = self.nbytes + nbytes, self.gpu_bytes + row_bytes
 
-    def claim_there(self, key: Key, nbytes: int, there_at_most: int) -> bool:
+    def claim_on_gpu(self, key: Key, nbytes: int, most_gpu_bytes: int) -> bool:
         """Reserve GPU memory for data of a cached block, at most as much as its rows have; returns whether it fits."""
         kept = self._kept.get(key)
-        if kept is None or not kept.there:
+        if kept is None or not kept.gpu_bytes:
             return False
-        if nbytes > 0 and (self.there + nbytes > there_at_most or kept.there + nbytes > 2 * kept.block.X.nbytes):
+        if nbytes > 0 and (
+            self.gpu_bytes + nbytes > most_gpu_bytes or kept.gpu_bytes + nbytes > 2 * kept.block.X.nbytes
+        ):
             return False
-        kept.there, self.there = kept.there + nbytes, self.there + nbytes
+        kept.gpu_bytes, self.gpu_bytes = kept.gpu_bytes + nbytes, self.gpu_bytes + nbytes
         return True
 
-    def shrink_there(self, capacity: int) -> None:
+    def shrink_gpu(self, capacity: int) -> None:
         """Drop blocks whose rows are on the GPU, those used longest ago first, until the others fit."""
-        for key in [key for key, kept in self._kept.items() if kept.there]:
-            if self.there <= capacity:
+        for key in [key for key, kept in self._kept.items() if kept.gpu_bytes]:
+            if self.gpu_bytes <= capacity:
                 return
             self._drop(key)
 
@@ -163,7 +165,7 @@ class BlockCache:
 
     def _drop(self, key: Key) -> None:
         kept = self._kept.pop(key)
-        self.nbytes, self.there = self.nbytes - kept.nbytes, self.there - kept.there
+        self.nbytes, self.gpu_bytes = self.nbytes - kept.nbytes, self.gpu_bytes - kept.gpu_bytes
 
 
 class BlockLoader:
@@ -176,11 +178,11 @@ class BlockLoader:
         self._pending: OrderedDict[Key, Future] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
         # the token of the current pass, and the blocks that its tasks in this process have asked for
-        self._begun: tuple[str, set[int]] = ("", set())
+        self._started: tuple[str, set[int]] = ("", set())
         # blocks that several tasks take pieces of; the first task reads them for all
         self._shared: OrderedDict[int, Future] = OrderedDict()
         # bytes of rows that the GPU may keep, computed once in each pass
-        self._there_at_most: int | None = None
+        self._most_gpu_bytes: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -194,10 +196,10 @@ class BlockLoader:
         """
         key = (work.fingerprint, ticket.number)
         with self._lock:
-            self._begun_in(work).add(ticket.number)
+            self._started_in(work).add(ticket.number)
             self._cache.shrink(work.limits.cache_bytes)
-            if as_kept and self._cache.there:
-                self._cache.shrink_there(self._most_there(work))
+            if as_kept and self._cache.gpu_bytes:
+                self._cache.shrink_gpu(self._gpu_capacity(work))
             block = self._cache.get(key)
             pending = self._pending.pop(key, None)
         if block is not None:
@@ -221,29 +223,29 @@ class BlockLoader:
         if work.device == "cpu" or is_on_gpu(block.X):
             return block
         key, stays = (work.fingerprint, block.index), work.is_read and isinstance(block.X, np.ndarray)
-        claim = partial(self._claim_there, key) if stays else None
-        there = place(block, work.device, staged=work.limits.staged, claim=claim)
-        if stays and is_on_gpu(there.X):
+        claim = partial(self._claim_on_gpu, key) if stays else None
+        placed = place(block, work.device, staged=work.limits.staged, claim=claim)
+        if stays and is_on_gpu(placed.X):
             with self._lock:
-                self._cache.put_there(key, there, work.limits.cache_bytes, self._most_there(work))
-        return there
+                self._cache.put_on_gpu(key, placed, work.limits.cache_bytes, self._gpu_capacity(work))
+        return placed
 
-    def _claim_there(self, key: Key, nbytes: int) -> bool:
+    def _claim_on_gpu(self, key: Key, nbytes: int) -> bool:
         """Reserve GPU memory for data of a block; returns whether there is room."""
         with self._lock:
-            return self._cache.claim_there(key, nbytes, self._there_at_most or 0)
+            return self._cache.claim_on_gpu(key, nbytes, self._most_gpu_bytes or 0)
 
-    def _most_there(self, work: Work) -> int:
+    def _gpu_capacity(self, work: Work) -> int:
         """Bytes of rows that the GPU may keep in this pass."""
-        if self._there_at_most is None:
-            self._there_at_most = gpu_row_bytes(work.limits, self._cache.there)
-        return self._there_at_most
+        if self._most_gpu_bytes is None:
+            self._most_gpu_bytes = gpu_row_bytes(work.limits, self._cache.gpu_bytes)
+        return self._most_gpu_bytes
 
     def give_up_gpu(self) -> bool:
         """Drop the rows on the GPU because its memory is needed: none are kept there for the rest of the pass."""
         with self._lock:
-            self._there_at_most, had = 0, self._cache.there > 0
-            self._cache.shrink_there(0)
+            self._most_gpu_bytes, had = 0, self._cache.gpu_bytes > 0
+            self._cache.shrink_gpu(0)
             return had
 
     def share(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
@@ -252,7 +254,7 @@ class BlockLoader:
         As many blocks are kept for this as are in progress at once; a dropped one is read again.
         """
         with self._lock:
-            self._begun_in(work)
+            self._started_in(work)
             # the first task reads; the others wait for the same future
             is_first = ticket.number not in self._shared
             read = self._shared.setdefault(ticket.number, Future())
@@ -274,7 +276,7 @@ class BlockLoader:
             return
         key = (work.fingerprint, ticket.number)
         with self._lock:
-            if key in self._cache or key in self._pending or ticket.number in self._begun_in(work):
+            if key in self._cache or key in self._pending or ticket.number in self._started_in(work):
                 return
             if not self._make_room(work.limits):
                 return
@@ -282,15 +284,15 @@ class BlockLoader:
                 self._readers = ThreadPoolExecutor(thread_name_prefix="dkl-read")
             self._pending[key] = self._readers.submit(_read, work, ticket)
 
-    def _begun_in(self, work: Work) -> set[int]:
+    def _started_in(self, work: Work) -> set[int]:
         """The blocks that tasks of this pass have asked for in this process, which are not read ahead any more."""
         # the first task of a new pass in this process: blocks shared in the last one are of no use
-        if self._begun[0] != work.token:
-            self._begun, self._there_at_most = (work.token, set()), None
+        if self._started[0] != work.token:
+            self._started, self._most_gpu_bytes = (work.token, set()), None
             self._shared.clear()
             self._cache.begin_pass()
             SHARED.begin_pass(work.limits.tasks + work.limits.ahead)
-        return self._begun[1]
+        return self._started[1]
 
     def _make_room(self, limits: Limits) -> bool:
         """Whether one more read may wait.
