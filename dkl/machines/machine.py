@@ -796,7 +796,7 @@ class KernelMachine(
         """Further rows, encoded as those of `fit`."""
         # Further rows may lack some of the classes of fit, and may not bring others.
         known = getattr(self, "classes_", None)
-        dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
+        dataset = as_dataset(encoded_rows(self, X, sample_weight), y, sample_weight, task=self._task, classes=known)
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset
