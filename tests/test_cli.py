@@ -271,6 +271,25 @@ def test_numbers_in_csv_have_the_digits_of_single_precision(folder: Path, tmp_pa
         assert np.abs(written.astype(float) - answers).max() <= rounding
 
 
+@pytest.mark.parametrize(
+    ("data", "option", "said"),
+    [
+        ("new.csv", ("--split", "train"), "--split train is of a store"),
+        ("new.csv", ("--zero-based",), "--zero-based is for libsvm text"),
+        ("new.csv", ("--one-based",), "--one-based is for libsvm text"),
+        ("labels.zarr", ("--one-based",), "--one-based says how files are read"),
+        ("labels.zarr", ("--delimiter", ";"), "--delimiter says how files are read"),
+    ],
+)
+def test_options_of_predict_that_act_on_nothing_are_refused(
+    folder: Path, tmp_path: Path, data: str, option: tuple[str, ...], said: str
+) -> None:
+    refused = dkl_command("predict", folder / "labels.model", folder / data, tmp_path / "p.csv", *option)
+    assert refused.exit_code in (1, 2)
+    assert said in " ".join(refused.stderr.replace("│", " ").split())
+    assert not (tmp_path / "p.csv").exists()
+
+
 HARMFUL = ["=HYPERLINK(1)", "@SUM(A1)", "-a", "\x1b]0;owned\x07", "\t=1+1", "-1.5", "plain, red"]
 
 

@@ -131,6 +131,9 @@ def predict_files(
     from dkl.data.ingest.paths import file_format, find_files
 
     is_libsvm = format is None and file_format(find_files(path, None), None) == "libsvm"
+    if zero_based is not None and not is_libsvm:
+        option = "--zero-based" if zero_based else "--one-based"
+        raise ValueError(f"{option} is for libsvm text, and {path!r} is a table, whose columns have names")
     beside = [name for name in (answers.exposure, answers.interval_group) if name is not None]
     read = tuple(dict.fromkeys([*ids, *beside]))
     if is_libsvm and read:
