@@ -251,6 +251,17 @@ def test_the_level_is_kept_for_names_dates_and_texts(kind: str, held: str, n: tu
     assert max(alarms(kind, held, 200, n)) <= 200 * 0.05 + 2.0 * np.sqrt(200 * 0.05 * 0.95)
 
 
+def test_names_that_nearly_every_row_has_for_itself_are_compared_as_the_warning_says() -> None:
+    rng = np.random.default_rng(13)
+    a, b = (mixed_frame("3000", 300, rng) for _ in "ab")
+    with pytest.warns(UserWarning, match=r"create_dataset\('a.zarr', a, categorical=\['name'\]\)"):
+        assert [column.name for column in dkl.drift(a, b).columns] == ["x"]
+    stored = dkl.create_dataset("memory://drift-named.zarr", a, categorical=["name"])
+    assert [column.name for column in dkl.drift(stored, b).columns] == ["x", "name"]
+    with pytest.raises(ValueError, match=r"create_dataset\('a.zarr', a, categorical=\['name'\]\)"):
+        dkl.drift(a[["name"]], b[["name"]])
+
+
 def test_names_that_differ_are_still_told_apart() -> None:
     rng = np.random.default_rng(7)
     a, b = (mixed_frame("400", 1_000, rng) for _ in "ab")
