@@ -280,7 +280,7 @@ def _race(
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
         judging=cache(lambda contender: judged.judging(contender.learner)),
-        joining=cache(lambda contender: judged.telling(contender.learner)),
+        joining=cache(lambda contender: judged.comparing(contender.learner)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scales=scales
@@ -497,7 +497,7 @@ class LogLoss:
 
     def comparing(self, learner: FeatureLearner, n_folds: int) -> float:
         """Work of comparing the penalties of the log loss on a learner's features."""
-        return min(n_folds, self._n_folds) * self._judged.telling(learner, is_near=True)
+        return min(n_folds, self._n_folds) * self._judged.comparing(learner, is_near=True)
 
     @property
     def _n_folds(self) -> int:
@@ -735,7 +735,7 @@ class PlannedChoice:
             contender.learner
             for contender in self._tried
             if size(contender.learner) <= head.MOST_FEATURES
-            and judged.telling(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
+            and judged.comparing(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = self._problem(max(able or [self._tried[0].learner], key=size), "log_loss")

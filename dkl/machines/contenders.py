@@ -98,7 +98,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     if dataset.source.is_sparse and dataset.n_columns > MOST_FEATURES and knobs.sigma == "auto":
         # Frequencies take n_features numbers a column, where a row holds few, and hardly tell rows of so many columns
         # apart; joined with the columns themselves they would have every zero written out.
-        return [Contender(tried[0].name, knobs.turned(columns))]
+        return [Contender(tried[0].name, knobs.with_pinned(columns))]
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
@@ -134,7 +134,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried += [*waves, *metrics]
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
-    return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
+    return [Contender(contender.name, knobs.with_pinned(contender.learner)) for contender in tried]
 
 
 def is_searched(contender: Contender) -> bool:
