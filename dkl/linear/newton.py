@@ -22,7 +22,7 @@ from dkl.kernels.normal_equations import (
     sparse_rows,
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units, planned_fit
-from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.penalty_choice import (
@@ -383,6 +383,12 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         raise ValueError(
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
             "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
+        )
+    most = most_log_loss_features(problem.n_models)
+    if loss == "log_loss" and task.feature_map.n_features > most:
+        raise ValueError(
+            f"loss='log_loss' of {problem.n_models:,} classes is fitted to at most {most:,} features, and these are "
+            f"{task.feature_map.n_features:,}: use fewer features, or loss='squared_error'"
         )
     if loss == "pinball":
         quantiles = np.tile(problem.quantiles, problem.n_targets)

@@ -29,7 +29,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
-from dkl.linear.head import MOST_FEATURES
+from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import (
@@ -460,8 +460,8 @@ class KernelMachine(
         if self._chooses and dataset.total_weight >= FEWEST_ROWS:
             # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
             problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
-            if problem.feature_map.n_features > MOST_FEATURES:
-                # the log loss is chosen only where the Hessians of these features fit in memory
+            if problem.feature_map.n_features > most_log_loss_features(problem.n_models):
+                # the log loss is chosen only where its sums over these features fit in memory
                 problem = replace(problem, loss=loss)
         # features and linear models are fitted one after the other
         linear = unfitted._planned_linear(problem, dataset)
