@@ -813,7 +813,8 @@ class KernelMachine(
         """Further rows, encoded as those of `fit`."""
         # Further rows may lack some classes of the fit, but contain no others.
         own_classes = getattr(self, "classes_", None)
-        dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=own_classes)
+        encoded = encoded_rows(self, X, sample_weight)
+        dataset = as_dataset(encoded, y, sample_weight, task=self._task, classes=own_classes)
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset
