@@ -164,9 +164,9 @@ def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
     Parameters
     ----------
     scores : ndarray of shape (n, 1) or (n, K)
-    The calibrated inverse temperature. None for the log loss, whose scores are log odds already (for K > 2 of one class
-    against the rest, whose probabilities are normalised).
-        the rest, normalised, for K > 2).
+    multiplier : float or None
+        The calibrated inverse temperature. None for the log loss, whose scores are log odds already (for K > 2 of one
+        class against the rest, whose probabilities are normalised).
     """
     if scores.shape[1] == 1:
         # expit of both signs, since 1 - p would lose the digits of small probabilities

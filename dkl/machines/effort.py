@@ -69,13 +69,13 @@ class Effort:
     Parameters
     ----------
     work, work_a_value : float
-        Counted nanoseconds of the whole fit: a constant, and for each number of the table and model.
-    Counted nanoseconds of the whole fit: a constant, and a term for each number of the table and model.
-        Rows of the sample that candidates are tried on; more where that is cheap.
-    Rows of the sample that candidates are tried on, at least; more where trying them all is cheap.
-        Rows that scalings and bandwidths are compared on, at least.
-    Rows on which scalings and bandwidths are compared, at least.
-        Folds that judge in turn, at most.
+        Counted nanoseconds of the whole fit: a constant, and a term for each number of the table and model.
+    judged_rows : int
+        Rows of the sample that candidates are tried on, at least; more where trying them all is cheap.
+    advised_rows : int
+        Rows on which scalings and bandwidths are compared, at least.
+    folds : int
+        Largest number of folds that candidates are scored on.
     n_features, most_features : int
         Features of the first candidate of a kind, and of the largest.
     most_bags : int
@@ -132,8 +132,8 @@ class Shape:
     ----------
     n_rows, n_columns, n_models : int
         n, d, and K linear models side by side.
-    The loss that the linear models minimise by Newton steps.
-        Of Newton steps.
+    loss : str
+        The loss that the linear models minimise by Newton steps.
     """
 
     n_rows: int
