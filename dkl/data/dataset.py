@@ -37,7 +37,7 @@ from dkl.data.together.splitting import split_rule_together
 from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
 from dkl.events import Subscriber, ignore
-from dkl.plain_text import plain_text
+from dkl.plain_text import plain_text, shortened
 
 _SHOWN = 12
 
@@ -600,7 +600,7 @@ class Description:
 
 
 def shown(value: object) -> str:
-    """A fact on one line; long lists are shortened."""
+    """One fact on one line, long lists and the names in them cut."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -608,10 +608,11 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, Mapping):
-        items = [f"{key}: {shown(item)}" for key, item in list(value.items())[:_SHOWN]]
+        items = [f"{shortened(str(key))}: {shown(item)}" for key, item in list(value.items())[:_SHOWN]]
         return ", ".join(items) + _more(len(value))
     if isinstance(value, list | tuple):
-        return ", ".join(shown(item) for item in value[:_SHOWN]) + _more(len(value))
+        items = [shortened(item) if isinstance(item, str) else shown(item) for item in value[:_SHOWN]]
+        return ", ".join(items) + _more(len(value))
     return str(value)
 
 

@@ -22,6 +22,7 @@ from dkl.kernels.normal_equations import (
     newton_block,
     newton_tile,
 )
+from dkl.kernels.tiles import spans
 from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.conjugate_gradients import conjugate_step
@@ -34,6 +35,8 @@ from dkl.uncertainty.evidence import Evidence
 
 # Accumulators are limited to 64 MiB, so the Hessians of one pass are, too.
 _HESSIAN_BYTES = 1 << 26
+# So may the gradients of all models in one sum be.
+_GRADIENT_BYTES = 1 << 26
 # With more features no Hessian is formed: each would take 800 MB.
 MOST_FEATURES = 10_000
 # Step lengths that one pass tries; fewer for jointly fitted classes, where each costs K exponentials a row and the
@@ -53,6 +56,14 @@ _USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4
 _USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
 # Conjugate gradients end at this share of the gradient, or after this many products with the Hessian.
 _LEFT, _MOST_PRODUCTS = 1e-2, 60
+
+
+def most_log_loss_features(n_classes: int) -> int:
+    """The most features on which a log loss of so many classes is minimised.
+
+    A Hessian of all features is formed, and the gradients of several classes, which are one model, are one sum.
+    """
+    return min(MOST_FEATURES, _GRADIENT_BYTES // (8 * n_classes) - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -477,7 +488,8 @@ class NewtonDriver:
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model in the pass, and compute the next direction."""
         models = _next_models(problem, state)
-        hessians, (_, hessian_of), sums = _hessians(state, results), _sharing(problem, state, models), results[0]
+        hessians, (_, hessian_of) = _hessians(state, results), _sharing(problem, state, models)
+        sums = _first_order(results)
         if state.hessian is None and (parts := problem.parts) is not None:
             by_fold = {name: sums[name].reshape(-1, len(parts), sums[name].shape[1]) for name in ("loss", "gradient")}
             by_fold = {"loss": by_fold["loss"][..., 0], "gradient": by_fold["gradient"], "hessian": hessians}
@@ -565,20 +577,35 @@ class NewtonDriver:
         n_hessians = len(set(keys)) + (0 if problem.parts is None else len(problem.parts))
         packed = min(n_hessians * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
-        items = {"Hessians": packed + system, BETWEEN_PASSES: 2 * packed + solved * system}
+        # points, directions and gradients, each of them with its copy of the step after
+        items = {"Hessians": packed + system, "steps": 6 * vectors, BETWEEN_PASSES: 2 * packed + solved * system}
         # LAPACK computes eigenvectors in place, with a work matrix of twice the size
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
+
+    def flops(self, problem: NewtonProblem) -> float:
+        """The operations of the Cholesky factors and solutions between the passes of usual steps."""
+        if problem.is_wide:
+            return 0.0
+        n_systems, solved = problem.n_models, problem.n_models * problem.n_functions
+        if problem.keeps_hessians and not problem.is_joint:
+            keys = problem.hessian_keys(self.init(problem).fresh)
+            n_systems = len(set(zip(keys, problem.alphas.tolist(), strict=True)))
+        # the joint model of all classes keeps its factor
+        times = 1 if problem.is_joint else 1 + problem.usual_steps
+        return times * (n_systems * problem.width**3 / 3.0 + 2.0 * solved * problem.width**2)
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
         state = self.init(problem)
         models = _next_models(problem, state)
         first = self._pass_records(problem, state, models)
-        if problem.is_wide:
-            first = [replace(record, usual_calls=1 + problem.usual_steps) for record in first]
-            product = _product_record(problem, state, models)
-            return [(first, problem.max_steps + 1), ([product], problem.max_steps * _MOST_PRODUCTS)]
         first_groups = -(-problem.n_models // len(models))
+        if problem.is_wide:
+            usual = first_groups * (1 + problem.usual_steps)
+            first = [replace(record, usual_calls=usual) for record in first]
+            product = _product_record(problem, state, models)
+            most = first_groups * problem.max_steps
+            return [(first, most + first_groups), ([product], most * _MOST_PRODUCTS)]
         # an assumed state after the first pass: no model has converged, and each has its own Hessian
         ones = np.ones(problem.n_models)
         begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
@@ -596,7 +623,10 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     # the direction by conjugate gradients is complete some passes after its point was accepted
     most = problem.max_steps + problem.is_wide
     waiting = np.flatnonzero(~state.done(problem) & (state.counts < most))
-    if problem.keeps_hessians or problem.is_wide or len(waiting) == 0:
+    if problem.is_wide:
+        # each model has a gradient, or a product, of its own
+        return waiting[: max(1, _GRADIENT_BYTES // (8 * problem.width))]
+    if problem.keeps_hessians or len(waiting) == 0:
         return waiting
     fresh = state.fresh
     # models at the start share Hessians, so a pass serves either only these or only later ones
@@ -624,14 +654,15 @@ def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
-    """A record for each panel of Hessian columns; the first one also sums losses and gradients."""
-    lengths = trial_lengths(state.steps[models], problem.trials)
-    points, directions = (part[models].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
-    trial = TrialSteps(points, directions, lengths)
+    """A record for each panel of Hessian columns, the first of which also sums losses and gradients.
+
+    Of more models than 64 MiB of gradients hold, the losses and gradients of the others have records of their own.
+    """
     standing, _ = _sharing(problem, state, models)
+    # the models that stand for a Hessian are among the first ones
+    most = max(max(standing) + 1, _GRADIENT_BYTES // (8 * problem.n_functions * problem.width))
     need_hessian = not problem.is_wide and (not problem.keeps_hessians or state.hessian is None)
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
-    quantiles = None if problem.quantiles is None else tuple(problem.quantiles[models].tolist())
     options = NewtonOptions(
         problem.loss,
         None,
@@ -642,12 +673,14 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
         exact=problem.exact,
         rounded=problem.rounded and state.rounded,
         epsilon=problem.epsilon,
-        quantiles=quantiles,
     )
-    return [
-        _newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
+    first, *others = [models[rows] for rows in spans(len(models), most)]
+    by_panel = [
+        (first, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
+    asked = [*by_panel, *((tile, options) for tile in others)]
+    return [_newton_record(problem, state, tile, each) for tile, each in asked]
 
 
 def _changes(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> bool:
@@ -707,8 +740,23 @@ def _targets_of(problem: NewtonProblem, models: np.ndarray) -> NewtonTargets:
     return replace(own, models=own.models[functions], fold=None if own.fold is None else own.fold[functions])
 
 
-def _newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+def _first_order(results: Sequence[Any]) -> Any:
+    """The sums of losses and gradients of all models of a pass, which may come from several records."""
+    parts = [result for result in results if "gradient" in result]
+    if len(parts) < 2:
+        return results[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in ("loss", "gradient")}
+
+
+def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray, options: NewtonOptions) -> BlockSum:
     """The record that sums what `options` names at the trial steps of some models."""
+    # without a copy where one follows on the other
+    first, stop = int(models[0]), int(models[-1]) + 1
+    own = slice(first, stop) if stop - first == len(models) else models
+    points, directions = (part[own].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
+    trial = TrialSteps(points, directions, trial_lengths(state.steps[models], problem.trials))
+    if problem.quantiles is not None:
+        options = replace(options, quantiles=tuple(problem.quantiles[models].tolist()))
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}

@@ -22,13 +22,14 @@ from dkl.kernels.normal_equations import (
     sparse_rows,
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units, planned_fit
-from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.penalty_choice import (
     Candidates,
     choose_penalty,
     penalty_candidates,
+    penalty_flops,
     penalty_memory,
     penalty_passes,
 )
@@ -304,6 +305,16 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     return largest_held([judging, fit])
 
 
+def head_flops(problem: LinearProblem, n_rows: int) -> float:
+    """The operations of the driver between the passes of `newton_passes`, as a rule."""
+    summary = _planned_moments(problem, n_rows)
+    task = newton_problem(problem, summary)
+    fit = NewtonDriver().flops(_joint(_refitted(task)))
+    if problem.alpha != "auto" or problem.choice is not None:
+        return fit
+    return fit + penalty_flops(penalty_problem(problem, task, summary, square_length=1.0))
+
+
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """The most bytes that the driver keeps during `chosen_penalty_passes`."""
     return penalty_memory(_planned_candidates(problem, n_rows))
@@ -383,6 +394,12 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         raise ValueError(
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
             "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
+        )
+    most = most_log_loss_features(problem.n_models)
+    if loss == "log_loss" and task.feature_map.n_features > most:
+        raise ValueError(
+            f"loss='log_loss' of {problem.n_models:,} classes is fitted to at most {most:,} features, and these are "
+            f"{task.feature_map.n_features:,}: use fewer features, or loss='squared_error'"
         )
     if loss == "pinball":
         quantiles = np.tile(problem.quantiles, problem.n_targets)

@@ -86,8 +86,21 @@ class Candidates:
 
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges candidates on held-out rows, at their accepted points and after their next steps."""
-        shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
-        models = np.stack([version.reshape(shape) for version in self._versions(state)])
+        versions = self._versions(state)
+        return self._judging_versions(np.stack(versions).reshape(len(versions), *self._shape))
+
+    def planned_judging(self) -> BlockSum:
+        """The record of `judged` before any candidate is fitted."""
+        n_versions = 1 if self.problem.loss == "squared_error" else 2
+        return self._judging_versions(np.zeros((n_versions, *self._shape)))
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Outputs, penalties and folds, and coefficients."""
+        return self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width
+
+    def _judging_versions(self, models: np.ndarray) -> BlockSum:
+        """The record that judges versions of all candidates, by their loss and with the temperatures to try."""
         return self._judging(models, self._judging_loss(), JUDGED_MULTIPLIERS if self.calibrated else np.zeros(0))
 
     def _versions(self, state: NewtonState) -> list[np.ndarray]:
@@ -279,8 +292,7 @@ def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]
     """The records of each kind of pass of `choose_penalty`, and the most often it runs."""
     driver = NewtonDriver()
     if not candidates.is_joint:
-        judged = candidates.judged(driver.init(candidates.problem))
-        return [*driver.plan(candidates.problem), ([judged], 1)]
+        return [*driver.plan(candidates.problem), ([candidates.planned_judging()], 1)]
     passes: list[tuple[Sequence[Record], int]] = []
     for alpha in candidates.alphas:
         problems = candidates.joint_problems(float(alpha))
@@ -288,6 +300,14 @@ def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]
         models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
         passes.append(([candidates.judged_jointly(models)], 1))
     return passes
+
+
+def penalty_flops(candidates: Candidates) -> float:
+    """The operations of `choose_penalty` between its passes."""
+    driver = NewtonDriver()
+    if not candidates.is_joint:
+        return driver.flops(candidates.problem)
+    return sum(driver.flops(problem) for alpha in candidates.alphas for problem in candidates.joint_problems(alpha))
 
 
 def penalty_memory(candidates: Candidates) -> dict[str, int]:

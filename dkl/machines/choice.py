@@ -23,8 +23,8 @@ from dkl.encodings.suspects import planned_suspects, suspect_memory
 from dkl.errors import gives_hints
 from dkl.events import Event, StopRequested
 from dkl.kernels.blas import one_blas_thread
-from dkl.linear import head
 from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.machines.columns import (
@@ -478,6 +478,7 @@ class LogLoss:
         self._judged, self._whole = bench.terms.shape(sample.rows, "log_loss"), bench.terms.shape(dataset, "log_loss")
         self._by_squares, self._allowed = bench.terms.shape(dataset), bench.terms.allowed(dataset, own_columns)
         self._is_binary = dataset.schema.n_classes == 2
+        self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
         self.verdict: Literal["open", "declined", "promising", "clearly better"] = "open"
         # comparisons made before variants, reused in the end if the same features win
@@ -535,8 +536,8 @@ class LogLoss:
         return work
 
     def _has_hessian(self, learner: FeatureLearner) -> bool:
-        """Whether the features are few enough for a Hessian."""
-        return bool(self._whole.features_of(learner) <= head.MOST_FEATURES)
+        """Whether the features are few enough for a Hessian, and for the gradient of all classes."""
+        return bool(self._whole.features_of(learner) <= self._most_features)
 
     def compared(self, judged: Sequence[Judged], stage: str) -> Compared:
         """Compare the penalties of the log loss on the first folds, near the best penalty of squares."""
@@ -738,10 +739,11 @@ class PlannedChoice:
         """The problem of comparing penalties of the log loss, on the most features for which the budget allows it."""
         size, allowed = self._terms.shape(self._sample.rows).features_of, self._terms.allowed(self._dataset)
         judged, whole = (self._terms.shape(rows, "log_loss") for rows in (self._sample.rows, self._dataset))
+        most_features = most_log_loss_features(self._dataset.schema.n_classes or 1)
         affordable = [
             contender.learner
             for contender in self._tried
-            if size(contender.learner) <= head.MOST_FEATURES
+            if size(contender.learner) <= most_features
             and judged.comparing(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))

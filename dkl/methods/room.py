@@ -337,10 +337,14 @@ def _too_large(
 ) -> MemoryLimitError | None:
     """The error for passes or a driver that exceed memory; None if they do not."""
     sources = [source_of(rows.source, kind.records) for kind in kinds]
-    least = [
-        least_memory(source, kind.records, room, in_driver=in_driver)
-        for source, kind in zip(sources, kinds, strict=True)
-    ]
+    try:
+        least = [
+            least_memory(source, kind.records, room, in_driver=in_driver)
+            for source, kind in zip(sources, kinds, strict=True)
+        ]
+    except MemoryLimitError as error:
+        # one sum is too large for any process
+        return error
     # the pass that needs most determines the limit that suffices for all
     totals = [memory.total for memory in least]
     if totals and not least[worst := int(np.argmax(totals))].fits:

@@ -268,7 +268,7 @@ def check_accumulators(records: Sequence[Record]) -> None:
                 raise MemoryLimitError(
                     f"the accumulator {name!r} of {record.name!r} has {format_bytes(accumulator.nbytes)} (shape "
                     f"{tuple(accumulator.shape)}); at most {format_bytes(LARGEST_ACCUMULATOR)} are summed as one. "
-                    "Tile the output: one BlockSum a tile"
+                    "Use fewer features; a record of your own is to tile the output, one BlockSum a tile"
                 )
 
 

@@ -108,9 +108,12 @@ def _known(values: GivenValues, name: str) -> da.Array:
     return values
 
 
-def targets_beside(y: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
-    """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked at once."""
-    return cut_rows(_lazy_targets(y, sum(chunks)), chunks)
+def targets_beside(y: GivenValues, chunks: tuple[int, ...], weight: da.Array | None = None) -> da.Array | None:
+    """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now.
+
+    Of rows of weight 0 they may be anything; weights are computed where targets are in memory.
+    """
+    return cut_rows(_lazy_targets(y, sum(chunks), weight), chunks)
 
 
 def weights_beside(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
