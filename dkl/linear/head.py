@@ -469,6 +469,12 @@ class NewtonDriver:
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
+        searching = _searching(state, models)
+        if len(searching):
+            changed = ("directions", "residuals", "searches", "products", "slope")
+            state = replace(state, **{name: getattr(state, name).copy() for name in changed})
+            _conjugate_step(problem, state, searching, results[0]["product"])
+            return state
         hessians, (_, hessian_of), sums = _hessians(state, results), _sharing(problem, state, models), results[0]
         if state.hessian is None and (parts := problem.parts) is not None:
             by_fold = {name: sums[name].reshape(-1, len(parts), sums[name].shape[1]) for name in ("loss", "gradient")}
@@ -483,10 +489,6 @@ class NewtonDriver:
         shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes", "rounded")
         own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own.items() if value is not None})
-        searching = _searching(state, models)
-        if len(searching):
-            _conjugate_step(problem, state, searching, sums["product"])
-            return state
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
         before, lengths = state.coefficients.copy(), state.gradient.copy()
@@ -813,7 +815,7 @@ def _begin_search(state: NewtonState, models: np.ndarray, gradients: np.ndarray)
 
 
 def _conjugate_step(problem: NewtonProblem, state: NewtonState, models: np.ndarray, products: np.ndarray) -> None:
-    """One step for the directions of some models, in `state` (a fresh copy), by the products (g, w) with H."""
+    """One step for the directions of some models, in `state` (fresh copies), by the products (g, w) with H."""
     looks: Any = state
     searches = looks.searches[models]
     # the penalty is on all but the intercept

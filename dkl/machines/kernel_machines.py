@@ -67,7 +67,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         is drawn (`dkl.BlockIncremental`), `epochs` times. It brings its own loss, penalty and steps.
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
-    scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
+    scaling : {"auto", "standard", "quantile", "minmax", "unit", "counts"} or None
         Of the columns; "auto" is what held-out rows prefer where the machine chooses its features, "standard" (but for
         sparse rows) for features by name, in the shell too, and that of given features. Steps need none.
     sigma : float, "median" or "auto"

@@ -27,9 +27,9 @@ from dkl.encodings.texts import has_scores
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
+from dkl.linear import head
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
-from dkl.linear.head import MOST_FEATURES
 from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import (
@@ -42,6 +42,7 @@ from dkl.linear.newton import (
     target_moments,
 )
 from dkl.machines.choice import Chosen, PlannedChoice, choose
+from dkl.machines.contenders import has_columns_alone
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
@@ -458,7 +459,7 @@ class KernelMachine(
         if self._chooses and dataset.total_weight >= FEWEST_ROWS:
             # the choice settles the penalty; for a plan any will do
             problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
-            if problem.feature_map.n_features > MOST_FEATURES:
+            if problem.feature_map.n_features > head.MOST_FEATURES:
                 # the log loss is taken for features only that have room for its Hessians
                 problem = replace(problem, loss=loss)
         # features and linear models are fitted one after the other
@@ -849,7 +850,9 @@ class KernelMachine(
     def _settle(self, dataset: Dataset) -> Settings:
         """Settle open parameters for these rows; `loss_` and `solver_` keep them."""
         n_classes = dataset.schema.n_classes or 1
-        settings = settled(self._open_parameters(), self._task, dataset.n_rows, 1 if n_classes == 2 else n_classes)
+        is_wide = self._chooses and has_columns_alone(dataset, self._knobs)
+        n_models = 1 if n_classes == 2 else n_classes
+        settings = settled(self._open_parameters(), self._task, dataset.n_rows, n_models, is_wide=is_wide)
         self.loss_, self.solver_ = settings.loss, settings.solver
         return settings
 

@@ -114,13 +114,14 @@ def squared_loss(task: str | None) -> str:
     return "squared_hinge" if task == "classification" else "squared_error"
 
 
-def exact_loss(given: OpenParameters, task: str) -> str:
+def exact_loss(given: OpenParameters, task: str, *, is_wide: bool = False) -> str:
     """The default loss of exact steps: where the machine chooses its features, the squared error.
 
     Its one Hessian serves all classes, penalties and steps, so that the same work affords many more features, which
-    gain more than the squared hinge does.
+    gain more than the squared hinge does. Wide rows have no Hessian and no further features: their labels take the
+    squared hinge.
     """
-    return "squared_error" if given.chooses else squared_loss(task)
+    return "squared_error" if given.chooses and not is_wide else squared_loss(task)
 
 
 def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
@@ -131,7 +132,9 @@ def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
     return "log_loss" if loss == "softmax" and (solver == "newton" or n_classes == 2) else loss
 
 
-def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
+def settled(
+    given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1, *, is_wide: bool = False
+) -> Settings:
     """Every open parameter at the value that suits the others and the rows; parameters of the user stay.
 
     Parameters
@@ -142,6 +145,8 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         None before rows were seen.
     n_models : int
         Linear models side by side: one for two classes, else one a class or target.
+    is_wide : bool
+        The machine chooses its features, and the only ones are columns too many for a Hessian.
     """
     # Features of the user keep the defaults of version 0.1; without any settings exact steps at the penalty that
     # held-out rows prefer do best, as long as the rows are not too many.
@@ -151,19 +156,19 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         # of classes, the squared error has exact steps alone
         only_exact = task == "classification" and given.loss == "squared_error"
         exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
-        named = joint_name(given.loss or exact_loss(given, task), "newton")
+        named = joint_name(given.loss or exact_loss(given, task, is_wide=is_wide), "newton")
         # the log loss of several classes takes one Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
         # the squared error takes one pass of any number of rows, which is fewer than epochs take; the evidence has a
         # meaning for exact steps alone
         one_pass = named == "squared_error" or given.alpha == "evidence"
-        few = one_pass or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        few = one_pass or (is_wide and given.loss is None) or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         only_exact = only_exact or (given.loss in _EXACT_BY_DEFAULT and not given.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if given.loss is None else joint_name(given.loss, solver)
     if loss is None:
-        loss = exact_loss(given, task) if solver == "newton" or task == "regression" else "hinge"
+        loss = exact_loss(given, task, is_wide=is_wide) if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
         alpha = "auto" if given.chooses and solver == "newton" else LIGHT

@@ -37,9 +37,10 @@ class RandomFeatures(LearnedMetricMixin):
     metric : {"diagonal", "full"} or None
         Frequencies are drawn for rows in a learned metric: rounds of a kernel model (Matern(0.5), at most 1,000
         landmarks) see the targets and find it, as those of `NystromFeatures` do.
-    scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
         How columns are scaled first; the bandwidth is the median after scaling. "auto" is "standard", and None for
-        sparse rows.
+        sparse rows. "counts", for counts of words and other numbers that are not negative, takes log(1 + x) and
+        divides each row by its length.
     max_rows : int or None
         Scaler and bandwidth from this many rows at most.
     class_weight : dict, "balanced" or None
