@@ -17,6 +17,7 @@ from dkl.machines.contenders import (
     is_drawn,
     is_kernel,
     is_learned,
+    is_product,
     is_searched,
     landmarks_of,
     shares_metric,
@@ -385,7 +386,7 @@ class Race:
         if self.loss(best) <= self.enough:
             self.ended = "as there is no loss left"
             return None
-        known = {contender.key for contender in self.contenders}
+        known = {contender.key for number, contender in enumerate(self.contenders) if number not in self._needless}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
         found: list[tuple[Contender, tuple[int, ...]]] = [
             (contender, (number,))
@@ -463,15 +464,24 @@ class Race:
     def _is_needless(self, contender: Contender) -> bool:
         """Whether the losses of other kinds say that this one will not win.
 
-        They do for searched waves of a kernel whose random waves do worse than those of another kernel; and for a
-        kernel in a learned metric that takes more than a small share of the budget, where no other kind is clearly
-        ahead of the kernels of all columns alike.
+        They do for searched waves of a kernel whose random waves do worse than those of another kernel, or in a scaling
+        in which the Laplacian kernel does worse than in another one. They do, too, for a kernel in a learned metric
+        that takes more than a small share of the budget, where no other kind is clearly ahead of the kernels of all
+        columns alike.
         """
         losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         if is_searched(contender):
             drawn = {one: loss for one, loss in losses.items() if is_drawn(self.contenders[one])}
             best = self.contenders[min(drawn, key=lambda one: drawn[one])] if len(drawn) > 1 else contender
-            return repr(best.learner.family) != repr(contender.learner.family)
+            if repr(best.learner.family) != repr(contender.learner.family):
+                return True
+            scaled = {
+                self.contenders[one].learner.scaling: loss
+                for one, loss in losses.items()
+                if is_product(self.contenders[one])
+            }
+            own = contender.learner.scaling
+            return own in scaled and scaled[own] > min(scaled.values())
         if not is_learned(contender) or self.judging(contender) <= _CHEAP * self.allowed:
             return False
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
