@@ -552,7 +552,7 @@ def passes(asked: Asked) -> Lines:
     m, names = asked.sizes.features[0], ("Hessian, rows come", "Hessian, rows are there", "gradient, rows are there")
     yield f"| pass | s | {' | '.join(Acts.NAMES)} |"
     yield "|---" * (2 + len(Acts.NAMES)) + "|"
-    beside, computing = {"dkl.cache-bytes": 20 * asked.sizes.passed}, tasks._AT_ONCE
+    beside, computing = {"dkl.cache-bytes": 20 * asked.sizes.passed}, tasks.AT_ONCE_ON_GPU
     with dask.config.set(beside), shared_rows(asked.sizes.passed) as data:
         records = [newton_record(m, columns) for columns in ((0, m + 1), (0, m + 1), None)]
         # what is compiled, and the pinned memory, are there before anything is timed
@@ -560,7 +560,7 @@ def passes(asked: Asked) -> Lines:
             run_pass(data.source, (record,), device="gpu")
         try:
             for at_once in (1, 2):
-                tasks._AT_ONCE = at_once
+                tasks.AT_ONCE_ON_GPU = at_once
                 LOADER.clear()
                 for name, record in zip(names, records, strict=True):
                     with Acts() as acts:
@@ -568,7 +568,7 @@ def passes(asked: Asked) -> Lines:
                     said = f"{name}; {at_once} thread{'s' * (at_once > 1)} compute{'s' * (at_once == 1)}"
                     yield f"| {said} | {seconds:.4g} | {acts} |"
         finally:
-            tasks._AT_ONCE = computing
+            tasks.AT_ONCE_ON_GPU = computing
 
 
 def newton_record(m: int, columns: tuple[int, int] | None) -> BlockSum:

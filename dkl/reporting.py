@@ -21,7 +21,7 @@ from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.errors import StoreError
 from dkl.explain.importance import Importance, importance
 from dkl.features.feature_map import FeatureMap
-from dkl.methods.checkpoints import digest_of, what_counts
+from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
@@ -343,7 +343,9 @@ class _Page:
         return {
             "fit": digest_of(self.origin.fingerprint, learned),
             "rows": self.origin.fingerprint or "unknown: a hash of these rows would read them all",
-            "settings and version": digest_of(what_counts(self.model), (self.origin.versions or {}).get("dkl")),
+            "settings and version": digest_of(
+                effective_parameters(self.model), (self.origin.versions or {}).get("dkl")
+            ),
             "learned": learned,
         }
 

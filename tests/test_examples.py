@@ -264,6 +264,16 @@ def test_tables_of_alignment_are_measured_once(
     assert alignment["run"](study, ["kgrams", "mixtures"]) == text
 
 
+def test_table_1_of_alignment_has_the_mean_and_the_deviation_of_several_seeds(
+    alignment: dict[str, Any], tmp_path: Path
+) -> None:
+    study = replace(alignment["quick_study"](tmp_path), seeds=2)
+    text = alignment["run"](study, ["sizes"])
+    errors = [study.cells[alignment["cell_name"]("digits", "plain", 20, seed)]["test"] for seed in range(2)]
+    assert f"| {np.mean(errors):.2f} +- {np.std(errors, ddof=1):.2f}, " in text
+    assert alignment["shown_1"](15.54, 3.6, 15.44, 43.1) == ["15.54, 3.6 s", "15.44, 43.1 s", "12.0"]
+
+
 @pytest.mark.parametrize("best", [1e-3, 0.1, 1.0, 1e5])
 def test_a_cost_at_the_end_of_the_grid_is_not_the_last_word(alignment: dict[str, Any], best: float) -> None:
     assert alignment["least_wrong"](lambda cost: abs(np.log10(cost / best))) == pytest.approx(best)
@@ -554,30 +564,42 @@ def test_scripts_of_the_papers_start_without_matplotlib(script: str, monkeypatch
 
 
 def test_a_page_is_made_again_by_the_commands_that_it_names(tmp_path: Path) -> None:
+    """What the command of a paper runs are the runs that the page names above its tables, no more and no fewer."""
     names = example("papers/remake.py")
     readme = (EXAMPLES / "papers" / "README.md").read_text()
-    for paper, scripts in names["PAPERS"].items():
+    for paper in names["PAPERS"]:
         assert f"`python examples/papers/remake.py {paper} --data DIR`" in readme
-        made = names["commands"](paper, tmp_path, Path("data"), quick=False)
-        for ((name, *arguments), table), (script, given, _) in zip(made, scripts, strict=True):
-            assert (EXAMPLES / "papers" / name).exists()
-            assert ("--data" in arguments) == given.endswith("--data")
-            assert table.parent == tmp_path / script.removesuffix(".py")
-    arguments, _ = names["commands"]("004", tmp_path, None, quick=True)[0]
-    assert arguments == ["landmarks.py", "--quick", "--output", str(tmp_path / "landmarks")]
-    asked, _ = names["commands"]("004", tmp_path, Path("/data"), quick=False, further=["--sets", "breast"])[1]
-    assert names["named"](asked) == "python examples/papers/posterior.py --data DIR --sets breast"
+        section = readme.split(f"\n## {paper}: ")[1].split("\n## ")[0]
+        if paper == "000":
+            section += (EXAMPLES / "papers" / "table_1.md").read_text()
+        made = names["commands"](paper, tmp_path, Path("/data"), quick=False)
+        assert all((EXAMPLES / "papers" / name).exists() for (name, *_), _ in made)
+        # runs of one script keep their cells apart
+        assert len({table.parent for _, table in made}) == len(made)
+        named = re.findall(r"`(python examples/papers/[^`]*)`", re.sub(r"\s+", " ", section))
+        assert sorted(set(named)) == sorted(names["named"](arguments) for arguments, _ in made)
+    tables = {"landmarks": "table_1_none.md", "posterior": "tables.md"}
+    assert names["commands"]("004", tmp_path, None, quick=True) == [
+        ([f"{script}.py", "--quick", "--output", str(tmp_path / script)], tmp_path / script / table)
+        for script, table in tables.items()
+    ]
+    asked, _ = names["commands"]("003", tmp_path, Path("/data"), quick=False, further=["--sets", "buzz"])[0]
+    assert names["named"](asked) == "python examples/papers/alignment.py --data DIR --sets buzz"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["000", "001", "002", "003", "004"])
 def test_the_page_of_a_paper_is_made_again_in_small(paper: str, tmp_path: Path) -> None:
     page = example("papers/remake.py")["remake"](paper, tmp_path, quick=True)
-    scripts = example("papers/remake.py")["PAPERS"][paper]
-    assert all(f"Made by: `python examples/papers/{script} --quick`" in page for script, _, _ in scripts)
+    scripts = {script for script, _, _ in example("papers/remake.py")["PAPERS"][paper]}
+    assert all(f"Made by: `python examples/papers/{script} --quick`" in page for script in scripts)
     assert page.count("\nMeasured 20") == len(scripts)
     assert "| --- |" in page
     assert (tmp_path / f"{paper}.md").read_text() == page
+    # what has been measured is not measured again
+    kept = {cell: cell.stat().st_mtime_ns for cell in tmp_path.glob("*/cells/*")}
+    assert example("papers/remake.py")["remake"](paper, tmp_path, quick=True) == page
+    assert {cell: cell.stat().st_mtime_ns for cell in tmp_path.glob("*/cells/*")} == kept
 
 
 def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured(tmp_path: Path) -> None:

@@ -967,6 +967,8 @@ def test_passes_over_a_store_send_rows_through_pinned_memory(
 ) -> None:
     """Of four tasks at once, of which two compute; what they hold of it the memory of the pass counts."""
     monkeypatch.setattr(device, "_PIECE_BYTES", SMALL_PIECE)
+    # the small pieces end with the test
+    monkeypatch.setattr(device, "STAGING", device.Staging())
     X = np.random.default_rng(0).normal(size=(3_000, 4))
     source, sent = create_dataset(tmp_path / "rows.zarr", X, rows_a_block=100).source, []
     send, staged = device.STAGING.send, []

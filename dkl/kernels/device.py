@@ -64,8 +64,12 @@ except ImportError:  # Windows
 # "mixed": each process of a cluster takes what it has
 Device = Literal["cpu", "gpu", "mixed"]
 
-# Bytes of one array of a tile on a GPU, and of the smallest one that is tried where memory runs out.
-_TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
+# Bytes of one array of a tile on a GPU: a 64th of the card's memory, a power of two between these bounds. Every tile
+# costs some twenty calls of the interpreter, 1 ms; a card that is through with a tile of 256 MiB by then waits for the
+# next (an H200: a pass without a Hessian took 1.45 times as long as with tiles of 1 GiB).
+_SMALL_TILE_BYTES, _LARGE_TILE_BYTES = 1 << 28, 1 << 30
+# Bytes of the smallest one that is tried where memory runs out.
+_LEAST_TILE_BYTES = 1 << 22
 # Arrays of a tile that are alive at once: rows, scaled rows, angles, features, and for products features in float64.
 _ARRAYS_OF_A_TILE = 6
 # Bytes of a piece of pinned memory, by way of which rows come to a GPU, and how many there are at most: a thread fills
@@ -97,7 +101,8 @@ _MOST_SHARING = 64
 _claiming = threading.Lock()
 # Functions that let go of what layers above keep on the GPU for later, and say whether there was anything.
 givers: list[Callable[[], bool]] = []
-_tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
+# Bytes of one array of a tile, where it is not what the card's memory asks for.
+_tile_bytes: ContextVar[int | None] = ContextVar("tile bytes", default=None)
 
 
 def resolve_device(device: str) -> Literal["cpu", "gpu"]:
@@ -203,6 +208,7 @@ def _claim_anew() -> None:
     global _claiming
     _claiming = threading.Lock()
     _claimed_gpu.cache_clear()
+    _card_tile_bytes.cache_clear()
 
 
 @dataclass(frozen=True, eq=False)
@@ -560,10 +566,10 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
         except (MemoryError, RuntimeError) as error:
             # CuPy's own allocator raises MemoryError; CUDA and cuBLAS, which allocate beside it, name it in their text.
             no_memory = isinstance(error, MemoryError) or any(name in str(error) for name in _ALLOCATION_FAILED)
-            if not no_memory or _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(getattr(args[0], "X", args[0])):
+            if not no_memory or tile_bytes() <= _LEAST_TILE_BYTES or not is_on_gpu(getattr(args[0], "X", args[0])):
                 raise
             # The warning and the second try come after this block, where the error no longer holds on to the memory.
-            smaller, reason = _tile_bytes.get() // 8, str(error)
+            smaller, reason = tile_bytes() // 8, str(error)
         if _give_memory_back():
             # Rows that were kept took the room: without them the same tiles, and the same bits, are tried first.
             return computed(*args)
@@ -906,7 +912,7 @@ def histograms_on_gpu(rows: Array, edges: Sequence[np.ndarray], inside: tuple[Ar
     xp, (n, d), (phi, parents) = array_module(rows), rows.shape, inside
     bins, width = edges[0].shape[1], sums.shape[1]
     shape = len(parents), d, bins, width
-    parts = max(1, min(_HISTOGRAM_PARTS, -(-n // PARTIAL_ROWS), _tile_bytes.get() // (8 * max(int(np.prod(shape)), 1))))
+    parts = max(1, min(_HISTOGRAM_PARTS, -(-n // PARTIAL_ROWS), tile_bytes() // (8 * max(int(np.prod(shape)), 1))))
     partial = xp.zeros((parts, *shape))
     if partial.size and n:
         tables = [xp.asarray(np.ascontiguousarray(edges[0], dtype=np.float64))]
@@ -1051,7 +1057,7 @@ def _sgd_jointly(
 
 def _at_once(width: int, number: int, dtype: np.dtype) -> int:
     """How many of a number of models, or columns of weights, one product takes: those that fit into the least tile."""
-    return max(1, min(number, _tile_bytes.get() // (PARTIAL_ROWS * width * dtype.itemsize)))
+    return max(1, min(number, tile_bytes() // (PARTIAL_ROWS * width * dtype.itemsize)))
 
 
 def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
@@ -1099,9 +1105,31 @@ def _feature_maps(value: Any) -> Iterator[FeatureMap]:
         yield from (one for part in fields(value) for one in _feature_maps(getattr(value, part.name)))
 
 
+def tile_bytes() -> int:
+    """Bytes of one array of a tile: those of this process's card, fewer where its memory has run out.
+
+    They follow from the size of the card alone, so that equal cards add up rows in the same order. A process without a
+    GPU, which may plan for those of others, expects the largest.
+    """
+    own = _tile_bytes.get()
+    if own is not None:
+        return own
+    return _LARGE_TILE_BYTES if why_no_gpu() is not None else _card_tile_bytes()
+
+
+@cache
+def _card_tile_bytes() -> int:
+    """`tile_bytes` by the memory of the card, once a process."""
+    import cupy
+
+    cupy.cuda.Device(own_gpu()).use()
+    share = int(cupy.cuda.runtime.memGetInfo()[1]) // 64
+    return min(max(1 << (share.bit_length() - 1), _SMALL_TILE_BYTES), _LARGE_TILE_BYTES)
+
+
 def tile_rows(width: int, itemsize: int) -> int:
     """Rows of a tile so wide: a multiple of those of a partial sum, and so few that one array is within the bytes."""
-    return max(PARTIAL_ROWS, _tile_bytes.get() // (width * itemsize) // PARTIAL_ROWS * PARTIAL_ROWS)
+    return max(PARTIAL_ROWS, tile_bytes() // (width * itemsize) // PARTIAL_ROWS * PARTIAL_ROWS)
 
 
 def on_host(x: Rows) -> np.ndarray:
@@ -1194,7 +1222,7 @@ class DeviceLandscape:
         """v and its gradient at frequencies on all columns: so many chains at a time that a tile stays small."""
         xp = self.xp
         v, gradient = xp.empty(len(W), xp.float64), xp.empty_like(W)
-        for chains in spans(len(W), max(16, _TILE_BYTES // (self.X.itemsize * max(len(self.X), 1)))):
+        for chains in spans(len(W), max(16, tile_bytes() // (self.X.itemsize * max(len(self.X), 1)))):
             z = xp.matmul(self.X, W[chains].T)
             cosines, sines = xp.cos(z), xp.sin(z)
             real, imaginary = xp.matmul(self.S.T, cosines), xp.matmul(self.S.T, sines)

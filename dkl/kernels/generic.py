@@ -248,7 +248,7 @@ def _scaled_counts(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
             row, column = np.argwhere(values < 0.0)[0]
             return negative_count(int(column), values[row, column])
 
-        refuse_later((counts < 0.0).any(), negative)
+        refuse_later(counts < 0.0, negative)
         logs = xp.log1p(xp.where(counts > 0.0, counts, xp.zeros_like(X)))
     else:
         logs = xp.log1p(counts)

@@ -109,7 +109,7 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
 
     if getattr(xp, "__name__", "") == "cupy":
         # the host hears of it when it waits for sums of these rows
-        refuse_later(~xp.all(good), off_sphere)
+        refuse_later(~good, off_sphere)
         return columns / xp.where(good, length, 1.0), radii / xp.where(good, square, 1.0)
     if not bool(xp.all(good)):
         raise off_sphere()

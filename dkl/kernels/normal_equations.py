@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -50,8 +51,10 @@ _CACHED_BYTES, _LEAST_CACHED = 1 << 21, 256
 _STEEPEST = 1e30
 # Blocks of fewer numbers go into double precision by a copy.
 _FEW_NUMBERS = 1 << 20
-# Products of so few models are faster in double precision, by one go through the rows, than by BLAS.
-_FEW_MODELS = 2
+# Models at most whose products compiled code makes in double precision, in one go through float32 rows, faster than
+# BLAS of a copy in double precision (1.2 times as fast with 4 models, .75 times with 8, .2 to .4 times with 65), and
+# than BLAS in single precision.
+_FEW_MODELS, _FEW_ROUGH_MODELS = 6, 2
 # Sparse rows that are multiplied at once: scores of all models are written out for them.
 _SPARSE_ROWS = 8_192
 
@@ -76,6 +79,16 @@ class TrialSteps:
     def point(self) -> np.ndarray:
         """The g models that gradient and Hessian belong to."""
         return self.coefficients + self.steps[:, :1] * self.directions
+
+    @cached_property
+    def both(self) -> np.ndarray:
+        """The coefficients, then the directions, (2 g, m + 1)."""
+        return np.vstack([self.coefficients, self.directions])
+
+    @cached_property
+    def is_zero(self) -> bool:
+        """Whether every score is 0 at every step, as in the first pass from zero."""
+        return not (self.coefficients.any() or self.directions.any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +176,7 @@ def model_scores(phi: Any, models: np.ndarray) -> Any:
     """``phi . w + b`` of mapped rows (n, m) and models (g, m + 1), (n, g), where the rows are; float64 on a GPU."""
     if is_on_gpu(phi):
         return scores_on_gpu(phi, array_module(phi).asarray(models, dtype=np.float64))
-    return phi @ models[:, :-1].T.astype(phi.dtype) + models[:, -1]
+    return phi @ models[:, :-1].T.astype(phi.dtype, copy=False) + models[:, -1]
 
 
 def weighted_sums(weights: Any, phi: Any) -> Any:
@@ -290,15 +303,18 @@ def loss_sums(
         Of each row at the first step, in units of the loss's (1 where a row has some, unless curvature varies), less
         what it was before, with `change`; 0 for rows of weight 0.
     """
-    # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
-    models, g = (trial.coefficients, trial.directions), len(trial.coefficients)
+    g = len(trial.coefficients)
     # the few steps of two classes are worth it, not the many of several
-    compiles = (options.exact or g <= _FEW_MODELS) and options.loss != "softmax"
+    compiles = g <= (_FEW_MODELS if options.exact else _FEW_ROUGH_MODELS) and options.loss != "softmax"
     is_large = compiles and _is_large(phi, n_rows or len(targets))
     wide = phi if is_large or not options.exact else phi.astype(np.float64)
-    start, move = (
-        line_scores(phi, *models) if is_large else np.split(model_scores(wide, np.vstack(models)), [g], axis=1)
-    )
+    # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
+    if trial.is_zero:
+        start, move = np.zeros((2, phi.shape[0], g))
+    elif is_large:
+        start, move = line_scores(phi, trial.coefficients, trial.directions)
+    else:
+        start, move = np.split(model_scores(wide, trial.both), [g], axis=1)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = weight[:, None] if weight.ndim == 1 else weight
     weight = weight if weight.shape == targets.shape else np.broadcast_to(weight, targets.shape)
@@ -527,9 +543,8 @@ def _newton_sums_on_gpu(
     Rows with a change of curvature, which are few, are picked there, too.
     """
     xp, g = array_module(X), len(trial.coefficients)
-    models = np.vstack([trial.coefficients, trial.directions])
     # sent once, not with every tile
-    sent, y = xp.asarray(models), xp.asarray(targets, dtype=np.float64)
+    sent, y = None if trial.is_zero else xp.asarray(trial.both), xp.asarray(targets, dtype=np.float64)
     ones = weight is None or (isinstance(weight, np.ndarray) and bool(np.all(weight == 1.0)))
     counts = xp.ones((len(targets), 1))
     if weight is not None and not ones:
@@ -543,7 +558,7 @@ def _newton_sums_on_gpu(
     # products of a tile are summed in double precision, or a few rows at a time
     for rows in spans(X.shape[0], tile_rows(feature_map.n_features, np.dtype(options.dtype).itemsize)):
         phi = map_rows(X[rows], feature_map, options.dtype)
-        scores = scores_on_gpu(phi, sent) if models.any() else xp.zeros((len(phi), 2 * g))
+        scores = xp.zeros((len(phi), 2 * g)) if sent is None else scores_on_gpu(phi, sent)
         losses, descent, counted = _losses_on_gpu(scores, y[rows], counts[rows], trial, options)
         if options.first_order:
             gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)

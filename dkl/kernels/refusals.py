@@ -9,15 +9,19 @@ from typing import Any
 _found = threading.local()
 
 
-def refuse_later(flag: Any, explain: Callable[[], Exception]) -> None:
-    """Raise what `explain` makes, where the flag (on a GPU, of one number) is set, when this thread next waits.
+def refuse_later(flags: Any, explain: Callable[[], Exception]) -> None:
+    """Raise what `explain` makes, where one of the flags (on a GPU) is set, when this thread next waits for the GPU.
 
     Parameters
     ----------
-    flag : CuPy array of shape (), bool
+    flags : CuPy array of any shape, bool
     explain : callable
         Makes the exception; it may wait for what it tells of.
     """
+    if not flags.size:
+        return
+    # CuPy compiles `any` anew for some other numbers of rows, in 7 s each (H200); the largest byte is compiled once.
+    flag = flags.view("int8").max()
     _found.flags = [*getattr(_found, "flags", []), (flag, explain)]
 
 

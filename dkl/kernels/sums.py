@@ -217,7 +217,7 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
         )
 
     if xp is not np:
-        refuse_later(((codes < 0) | (codes >= K)).any(), unknown)
+        refuse_later((codes < 0) | (codes >= K), unknown)
         weights = block.weights
         if class_weight is not None:
             weights = weights * xp.take(xp.asarray(class_weight), xp.clip(codes, 0, K - 1))

@@ -28,7 +28,7 @@ from dkl.protocols.block import Block
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# What an error calls the place of a row, which tasks know within their chunk only.
+# The name of the place of a row in errors; tasks know its number only within their chunk.
 CHUNK = "a chunk of X, from whose first row the row is counted"
 _FAR_OFF = (
     "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
@@ -37,12 +37,12 @@ _FAR_OFF = (
 
 
 def finite_rows(rows: Any) -> Any:
-    """The rows of one chunk, sparse ones as csr_array.
+    """The checked rows of one chunk, sparse ones as csr_array.
 
     Raises
     ------
     ValueError
-        For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
+        For NaN, infinity or a masked entry, for which a model would otherwise predict as for any row.
     """
     with located(CHUNK):
         rows = as_rows(rows)
@@ -52,7 +52,7 @@ def finite_rows(rows: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A fitted linear model on features: rows in, decision values out.
+    """A fitted linear model on features, as a function from rows to decision values.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Scorer:
     intercept : ndarray of shape (K,)
     dtype : {"float32", "float64"}
     posterior : CoefficientPosterior or None
-        Has its `lengths` come as a last column behind the decision values.
+        If given, its `lengths` are the last column of the decision values.
     """
 
     feature_map: FeatureMap
@@ -76,16 +76,16 @@ class Scorer:
 
     @property
     def n_outputs(self) -> int:
-        """Columns of what comes out."""
+        """Columns of the decision values."""
         return len(self.coef) + (self.posterior is not None)
 
     def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
-        """Decision values of encoded rows: (n, K) float64, by all idle cores of this process."""
-        return self.score(rows, together=True)
+        """Decision values of encoded rows, (n, K) float64, on all cores of this process."""
+        return self.score(rows, all_cores=True)
 
-    def score(self, rows: np.ndarray | sparse.csr_array, *, together: bool = False) -> np.ndarray:
-        """Decision values of encoded rows: (n, K) float64, in this thread alone, since tasks share the cores."""
-        # SciPy's matrices multiply by `*`; arrays alone have the operators of NumPy.
+    def score(self, rows: np.ndarray | sparse.csr_array, *, all_cores: bool = False) -> np.ndarray:
+        """Decision values of encoded rows, (n, K) float64; in this thread alone unless `all_cores` is set."""
+        # SciPy's sparse matrices multiply by `*`; its sparse arrays have NumPy's operators.
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         span = cached_rows(self.feature_map, self.dtype)
         scores = decision_values(
@@ -95,12 +95,12 @@ class Scorer:
             self.intercept,
             dtype=self.dtype,
             span=span,
-            together=together,
+            all_cores=all_cores,
             posterior=self.posterior,
             alike=True,
         )
         if not np.isfinite(scores).all():
-            # The first row that overflows is named, by its number in what was given.
+            # the error names the first row that overflows
             row = int(np.argmin(np.isfinite(scores).all(axis=1)))
             refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
         return scores
@@ -108,23 +108,23 @@ class Scorer:
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """Rows whose decision values are known already: a model answers them like any rows.
+    """Rows whose decision values are already computed, so that a model predicts them without mapping.
 
     Parameters
     ----------
     scores : ndarray of shape (n, K) or (n, K + 1)
-        Of a `Scorer`, with one that knows deviations the lengths last.
+        Decision values by a `Scorer`; with a posterior the last column has the lengths.
     """
 
     scores: np.ndarray
 
     def of(self, scorer: Scorer) -> np.ndarray:
-        """What the scorer would answer."""
+        """The decision values that the scorer would compute."""
         return self.scores[:, : scorer.n_outputs]
 
 
 def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """The decision values of a block, beside the ids, targets and weights of its rows and the row columns asked for."""
+    """The decision values of a block, with the ids, targets, weights and requested row columns of its rows."""
     return {
         "scored": ScoredRows(operands["scorer"].score(block.X)),
         "row_id": block.row_id,
@@ -149,12 +149,12 @@ def map_chunk(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
 
 
 def chosen_codes(scores: np.ndarray) -> np.ndarray:
-    """The code of the class that each row is given: (n,) int64."""
+    """The code of each row's predicted class: (n,) int64."""
     return (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)
 
 
 def chosen_labels(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """The label that each row is given: (n,)."""
+    """The predicted label of each row: (n,)."""
     return classes[chosen_codes(scores)]
 
 
@@ -164,8 +164,8 @@ def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
     Parameters
     ----------
     scores : ndarray of shape (n, 1) or (n, K)
-    multiplier : float or None
-        The calibrated inverse temperature; None for the log loss, whose scores are log odds already (one class against
+    The calibrated inverse temperature. None for the log loss, whose scores are log odds already (for K > 2 of one class
+    against the rest, whose probabilities are normalised).
         the rest, normalised, for K > 2).
     """
     if scores.shape[1] == 1:
@@ -173,12 +173,12 @@ def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
         positive = expit(scores[:, 0] * (1.0 if multiplier is None else multiplier))
         shares = np.column_stack([expit(-scores[:, 0] * (1.0 if multiplier is None else multiplier)), positive])
     elif multiplier is None:
-        # One model a class against the rest: their probabilities need not sum to 1, and are normalised.
+        # the probabilities of one class against the rest need not sum to 1, so they are normalised
         shares = expit(scores)
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     else:
         shares = softmax(multiplier * scores, axis=1)
-    # where rounding has made a tie, the predicted class gets the last bit more, so that argmax and `predict` agree
+    # where rounding makes a tie, the predicted class is raised by one bit, so that argmax agrees with `predict`
     codes = chosen_codes(scores)
     rows = np.flatnonzero(shares.argmax(axis=1) != codes)
     shares[rows, codes[rows]] = np.nextafter(shares[rows].max(axis=1), 2.0)
@@ -186,17 +186,17 @@ def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
 
 
 def only_column(scores: np.ndarray) -> np.ndarray:
-    """The only column of decision values, as a vector."""
+    """The single column of decision values, as a vector."""
     return scores[:, 0]
 
 
 def means_of(scores: np.ndarray) -> np.ndarray:
-    """The predictions (n, t) of scores with lengths (n, t + 1)."""
+    """The predictions (n, t), without the lengths in the last column of (n, t + 1)."""
     return scores[:, :-1]
 
 
 def deviations_of(posterior: CoefficientPosterior, scores: np.ndarray) -> np.ndarray:
-    """The deviations (n, t) of scores with lengths (n, t + 1)."""
+    """The standard deviations (n, t) that a posterior computes from the lengths in the last column."""
     return posterior.deviations(scores[:, -1])
 
 
@@ -209,7 +209,7 @@ def shaped(function: Any, vector: bool, scores: np.ndarray) -> np.ndarray:
 def indexed(values: np.ndarray, row_id: np.ndarray, columns: str | Sequence[Any] | np.ndarray) -> Any:
     """Predictions of one block as a pandas Series or DataFrame, indexed by row id."""
     if "pandas" not in sys.modules:
-        # it loads Arrow too: 100 MB of a worker, most of which is code that is never run
+        # pandas loads Arrow, 100 MB of a worker's memory; most of it is code that never runs, and is returned
         give_back_memory()
         import_module("pandas")
         give_back_memory()
@@ -222,7 +222,7 @@ def indexed(values: np.ndarray, row_id: np.ndarray, columns: str | Sequence[Any]
 
 
 def comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.ndarray:
-    """Targets that predictions can be compared with: labels of their kind, or as many numbers a row."""
+    """Targets of the kind and shape of the predictions, so that the two can be compared."""
     if y.dtype.kind == "U" and y.ndim == 1 and predicted.dtype.kind == "f":
         y = written_targets(y, is_asked=True)
     check_targets(y, first_row=first_row)
@@ -243,32 +243,32 @@ def comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.n
 def comparable_chunk(
     y: np.ndarray, model: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None
 ) -> np.ndarray:
-    """`comparable` of one chunk, where `model` is an empty array like the predictions."""
+    """`comparable` for one chunk; `model` is an empty array with the shape and dtype of the predictions."""
     first_row = _first_row(block_info)
     return comparable(as_targets(y, first_row=first_row), model, first_row)
 
 
 def checked_chunk_weight(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None) -> np.ndarray:
-    """The checked weights of one chunk; an error names the row by its number in the whole."""
+    """The checked weights of one chunk; an error names the row by its number in the whole array."""
     return np.asarray(checked_weight(weight, len(weight), first_row=_first_row(block_info)))
 
 
 def _first_row(block_info: Mapping[int, Mapping[str, Any]] | None) -> int:
-    """The number of a chunk's first row in the whole, as `dask.array.map_blocks` tells it; 0 where it does not."""
+    """The number of a chunk's first row in the whole array, from `dask.array.map_blocks`; 0 without it."""
     return 0 if block_info is None else int(block_info[0]["array-location"][0][0])
 
 
 def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str = "") -> None:
-    """Raise ValueError for a target that the loss of a mean exp(f) does not know; its row is named.
+    """Raise ValueError for a target outside the domain of a loss with mean exp(f), naming its row.
 
     Parameters
     ----------
     y : ndarray of shape (n,) or (n, t)
     loss : {"poisson", "gamma"}
     first_row : int
-        The number of the first row in the whole.
+        The number of the first row in the whole array.
     place : str
-        What has the rows, for the error.
+        The source of the rows, for the error.
     """
     wrong = np.argwhere(LOG_LINK[loss].unknown(y))
     if not len(wrong):
@@ -287,6 +287,6 @@ def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str =
 
 
 def log_losses(y: np.ndarray, mean: np.ndarray, *, loss: str) -> np.ndarray:
-    """The loss of each row whose mean is predicted; its target has to be one that the loss knows."""
+    """The loss of each row at its predicted mean; raises ValueError for a target outside the domain of the loss."""
     check_log_targets(y, loss)
     return np.asarray(LOG_LINK[loss].value(y, np.log(np.broadcast_to(mean, y.shape))))

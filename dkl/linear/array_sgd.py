@@ -1,4 +1,4 @@
-"""scikit-learn's SGD estimators on a GPU's arrays, or any namespace's, and of losses that they do not have."""
+"""scikit-learn's SGD estimators for arrays on a GPU or of any namespace, and for losses that scikit-learn lacks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dkl.linear.sgd import (
 )
 from dkl.solvers.losses import LOG_LINK, answered, loss_of
 
-# The losses that scikit-learn has no stochastic steps of.
+# Losses for which scikit-learn has no stochastic steps.
 OWN_LOSSES = (*LOG_LINK, "pinball", "softmax")
 
 
 def is_foreign(X: object) -> bool:
-    """Whether rows are arrays that scikit-learn's compiled steps cannot take: CuPy's, or of another namespace."""
+    """Whether scikit-learn's compiled steps cannot read these rows: CuPy's arrays, or those of another namespace."""
     return is_on_gpu(X) or (hasattr(X, "__array_namespace__") and not isinstance(X, np.ndarray))
 
 
-# scikit-learn's estimators of stochastic steps; they keep their iterates under the same names.
+# scikit-learn's estimators with stochastic steps; both store their iterates under the same names.
 SGDModel: TypeAlias = SGDClassifier | SGDRegressor
 
 
@@ -42,14 +42,14 @@ def take_steps(
     sample_weight: ArrayLike | None = None,
     class_weight: np.ndarray | None = None,
 ) -> SGDModel:
-    """What `partial_fit` of a model that has coefficients does, on any rows; the coefficients stay on the host.
+    """`partial_fit` of a model that has coefficients, for rows on any device; the coefficients stay on the host.
 
     Parameters
     ----------
     model : SGDClassifier or SGDRegressor
-        With `coef_`, `intercept_`, `t_`, and `classes_` where there are; it is changed.
+        With `coef_`, `intercept_`, `t_`, and for classes `classes_`; changed in place.
     X : array of any namespace, or sparse, of shape (n, m)
-        Sparse rows are written out: a few thousand at a time.
+        Sparse rows become dense, so pass a few thousand at a time.
     y : array of shape (n,) or (n, t)
         Labels or targets.
     sample_weight : array of shape (n,) or None
@@ -62,14 +62,14 @@ def take_steps(
     Raises
     ------
     ValueError
-        If the coefficients overflow, or the rows have not as many columns as the coefficients.
+        If the coefficients overflow, or the columns of X do not match them.
     """
     rows: Any = X
     is_sparse, before = hasattr(rows, "toarray"), _models(model)
     rows = rows.toarray() if is_sparse else rows
     if isinstance(rows, np.ndarray) and rows.dtype not in (np.float32, np.float64):
         rows = rows.astype(np.float64)
-    # The kernel on a GPU checks no shapes.
+    # the GPU kernel checks no shapes
     if X.shape[1] != before.coef.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features, but the model has {before.coef.shape[1]}")
     Y, S = rows_by_model(model.classes_ if is_classifier(model) else None, on_host(y), sample_weight, class_weight)
@@ -85,23 +85,23 @@ def take_steps(
 
 
 def quantiles_of(model: SGDModel) -> np.ndarray:
-    """What the outputs of a model of quantiles are for one target: (q,)."""
+    """The quantiles that the outputs of a pinball model predict for each target: (q,)."""
     return np.atleast_1d(np.asarray(model.epsilon, dtype=np.float64))
 
 
 def rules_of(
     model: SGDModel, n_models: int, *, is_sparse: bool = False, unit: np.ndarray | None = None
 ) -> list[SGDRule]:
-    """The rules of so many linear models that the parameters of an estimator say.
+    """The step rules of `n_models` linear models, from the parameters of an estimator.
 
     Parameters
     ----------
     model : SGDClassifier or SGDRegressor
     n_models : int
-        Those of several targets stand beside each other, and of each target those of its quantiles.
+        The number of targets times the quantiles of each; the quantiles of a target are consecutive.
     is_sparse : bool
     unit : ndarray of shape (n_models,) or None
-        What the penalty of each model is divided by.
+        The penalty of each model is divided by it.
     """
     names = ("loss", "penalty", "learning_rate", "eta0", "power_t", "fit_intercept")
     options = {name: getattr(model, name) for name in names}
@@ -112,31 +112,31 @@ def rules_of(
 
 
 def _with_losses(constraints: dict[str, list[Any]], *losses: str) -> dict[str, list[Any]]:
-    """scikit-learn's constraints of parameters, with further names of losses, and several quantiles for `epsilon`."""
-    (known,) = constraints["loss"]
+    """scikit-learn's parameter constraints, with further losses, and with several quantiles in `epsilon`."""
+    (loss_options,) = constraints["loss"]
     several = {"epsilon": [*constraints["epsilon"], tuple, list]} if "pinball" in losses else {}
-    return {**constraints, "loss": [type(known)({*known.options, *losses})], **several}
+    return {**constraints, "loss": [type(loss_options)({*loss_options.options, *losses})], **several}
 
 
 class _FurtherLosses:
-    """`fit` of estimators whose losses are scikit-learn's and further ones, which `partial_fit` alone has."""
+    """`fit` for estimators with more losses than scikit-learn's; the further losses need `partial_fit`."""
 
     loss: str
 
     def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> Self:
-        """scikit-learn's own, of its losses.
+        """scikit-learn's `fit`, for its own losses.
 
         Parameters
         ----------
         X : array of shape (n, m)
         y : array of shape (n,)
         **options
-            As of scikit-learn's `fit`.
+            As in scikit-learn's `fit`.
 
         Raises
         ------
         ValueError
-            For a further loss, which `partial_fit` alone has.
+            For a further loss, which only `partial_fit` supports.
         """
         if self.loss in OWN_LOSSES:
             raise ValueError(
@@ -150,10 +150,10 @@ class _FurtherLosses:
 class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
     """scikit-learn's `SGDClassifier` whose `partial_fit` also takes CuPy arrays: on a GPU a call is one kernel launch.
 
-    Parameters and attributes are those of `sklearn.linear_model.SGDClassifier`; fitted attributes are NumPy's. Rows on
-    a GPU are gone through in the order given, whatever `shuffle` says; so are those of ``loss="softmax"``, the log loss
-    of all classes together, whose probabilities are a softmax of the decision values. Two classes are fitted by
-    ``loss="log_loss"``, which is the same.
+    Parameters and attributes are those of `sklearn.linear_model.SGDClassifier`; fitted attributes are NumPy arrays.
+    Rows on a GPU are used in the given order, whatever `shuffle` says. So are those of ``loss="softmax"``, the log loss
+    of all classes jointly, whose probabilities are the softmax of the decision values. For two classes use the
+    equivalent ``loss="log_loss"``.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> ArraySGDClassifier:
-        """One epoch of steps; on NumPy's rows this is scikit-learn's own.
+        """One epoch of steps; for NumPy rows and scikit-learn's losses, scikit-learn's own method.
 
         Parameters
         ----------
@@ -188,18 +188,18 @@ class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
         if not is_foreign(X) and self.loss != "softmax":
             return super().partial_fit(X, y, classes=classes, sample_weight=sample_weight)
         if not hasattr(self, "t_"):
-            known = {"loss": "log_loss"} if self.loss == "softmax" else {}
+            own_loss = {"loss": "log_loss"} if self.loss == "softmax" else {}
             estimator = SGDClassifier.partial_fit(
-                ArraySGDClassifier(**{**self.get_params(), **known}), *_first_row(X, y), classes=classes
+                ArraySGDClassifier(**{**self.get_params(), **own_loss}), *_first_row(X, y), classes=classes
             )
-            if known and len(estimator.classes_) < 3:
+            if own_loss and len(estimator.classes_) < 3:
                 raise ValueError("loss='softmax' is of three classes or more; loss='log_loss' is the same for two")
             _begin(self, estimator, len(estimator.coef_))
         take_steps(self, X, y, sample_weight, self._expanded_class_weight)
         return self
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
-        """Decision values of shape (n,) or (n, K), NumPy's."""
+        """Decision values of shape (n,) or (n, K), as a NumPy array."""
         if not is_foreign(X):
             return super().decision_function(X)
         scores = _scores(self, X)
@@ -209,10 +209,10 @@ class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
 class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
     """scikit-learn's `SGDRegressor` whose `partial_fit` also takes CuPy arrays; see `ArraySGDClassifier`.
 
-    It has further losses, whose rows are gone through in the order given: "poisson" and "gamma", half the deviance of a
-    mean exp(f), which `predict` answers; and "pinball", of the quantile `epsilon` or of several: ``(0.1, 0.5, 0.9)``,
-    which it answers in order. Targets may be several, side by side; of each target its quantiles stand together, so
-    that `coef_` is (t q, m) then.
+    It has further losses, which use rows in the given order: "poisson" and "gamma", half the deviance of a mean exp(f),
+    which `predict` returns; and "pinball" for the quantile `epsilon`, or for several such as ``(0.1, 0.5, 0.9)``, which
+    `predict` returns in ascending order. With t targets and q quantiles `coef_` has shape (t q, m); the quantiles of a
+    target are consecutive.
 
     Examples
     --------
@@ -228,7 +228,7 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
     )
 
     def partial_fit(self, X: np.ndarray, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ArraySGDRegressor:
-        """One epoch of steps; on NumPy's rows this is scikit-learn's own.
+        """One epoch of steps; for NumPy rows and one target with scikit-learn's losses, scikit-learn's own method.
 
         Parameters
         ----------
@@ -239,7 +239,7 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
         Raises
         ------
         ValueError
-            For a target that the loss does not know, or another number of targets than before.
+            For a target outside the domain of the loss, or another number of targets than before.
         """
         targets = on_host(y)
         is_own = self.loss in OWN_LOSSES
@@ -251,9 +251,9 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
                 "are at least 0, and sizes above it"
             )
         if not hasattr(self, "t_"):
-            known = {"loss": "squared_error", "epsilon": 0.1} if is_own else {}
+            own_loss = {"loss": "squared_error", "epsilon": 0.1} if is_own else {}
             estimator = SGDRegressor.partial_fit(
-                ArraySGDRegressor(**{**self.get_params(), **known}), *_first_row(X, np.zeros(1))
+                ArraySGDRegressor(**{**self.get_params(), **own_loss}), *_first_row(X, np.zeros(1))
             )
             each = quantiles_of(self).size if self.loss == "pinball" else 1
             _begin(self, estimator, each * (targets.shape[1] if targets.ndim == 2 else 1))
@@ -261,7 +261,7 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Predictions (n,), or (n, t), (n, q), (n, t q) of t targets, q quantiles; in NumPy, also of rows on a GPU."""
+        """Predictions (n,), or (n, t), (n, q), (n, t q) for t targets and q quantiles, as a NumPy array."""
         if not is_foreign(X) and self.loss not in OWN_LOSSES and self.coef_.ndim == 1:
             return super().predict(X)
         n_quantiles = quantiles_of(self).size if self.loss == "pinball" else 0
@@ -278,10 +278,10 @@ def default_estimator(
     quantiles: Sequence[float] = (),
     n_models: int = 1,
 ) -> SGDClassifier | SGDRegressor:
-    """The unfitted estimator that fits by default.
+    """The unfitted estimator that a machine fits by default.
 
-    Its averaging is off: with `partial_fit` scikit-learn's mixes averaged and last intercepts, so the average is ours
-    (`sgd_step`).
+    Its own averaging is off, since scikit-learn's `partial_fit` mixes averaged and last intercepts; `sgd_step`
+    averages.
 
     Parameters
     ----------
@@ -289,11 +289,11 @@ def default_estimator(
     schedule : StepSchedule
     alpha : float
     epsilon : float
-        Of "epsilon_insensitive" and "huber".
+        Only for "epsilon_insensitive" and "huber".
     quantiles : sequence of float
-        Of "pinball".
+        Only for "pinball".
     n_models : int
-        Linear models beside each other: of several targets.
+        Linear models; more than one for several targets.
     """
     options: dict[str, Any] = {
         "loss": loss,
@@ -304,7 +304,7 @@ def default_estimator(
         "shuffle": False,
     }
     if loss in REGRESSION_LOSSES:
-        # scikit-learn's own predicts one number a row
+        # scikit-learn's regressor predicts one number a row
         kind = ArraySGDRegressor if loss in OWN_LOSSES or n_models > 1 else SGDRegressor
         return kind(**options, epsilon=tuple(quantiles) if loss == "pinball" else epsilon)
     return (ArraySGDClassifier if loss in OWN_LOSSES else SGDClassifier)(**options)
@@ -318,7 +318,7 @@ def fitted_estimator(
     classes: np.ndarray | None = None,
     clock: float = 1.0,
 ) -> SGDClassifier | SGDRegressor:
-    """A fitted copy of `estimator` with these coefficients; `clock` is where its step length stands."""
+    """A fitted copy of `estimator` with these coefficients; `clock` is the step count for its next step length."""
     model = clone(estimator)
     model.coef_ = coef if classes is not None or len(coef) > 1 else coef[0]
     model.intercept_ = intercept
@@ -330,32 +330,33 @@ def fitted_estimator(
 
 
 def _first_row(X: np.ndarray, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """A row of zeros and its target: with them scikit-learn checks all parameters."""
+    """A row of zeros and its target, on which scikit-learn checks all parameters."""
     return np.zeros((1, X.shape[1]), "float32" if "float32" in str(X.dtype) else "float64"), on_host(y)[:1]
 
 
-def _begin(model: SGDModel, known: SGDModel, n_models: int) -> None:
-    """Begin with so many models of zeros and what another estimator has found, whose first step was on a row of zeros.
+def _begin(model: SGDModel, started: SGDModel, n_models: int) -> None:
+    """Initialise a model with zero coefficients and the fitted attributes of another estimator.
 
-    It is scikit-learn's, of the same parameters but for a loss that it does not know: so these are checked there.
+    That one is scikit-learn's with the same parameters, except a loss it does not have, after one step on a row of
+    zeros: it has checked these parameters.
     """
-    vars(model).update({name: value for name, value in vars(known).items() if name.endswith(("_", "_class_weight"))})
-    zeros = np.zeros((n_models, known.n_features_in_), known.coef_.dtype)
-    model.coef_ = zeros.reshape(known.coef_.shape) if n_models == 1 else zeros
+    vars(model).update({name: value for name, value in vars(started).items() if name.endswith(("_", "_class_weight"))})
+    zeros = np.zeros((n_models, started.n_features_in_), started.coef_.dtype)
+    model.coef_ = zeros.reshape(started.coef_.shape) if n_models == 1 else zeros
     _set(model, SGDModels(zeros, np.zeros(n_models), zeros.copy(), np.zeros(n_models)))
 
 
 def _scores(model: SGDModel, X: np.ndarray) -> np.ndarray:
-    """Decision values (n, K) on the host; the product is made where the rows are."""
-    is_known = is_on_gpu(X) or not hasattr(X, "__array_namespace__")
-    xp = array_module(X) if is_known else X.__array_namespace__()
+    """Decision values (n, K) on the host; the product is computed on the device of the rows."""
+    is_array_module = is_on_gpu(X) or not hasattr(X, "__array_namespace__")
+    xp = array_module(X) if is_array_module else X.__array_namespace__()
     coef = xp.asarray(np.atleast_2d(model.coef_), dtype=X.dtype)
     return np.asarray(on_host(X @ coef.T) + np.atleast_1d(model.intercept_))
 
 
 def _models(model: SGDModel) -> SGDModels:
-    """The iterates that a model holds, and their means where it averages: under scikit-learn's names."""
-    # While it averages, scikit-learn keeps iterates and means apart, and answers by one of them.
+    """The last iterates of a model and their averages, read from scikit-learn's attributes."""
+    # while it averages, scikit-learn stores iterates and averages apart, and predicts by one of them
     last = (model._standard_coef, model._standard_intercept) if model.average else (model.coef_, model.intercept_)
     mean = (model._average_coef, model._average_intercept) if model.average else last
     return SGDModels(
@@ -364,14 +365,14 @@ def _models(model: SGDModel) -> SGDModels:
 
 
 def _set(model: SGDModel, models: SGDModels) -> None:
-    """Leave iterates and means in a model as scikit-learn does: the means answer once averaging has begun."""
+    """Store iterates and averages in scikit-learn's attributes; once averaging has begun the averages predict."""
     shape = model.coef_.shape
     coef, mean = models.coef.reshape(shape), models.average_coef.reshape(shape)
     b, mean_b = models.intercept, models.average_intercept
     if model.average:
         model._standard_coef, model._standard_intercept = coef, b
         model._average_coef, model._average_intercept = mean, mean_b
-    # `average=n` begins to average after n rows
+    # `average=n` starts averaging after n rows
     averaged = 0 < model.average <= models.clock - 1
     model.coef_, model.intercept_ = (mean, mean_b) if averaged else (coef, b)
     model.t_ = models.clock

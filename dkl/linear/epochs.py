@@ -1,4 +1,4 @@
-"""Fitting by stochastic steps as a driver: an epoch is a fold over the blocks, held-out rows say when to stop."""
+"""The driver of stochastic fits: an epoch is a fold over the blocks, and the loss of held-out rows stops it."""
 
 from __future__ import annotations
 
@@ -22,50 +22,52 @@ from dkl.linear.sums import held_out_loss, reordered_minibatch, shuffled_minibat
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
-# Share of the lowest held-out loss so far by which an epoch must lower it: patience would never run out on a loss that
-# creeps down by rounding.
+# Relative fall of the lowest held-out loss that counts as progress: without it patience would never end on a loss that
+# falls by rounding errors.
 _TOLERANCE = 1e-4
-# What a step costs, in operations of a matrix product at 100 GFLOP/s, so that plans can add it to products: .2
-# microseconds a row and model, and .36 nanoseconds a coefficient.
+# A step costs 2e4 operations for each row and model, and 36 for each coefficient, in matrix operations at 100 GFLOP/s:
+# .2 microseconds and .36 nanoseconds. Plans add these to the cost of products.
 _ROW_FLOPS, _COEFFICIENT_FLOPS = 2e4, 36.0
-# The epoch after which the held-out loss is lowest, as a rule: 2 to 5 of 5 in twenty fits of 1.1 and 2 million rows.
+# The epoch that usually has the lowest held-out loss: 2 to 5 of 5 in twenty fits of 1.1 and 2 million rows.
 _USUAL_BEST = 3
 
 
 @dataclass(frozen=True, eq=False)
 class EpochProblem:
-    """A model to be fitted by epochs of stochastic steps.
+    """A model, the rows it is fitted to, and the stochastic epochs that fit it.
 
     Parameters
     ----------
     step : callable
-        ``step(state, minibatch, operands) -> state``, pure: `dkl.linear.sgd.sgd_step` or that of any `partial_fit`.
+        ``step(state, minibatch, operands) -> state``, pure: `dkl.linear.sgd.sgd_step`, or the `partial_fit` of an
+        estimator.
     step_operands : mapping
-        What `step` needs.
+        Operands of `step`.
     first : frozen dataclass
         The state before the first epoch; with early stopping it has `average_coef` and `average_intercept`.
     feature_map : FeatureMap or None
     targets : RowTargets
     n_blocks : int
     epochs : int
-        An upper bound with early stopping.
+        The number of epochs; with early stopping the largest number.
     center : ndarray of shape (m,) or None
-        What mapped rows are centred with: a mean of their features. The optimum stays, steps reach it sooner.
+        The mean of the features, subtracted from mapped rows. It does not change the optimum, but steps reach it
+        sooner.
     seed : int
-        Of the orders of blocks and rows.
+        Determines the orders of blocks and rows.
     shuffle_blocks, shuffle_rows : bool
     held_out : HeldOut
-        Rows that are not fitted on.
+        Rows that are left out of the fit.
     stopping : Stopping or None
-        When to stop early; None goes through all epochs.
+        None runs all epochs.
     dtype : {"float32", "float64"}
         Of mapped rows.
     row_flops : float or None
-        What stepping through one row costs; None is what `dkl.linear.sgd.sgd_step` takes.
+        Operations that stepping through one row costs; None is the cost of `dkl.linear.sgd.sgd_step`.
     row_bytes : int
         The bytes of a row where there is no feature map.
     token : str
-        Tells the minibatches of this fit from those of others; no number depends on it.
+        Identifies the minibatches of this fit, which workers keep; results do not depend on it.
     """
 
     step: Callable[[Any, Any, Mapping[str, Any]], Any]
@@ -89,18 +91,18 @@ class EpochProblem:
 
 @dataclass(frozen=True)
 class Stopping:
-    """Stop when the held-out loss has not fallen for a while, and keep the best model. Needs a feature map.
+    """Early stopping: end when the held-out loss has not fallen for `patience` epochs, and keep the best model.
 
     Parameters
     ----------
     loss : str
-        See `dkl.solvers.losses.loss_of`; or "softmax".
+        A loss of `dkl.solvers.losses.loss_of`, or "softmax". The model must be one of mapped rows.
     patience : int
-        Epochs without a lower loss.
+        Epochs without progress before stopping.
     epsilon : float or ndarray of shape (K,)
-        Of "epsilon_insensitive" and "huber"; of "pinball" the quantile of each model.
+        The width of "epsilon_insensitive" and "huber"; for "pinball" the quantile of each model.
     calibrated : bool
-        Of classes: the same rows say what the temperature of probabilities is.
+        For classes: whether the held-out rows also calibrate the temperature of probabilities.
     """
 
     loss: str
@@ -111,20 +113,20 @@ class Stopping:
 
 @dataclass(frozen=True, eq=False)
 class EpochState:
-    """Where fitting stands.
+    """The state of a fit between epochs.
 
     Attributes
     ----------
     model, best : dict
-        Fields of the model's state; `best` has the lowest held-out loss so far.
+        Fields of the model's state; `best` is the one with the lowest held-out loss so far.
     epoch : int
         Epochs done.
     losses : tuple of float
-        The mean held-out loss after each of them.
+        The mean held-out loss after each epoch.
     ended : str
-        Who ended them before their time; empty while nobody did.
+        Why the epochs ended early, if a subscriber stopped them; else empty.
     multiplier : float or None
-        The inverse temperature of the best model, where the held-out rows are asked for it.
+        The calibrated inverse temperature of the best model; None if not requested.
     """
 
     model: dict[str, Any]
@@ -140,7 +142,7 @@ class EpochState:
         return len(self.losses) - 1 - last_gain(self.losses, _TOLERANCE) if self.losses else 0
 
     def judged(self, sums: Mapping[str, np.ndarray], held_out: HeldOut) -> EpochState:
-        """The state after a look at the held-out rows, whose loss and weight are summed: with the best model so far.
+        """The state after a pass has summed loss and weight of the held-out rows; it keeps the best model so far.
 
         Raises
         ------
@@ -160,23 +162,23 @@ class EpochState:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The best model where held-out rows have judged the epochs, else the last one."""
+        """The best model if held-out rows have judged the epochs, else the last one."""
         return self.best or self.model
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorState:
-    """An estimator with `partial_fit`, under way."""
+    """An estimator with `partial_fit`, partly fitted."""
 
     estimator: Any
 
 
 def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mapping[str, Any]) -> EstimatorState:
-    """The state after `partial_fit` of a copy on a minibatch; `state` stays as it is, so that a retry is harmless.
+    """The state after `partial_fit` of a copy on a minibatch; `state` is unchanged, so that a task can be retried.
 
     Operands: "fit_options" (further keywords of `partial_fit`).
     """
-    # A fold hands the state on from process to process, and a task that is tried again has to find it as it was.
+    # a fold passes its state between processes, and a retried task must find the earlier one unchanged
     estimator: Any = copy.deepcopy(state.estimator)
     minibatch = minibatch.ordered
     weight = {} if minibatch.weight is None else {"sample_weight": on_host(minibatch.weight)}
@@ -186,14 +188,14 @@ def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mappin
 
 
 class EpochDriver:
-    """Epochs over the shuffled blocks; with early stopping, a pass over the held-out rows follows each of them."""
+    """Runs epochs over the shuffled blocks; with early stopping, a pass over the held-out rows follows each of them."""
 
     def init(self, problem: EpochProblem) -> EpochState:
-        """Before the first epoch."""
+        """The state before the first epoch."""
         return EpochState(fields_of(problem.first))
 
     def request(self, problem: EpochProblem, state: EpochState) -> Sequence[Record] | None:
-        """The next epoch or the next look at the held-out rows; None when the epochs or the patience are used up."""
+        """The next epoch, or the pass that judges the last one; None when the epochs or the patience are used up."""
         if state.ended:
             return None
         if _looks_next(problem, state):
@@ -202,18 +204,18 @@ class EpochDriver:
         return None if state.epoch >= problem.epochs or is_stale else [_epoch(problem, state)]
 
     def step(self, problem: EpochProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
-        """After an epoch: its model. After a look: its loss, and the best model."""
+        """After an epoch, the state with its model; after a judging pass, with its loss and the best model."""
         (result,) = results
         if not _looks_next(problem, state):
             return replace(state, model=fields_of(result), epoch=state.epoch + 1)
         return state.judged(result, problem.held_out)
 
     def stopped(self, problem: EpochProblem, state: EpochState, why: str) -> EpochState | None:
-        """The state after an epoch; None before the first."""
+        """The final state if a subscriber stops the fit after an epoch; None before the first one."""
         return replace(state, ended=why) if state.epoch else None
 
     def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """All epochs, and as many looks; where held-out rows stop them, as a rule fewer."""
+        """All epochs, and as many judging passes; with early stopping the usual number is smaller."""
         state, stopping = self.init(problem), problem.stopping
         if stopping is None:
             return [([_epoch(problem, state)], problem.epochs)]
@@ -222,12 +224,12 @@ class EpochDriver:
         return [([replace(record, usual_calls=usual)], problem.epochs) for record in records]
 
     def planned(self, problem: EpochProblem) -> EpochState:
-        """The first model, which has the size of the last."""
+        """The initial state, whose model has the size of the final one."""
         return self.init(problem)
 
 
 def epochs_message(problem: EpochProblem, state: EpochState) -> str:
-    """How the epochs ended, in a sentence."""
+    """A sentence on why the epochs ended."""
     if state.epoch >= problem.epochs:
         return f"all {state.epoch} epochs are done"
     done = f"after {state.epoch} of {problem.epochs} epochs"
@@ -249,12 +251,12 @@ class Averaged(Protocol):
 
 
 def uncentred(state: Averaged, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients and intercepts for rows as they are mapped: ``w.(phi - c) + b = w.phi + (b - w.c)``."""
+    """Coefficients and intercepts for uncentred rows: ``w.(phi - c) + b = w.phi + (b - w.c)``."""
     return state.average_coef, state.average_intercept - state.average_coef @ center.astype(np.float64)
 
 
 def centred(coef: np.ndarray, intercept: np.ndarray, center: np.ndarray, *, dtype: str, clock: float) -> SGDState:
-    """The state from which to go on fitting centred rows, given a model of rows as they are mapped."""
+    """The state from which steps on centred rows continue a model of uncentred rows."""
     moved = intercept + coef @ center.astype(np.float64)
     return SGDState(coef.astype(dtype), moved.astype(dtype), coef.astype(np.float64), moved, clock)
 
@@ -287,7 +289,7 @@ def held_out_record(
     targets : RowTargets
     dtype : {"float32", "float64"}
     loss, epsilon, calibrated
-        As of `Stopping`.
+        As in `Stopping`.
     """
     operands = {
         "feature_map": feature_map,
@@ -309,7 +311,7 @@ def held_out_record(
 
 
 def _looks_next(problem: EpochProblem, state: EpochState) -> bool:
-    """Whether the epoch that was done last still has to be judged on the held-out rows."""
+    """Whether the last epoch must still be judged on the held-out rows."""
     return problem.stopping is not None and len(state.losses) < state.epoch
 
 
@@ -319,7 +321,7 @@ def _held_out_look(problem: EpochProblem, state: EpochState) -> BlockSum:
     Raises
     ------
     ValueError
-        Without a feature map and a centre, since the scores are those of a model of mapped, centred rows.
+        Without a feature map and a centre, since only models of mapped, centred rows can be scored.
     """
     if problem.stopping is None or problem.center is None or problem.feature_map is None:
         raise ValueError("early stopping needs a model of mapped, centred rows")
@@ -338,7 +340,7 @@ def _held_out_look(problem: EpochProblem, state: EpochState) -> BlockSum:
 
 
 def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
-    """One epoch: every block once in an order drawn for it, each cut into minibatches of shuffled rows."""
+    """The fold of one epoch: every block once in a random order, in minibatches of shuffled rows."""
     feature_map = problem.feature_map
     rows_each = minibatch_rows(feature_map, problem.dtype, problem.row_bytes)
     row_bytes = problem.row_bytes
@@ -348,7 +350,7 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
 
     order = np.arange(problem.n_blocks)
     if problem.shuffle_blocks:
-        # drawn from seed and epoch alone, so that a fit that resumes goes through the same order
+        # the order depends on seed and epoch alone, so that a resumed fit follows the same one
         order = np.random.default_rng([problem.seed, state.epoch]).permutation(problem.n_blocks)
 
     row_flops = problem.row_flops
@@ -358,7 +360,7 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         row_flops = n_models * (_ROW_FLOPS + _COEFFICIENT_FLOPS * n_features)
 
     def cost(rows: int, columns: int) -> Cost:
-        # mapping runs on all cores, the steps one after the other; the rows are there twice while they are shuffled
+        # mapping uses all cores, steps run one after the other; shuffling copies a minibatch
         mapping = 0.0 if feature_map is None else mapping_flops(columns, feature_map)
         return Cost(rows * mapping, 2 * minibatch_bytes, rows * row_flops)
 
@@ -381,7 +383,7 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         },
         order=order,
         piece_bytes=minibatch_bytes,
-        # Rows that are mapped once serve all epochs.
+        # workers keep mapped rows for all epochs
         kept_as=problem.token if feature_map is not None and problem.epochs > 1 else "",
         arrange=reordered_minibatch if problem.shuffle_rows else None,
         state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),

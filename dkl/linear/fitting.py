@@ -1,4 +1,4 @@
-"""Fitting the linear model of a kernel machine on mapped rows by stochastic epochs; what both solvers are given."""
+"""Fits the linear model of a kernel machine by stochastic epochs; defines the problem and result of both solvers."""
 
 from __future__ import annotations
 
@@ -38,45 +38,46 @@ from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# Each block is read once an epoch when no more than this share of the targets' variance lies between blocks; else the
-# rows look sorted, and up to so many blocks are mixed.
+# If more than this share of the targets' variance lies between blocks, the rows look sorted: then each step mixes rows
+# of up to 16 blocks, so that an epoch reads the data that many times.
 _EVEN = 0.1
 _MOST_MIXED = 16
-# Few rows are gone through more often: until this many steps are done, within these bounds.
+# Epochs on few rows: enough for 200,000 steps in total, but at least 10 and at most 50.
 _FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 10, 50, 200_000
-# An epoch of more than a million rows is a million steps: at most five are made, and the first one that lowers the loss
-# of 50,000 held-out rows no further is the last.
+# An epoch of more than a million rows has more than a million steps. There are at most five, and the first one that
+# does not lower the loss of 50,000 held-out rows is the last.
 _MANY_ROWS, _EPOCHS_OF_MANY, _JUDGING_ROWS = 1_000_000, 5, 50_000
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProblem:
-    """A linear model to be fitted on mapped rows.
+    """The linear model to be fitted on mapped rows: its loss, penalty, classes, and rows held out.
 
     Parameters
     ----------
     feature_map : FeatureMap
     loss : str
-        As scikit-learn names it.
+        By scikit-learn's name.
     alpha : float, "auto" or "evidence"
-        Of the penalty ``alpha/2 |w|^2`` beside the mean loss; the two words are for Newton steps alone.
+        The factor of the penalty ``alpha/2 |w|^2``, to which the mean loss is added; the two words need Newton steps.
     classes : ndarray of shape (K,) or None
     n_targets : int
         Columns of y, for regression.
     class_weight : ndarray of shape (K,) or None
     epsilon : float
     quantiles : tuple of float
-        Of the loss "pinball": a model each for every target, those of a target beside each other.
+        The quantiles of the loss "pinball": every target has a model for each, in consecutive places.
     held_out : HeldOut
-        Rows kept for early stopping and calibration.
+        Rows left out of the fit for early stopping and calibration.
     validation : HeldOut
-        Rows that ``alpha="auto"`` is chosen on, and fitted in the end.
+        Rows that judge the candidates for ``alpha="auto"``; the final fit includes them.
     start : ndarray of shape (K, m + 1) or None
-        A model in the targets' own units that Newton steps with ``alpha="auto"`` start from, the intercept last.
+        A model in units of the targets, the intercept last, from which Newton steps with ``alpha="auto"`` start.
     choice : PenaltyChoice or None
-        What ``alpha="auto"`` has chosen already, elsewhere; where it is still to choose, on fewer features of the kind.
+        The penalty that was already chosen for ``alpha="auto"``; if penalties are still to be compared, the choice on
+        fewer features of the same kind, near which they are compared.
     calibrated : bool
-        The rows that judge ``alpha="auto"``, or the epochs, also say what the temperature of probabilities is.
+        Whether the rows that judge ``alpha="auto"``, or the epochs, also calibrate the temperature of probabilities.
     seed : int
     dtype : {"float32", "float64"}
     """
@@ -116,34 +117,34 @@ class LinearProblem:
         )
 
     def stopping(self, patience: int) -> Stopping:
-        """When the held-out loss stops the epochs."""
+        """The rule by which the held-out loss stops the epochs."""
         each = np.tile(self.quantiles, self.n_targets) if self.quantiles else self.epsilon
         return Stopping(self.loss, patience, each, self.calibrated)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    """A fitted linear model on mapped rows, with what its steps took.
+    """A fitted linear model on mapped rows, and how its steps ended.
 
     Parameters
     ----------
     model : estimator
         A fitted scikit-learn estimator on mapped rows.
     target_center, target_scale : ndarray of shape (t,)
-        Of regression targets.
+        Center and scale of regression targets.
     epochs : int
         Epochs, or Newton steps of the slowest model.
     losses : tuple of float
-        Mean held-out loss after each epoch, with early stopping.
+        The mean held-out loss after each epoch, with early stopping.
     message : str
-        How it ended.
+        A sentence on why the steps ended.
     alpha : float
     choice : PenaltyChoice or None
-        With ``alpha="auto"``: the candidates and their held-out scores.
+        With ``alpha="auto"`` the penalties compared, and their held-out scores.
     posterior : CoefficientPosterior or None
-        How far off the coefficients may be; of exact fits of the squared error.
+        The covariance of the coefficients; only for exact fits of the squared error.
     multiplier : float or None
-        The inverse temperature of probabilities, where the rows that judged the fit have found one.
+        The inverse temperature of probabilities, if the rows that judged the fit calibrated it.
     """
 
     model: Any
@@ -160,31 +161,31 @@ class LinearFit:
     def __post_init__(self) -> None:
         refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
         for name in ("coef_", "intercept_") if hasattr(self.model, "coef_") else ():
-            what = "coefficient of feature" if name == "coef_" else "intercept of output"
-            refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
+            part = "coefficient of feature" if name == "coef_" else "intercept of output"
+            refuse_non_finite(getattr(self.model, name), f"the {part}", TOO_LARGE)
 
 
 def planned_fit(problem: LinearProblem) -> LinearFit:
-    """A fit with coefficients of zero, which a plan goes on with: sizes do not depend on them."""
+    """A fit with zero coefficients, with which a plan continues, since sizes do not depend on their values."""
     coef = np.zeros((problem.n_models, problem.feature_map.n_features))
     model = SimpleNamespace(coef_=coef, intercept_=np.zeros(problem.n_models))
     return LinearFit(model, np.zeros(problem.n_targets), np.ones(problem.n_targets), epochs=0, alpha=1.0)
 
 
 def default_epochs(n_rows: int) -> int:
-    """10, and more on few rows: up to 50, until 200,000 rows are stepped through; at most 5 of more than a million."""
+    """Epochs: 10, up to 50 on few rows until 200,000 steps are done, and at most 5 of more than a million rows."""
     if n_rows > _MANY_ROWS:
         return _EPOCHS_OF_MANY
     return int(np.clip(np.ceil(_ENOUGH_ROWS / max(n_rows, 1)), _FEWEST_EPOCHS, _MOST_EPOCHS))
 
 
 def default_stopping(n_rows: int) -> tuple[int | None, float]:
-    """The patience of early stopping, and the share of the rows that judges it, where nobody has said how to stop."""
+    """The default patience of early stopping and share of rows that judges it; (None, 0) up to a million rows."""
     return (1, _JUDGING_ROWS / n_rows) if n_rows > _MANY_ROWS else (None, 0.0)
 
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
-    """One pass for what stochastic steps must know of the rows."""
+    """The statistics for stochastic steps, from one pass."""
     K = None if problem.classes is None else len(problem.classes)
     columns = K or problem.n_targets
     is_log = problem.loss in LOG_LINK
@@ -199,12 +200,12 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
         )
         if not is_log:
             return found
-        # A mean exp(f) has no deviation: its targets are taken in units of their mean, so that f begins near 0.
+        # targets with mean exp(f) are divided by their mean and not centred, so that f begins near 0
         zeros = np.zeros_like(found.target_center)
         return replace(found, target_center=zeros, target_scale=found.target_center)
 
     records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
-    # no size depends on moments
+    # in a plan moments are unknown, and no size depends on them
     n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
     center = np.zeros(problem.feature_map.n_features)
     return run.read(
@@ -215,7 +216,7 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
 def fit_by_epochs(
     problem: LinearProblem, source: BlockSource, run: Run, *, epochs: int | None, patience: int | None
 ) -> LinearFit:
-    """Stochastic epochs by the rule of scikit-learn's `partial_fit`, compiled and averaged.
+    """Fit by stochastic epochs with the step rule of scikit-learn's `partial_fit`, compiled and averaged.
 
     Parameters
     ----------
@@ -225,20 +226,20 @@ def fit_by_epochs(
     epochs : int or None
         None follows `default_epochs`.
     patience : int or None
-        Of early stopping on the held-out rows; None goes through all epochs.
+        Patience of early stopping on the held-out rows; None runs all epochs.
 
     Warns
     -----
     UserWarning
-        If the order of the rows would bias the steps, so that several blocks are read for each.
+        If rows look sorted, so that steps would be biased unless several blocks are read for each.
     """
     summary = summarise_rows(problem, source, run)
-    # The summary leaves held-out rows out: if it has counted every row, early stopping has none to look at.
+    # the summary omits held-out rows; if it has counted every row, early stopping has no rows to judge
     if patience is not None and summary.n_rows >= np.sum(source.block_rows):
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     targets = row_targets(problem, summary)
-    # Steps follow from the lengths of the centred rows, so that no learning rate is left for a person to choose.
+    # step lengths follow from the lengths of the centred rows, so that there is no learning rate to set
     unit = penalty_unit(problem, summary)
     alpha = problem.alpha if unit is None else float(np.mean(problem.alpha / unit))
     schedule = step_schedule(problem.loss, alpha=alpha, square_length=summary.square_length, largest=summary.largest)
@@ -261,7 +262,7 @@ def fit_by_epochs(
 
     def fit(state: EpochState) -> LinearFit:
         final = SGDState(**state.result)
-        # The model was fitted to centred features and standardised targets: both are undone, in this order.
+        # the model is one of centred features and standardised targets; both are undone, in this order
         coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
         model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
         center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
@@ -279,9 +280,9 @@ def run_epochs(
     run: Run,
     fit: Callable[[EpochState], LinearFit] | None = None,
 ) -> EpochState:
-    """The last state of the epochs, through dask-ml's interface to incremental fitting."""
+    """The last state of the epochs, run through dask-ml's interface to incremental fitting."""
     model = None if fit is None else run.looked_at(fit)
-    # dask-ml takes seconds to import, which neither plans nor fits by Newton steps need wait for
+    # importing dask-ml takes seconds, which plans need not wait for
     if isinstance(run, PlannedRun):
         return run.drive(EpochDriver(), task, source)[0]
     from dkl.linear.incremental import BlockIncremental
@@ -291,11 +292,11 @@ def run_epochs(
 
 
 def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSource:
-    """The source itself, or one of mixed blocks where targets differ much between blocks."""
+    """The source, or one with mixed blocks if targets differ much between blocks."""
     n_filled = int(np.count_nonzero(source.block_rows))
     if unevenness <= _EVEN or n_filled < 2:
         return source
-    # Steps through sorted rows forget each class while they see the next one; mixing blocks costs reads instead.
+    # steps through sorted rows forget one class while they see the next; mixing blocks avoids this by more reads
     groups = min(n_filled, _MOST_MIXED)
     warnings.warn(
         f"{100 * unevenness:.0f} % of the targets' variance in {source.place} lies between its blocks: rows look "
@@ -308,34 +309,34 @@ def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSour
 
 
 def mixed_blocks(source: BlockSource, groups: int, seed: int) -> RearrangedSource:
-    """The rows of a source, each once, in blocks that hold a part of `groups` blocks spread evenly over it.
+    """The rows of a source, each once, in blocks that consist of parts of `groups` blocks evenly spread over it.
 
-    With sorted labels every mixed block has nearly the classes' own shares. Each pass reads `groups` times as much.
+    For sorted labels every mixed block has nearly the overall class shares. Each pass reads `groups` times as much.
 
     Parameters
     ----------
     source : BlockSource
     groups : int
-        At most the number of blocks that have rows.
+        At most the number of blocks that contain rows.
     seed : int
-        Of the order in which a block's rows go to its parts.
+        Determines which rows of a block go to which part.
     """
     filled = np.flatnonzero(source.block_rows)
-    # groups strides of equal length, so that sorted classes meet in every block: a block gives its part i to the mixed
-    # block that is i strides before it
+    # groups strides of equal length, so that sorted classes meet in every mixed block: a block contributes its part i
+    # to the mixed block i strides before it
     strides = np.arange(groups) * len(filled) // groups
     behind = filled[(np.arange(len(filled))[:, None] + strides) % len(filled)].tolist()
-    made_of = {
+    parts_of = {
         index: tuple(BlockPart(block, number, groups, seed) for number, block in enumerate(blocks))
         for index, blocks in enumerate(behind)
     }
-    return RearrangedSource(source, made_of, len(filled))
+    return RearrangedSource(source, parts_of, len(filled))
 
 
 def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
-    """Labels with weights of mean 1, or standardised targets."""
+    """The conversion of y to labels with weights of mean 1, or to standardised targets."""
     scale = summary.n_rows / summary.total_weight
-    # The mean loss is over the weights, whatever their unit: with weights of mean 1 alpha and the steps mean the same.
+    # the mean loss is weighted; a mean weight of 1 makes alpha and the step lengths independent of the unit of weights
     if problem.classes is not None:
         return RowTargets(problem.classes, problem.class_weight, scale)
     center, deviation = summary.target_center, summary.target_scale
@@ -348,9 +349,9 @@ def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
 
 
 def penalty_unit(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
-    """What the penalty of each model is divided by, (K,): in units of its mean c, c times the loss is that of a count.
+    """The divisor of each model's penalty, (K,); None if the penalty does not depend on the unit of targets.
 
-    None where the loss has the same penalty in all units.
+    The loss of counts divided by their mean c is 1/c times the loss of the counts, so the penalty is divided by c, too.
     """
     return summary.target_scale if problem.loss == "poisson" else None
 
@@ -367,10 +368,10 @@ def step_operands(problem: LinearProblem, estimator: Any, summary: TargetMoments
 def in_units_of_y(
     problem: LinearProblem, model: tuple[np.ndarray, np.ndarray], summary: TargetMoments
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A model (coefficients, intercepts) of what stochastic steps see of the targets as one of the targets."""
+    """Coefficients and intercepts for y, given those for the targets that stochastic steps see."""
     coef, intercept = model
     if problem.loss in LOG_LINK:
-        # the target is so many times what exp(f) is the mean of
+        # exp(f) is the mean of the target over this scale
         return coef, intercept + np.log(summary.target_scale)
     return in_original_units(coef, intercept, summary, problem.classes)
 
@@ -378,16 +379,16 @@ def in_units_of_y(
 def in_original_units(
     coef: np.ndarray, intercept: np.ndarray, summary: TargetMoments, classes: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A model of standardised targets as one of the targets; that of classes as it is."""
+    """A model of standardised targets as one of the targets; a model of classes unchanged."""
     if classes is not None:
         return coef, intercept
-    # of each target there are as many models as it has quantiles
+    # each target has as many models as it has quantiles
     center, scale = (np.repeat(each, len(coef) // len(each)) for each in (summary.target_center, summary.target_scale))
     return coef * scale[:, None], intercept * scale + center
 
 
 def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run) -> float:
-    """The inverse temperature that fits the held-out rows best; one pass.
+    """The inverse temperature that minimises the log loss of the held-out rows; one pass.
 
     Raises
     ------
@@ -400,7 +401,7 @@ def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: 
 def calibration_sums(
     problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """What the held-out rows say of each inverse temperature, in the words of `best_multiplier`; one pass.
+    """Sums of the held-out rows at each inverse temperature, the arguments of `best_multiplier`; one pass.
 
     Raises
     ------
@@ -425,7 +426,7 @@ def calibration_sums(
 def calibrate_by_class(
     problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run
 ) -> tuple[float, np.ndarray] | None:
-    """`slope_and_shifts` of the held-out rows; one pass, after which all rows of the source are in memory.
+    """`slope_and_shifts` of the held-out rows, from one pass that loads all rows of the source into memory.
 
     Parameters
     ----------
@@ -447,22 +448,22 @@ def calibrate_by_class(
 
 
 def none_held_out(problem: LinearProblem) -> ValueError:
-    """The error of a share so small that no row is in it."""
+    """The error if the held-out share contains no row."""
     return ValueError(
         f"no row is held out: validation_fraction={problem.held_out.share:g} of few rows; use a larger fraction"
     )
 
 
 def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run: Run) -> LinearFit:
-    """One more epoch of stochastic steps from a fitted model, on these rows; the step length goes on where it was."""
+    """One more epoch of stochastic steps from a fitted model, on these rows, with the next step lengths."""
     summary = summarise_rows(problem, source, run)
-    # New rows have another mean and scale; the model is one of the targets in the units of the first fit.
+    # further rows have another mean and scale, so those of the first fit are used
     summary = replace(summary, target_center=fit.target_center, target_scale=fit.target_scale)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     if problem.loss in LOG_LINK:
         intercept = intercept - np.log(fit.target_scale)
     elif problem.classes is None:
-        # the steps are on targets standardised as those of the first fit
+        # steps use targets standardised as in the first fit
         center, scale = (
             np.repeat(each, problem.n_models // len(each)) for each in (fit.target_center, fit.target_scale)
         )
@@ -477,7 +478,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         n_blocks=source.n_blocks,
         epochs=1,
         center=summary.center,
-        # another order of the rows than in the epochs before
+        # an order of the rows that differs from those of the epochs before
         seed=problem.seed + fit.epochs,
         dtype=problem.dtype,
     )
@@ -496,7 +497,7 @@ def calibration_record(
     targets: RowTargets,
     dtype: str,
 ) -> BlockSum:
-    """The record of the pass; `dkl.linear.temperature.best_multiplier` takes its sums."""
+    """The record of a calibration pass, whose sums are the arguments of `dkl.linear.temperature.best_multiplier`."""
     operands = {
         "feature_map": feature_map,
         "coef": coef,

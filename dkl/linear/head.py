@@ -1,4 +1,4 @@
-"""The linear models of a head from sums over the rows: one Newton loop for all losses, outputs, penalties and folds."""
+"""Fits the linear models of a head from sums over rows: one Newton loop for all losses, outputs, penalties, folds."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dkl.kernels.normal_equations import (
     newton_block,
     newton_tile,
 )
+from dkl.kernels.tiles import spans
 from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.conjugate_gradients import conjugate_step
@@ -32,26 +33,37 @@ from dkl.solvers.squared_sums import SquaredSums, without_each
 from dkl.solvers.systems import PenalisedSystems, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
-# The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
+# Accumulators are limited to 64 MiB, so the Hessians of one pass are, too.
 _HESSIAN_BYTES = 1 << 26
-# Features of more than which no Hessian is formed: each would fill 800 MB.
+# So may the gradients of all models in one sum be.
+_GRADIENT_BYTES = 1 << 26
+# With more features no Hessian is formed: each would take 800 MB.
 MOST_FEATURES = 10_000
-# Step lengths that one pass tries; of classes that are fitted together, since each costs K exponentials a row and the
-# first is nearly always taken.
-_TRIALS, _TRIALS_TOGETHER = 9, 3
-# Share of the objective at zero of classes that are fitted together, below which what a step promises ends the steps of
-# a problem with a decrement: of classes that can be told apart without error it falls for ever.
+# Step lengths that one pass tries; fewer for jointly fitted classes, where each costs K exponentials a row and the
+# first is nearly always accepted.
+_TRIALS, _JOINT_TRIALS = 9, 3
+# Jointly fitted classes that are separable have a loss that falls for ever: with a decrement, their steps end when the
+# next one promises less than this share of the objective at zero.
 _FLOOR = 5e-6
-# What the last step is of the coefficients, by Hessians of rounded rows: each step is shorter by what rounding leaves.
+# With Hessians of rounded rows, steps end when one is shorter than this share of the length of the coefficients: each
+# step reduces the error by the relative precision of rounded rows.
 _LAST_STEP = 1e-6
 # Steps whose secants correct a metric.
 _SECANTS = 20
-# Passes after the first that losses take as a rule, to the end and to a decrement, and by a metric, whose steps are
-# shorter: counted in 64 fits of two and three classes, 30,000 to 1,000,000 rows and 60 to 300 features.
+# Usual numbers of passes after the first: to the tolerance, and to a decrement; and to the tolerance with a metric,
+# whose steps are shorter. Counted in 64 fits of two and three classes, 30,000 to 1,000,000 rows and 60 to 300 features.
 _USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4, 2), "softmax": (16, 3)}
 _USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
-# Share of the gradient that conjugate gradients may leave, and products with the Hessian that they may take.
+# Conjugate gradients end at this share of the gradient, or after this many products with the Hessian.
 _LEFT, _MOST_PRODUCTS = 1e-2, 60
+
+
+def most_log_loss_features(n_classes: int) -> int:
+    """The most features on which a log loss of so many classes is minimised.
+
+    A Hessian of all features is formed, and the gradients of several classes, which are one model, are one sum.
+    """
+    return min(MOST_FEATURES, _GRADIENT_BYTES // (8 * n_classes) - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,56 +71,58 @@ class NewtonProblem:
     """Minimise ``alpha/2 |w|^2 + (1/N) sum_i s_i loss(y_i, w.phi(x_i) + b)`` for each of several models.
 
     N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is solved
-    class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets at once: these are the
-    problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. The "softmax" is that of
-    all K > 2 classes together, ``log sum_k exp f_ik - f_i,y_i``: one model of K functions, the problem of
-    ``LogisticRegression(C=1/(alpha N))``, whose intercepts add up to 0 since only their differences count. The other
-    losses are those of `dkl.solvers.losses`, one model a target or quantile.
+    N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is fitted
+    class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets in the same pass: these
+    are the problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. "softmax" is the
+    log loss of all K > 2 classes, ``log sum_k exp f_ik - f_i,y_i``: one model of K functions, the problem of
+    ``LogisticRegression(C=1/(alpha N))``, whose intercepts add up to 0 since only their differences matter. The other
+    losses are those of `dkl.solvers.losses`, with a model for each target or quantile.
 
     Parameters
     ----------
     feature_map : FeatureMap
     targets : NewtonTargets
-        Of all functions; models may leave out the rows of a fold.
+        The targets of all functions; a model may leave out the rows of a fold.
     total_weight : float
-        N, with the rows of all folds.
+        N, including the rows of all folds.
     alpha : float or ndarray of shape (g,)
-        Of all models, or of each.
+        The penalty of all models, or of each.
     loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma", "softmax"}
     tol : float
-        A model is done when its gradient has shrunk to `tol` of its length at the start.
+        A model has converged when the length of its gradient is at most `tol` times its length at the start.
     decrement : float
-        A model is also done when the next step promises to lower the objective by no more than this share of it; that
-        step is then the last, and is taken.
+        If positive, a model also ends when its next step promises to lower the objective by at most this share; that
+        last step is taken without a further pass.
     max_steps : int
-        Of each model.
+        The most steps of each model.
     dtype : {"float32", "float64"}
-        Of the mapped rows and the Hessian. Gradients are float64 unless a `decrement` of the squared hinge or the
-        softmax is enough, so float32 costs an extra step and no accuracy.
+        Of the mapped rows and the Hessian. Gradients are float64 except for the squared hinge and the softmax with a
+        `decrement`, so that float32 costs one more step and no accuracy.
     start : ndarray of shape (g, m + 1) or None
-        Where the functions start, the intercept last; None is zero. Models of one target start at the same point.
+        The starting point of the functions, the intercept last; None is zero. Models of one target start at the same
+        point.
     first_gradient : ndarray of shape (g,) or None
-        The lengths of gradients that `tol` is relative to; None are those at the start.
+        The gradient lengths that `tol` is relative to; None are those at the start.
     fixed : bool
-        Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
-        told apart by rougher steps than a model is fitted with.
+        Whether the Hessians at the start serve all steps, if those of all targets and folds take at most 64 MiB:
+        comparing penalties needs less accuracy than the final fit.
     epsilon : float
-        Of "huber"; of "pinball" the width of the parabola in place of its kink.
+        The width of "huber"; for "pinball" the width of the parabola that smooths its kink.
     quantiles : ndarray of shape (g,) or None
-        Of "pinball".
+        The quantile of each model; only for "pinball".
     metric : ndarray of shape (1, size) or None
-        A packed Hessian that serves all steps of a single model, as of a share of the rows times what they are short
-        of; None where each step has its own. Steps add to it what gradients tell of the Hessian. Of the softmax it is
-        ``sum_i s_i (phi_i, 1)(phi_i, 1)^T``, which the first pass sums where it is None.
+        A packed Hessian that serves all steps of a single model, such as that of a subsample times the ratio of the
+        rows; the gradients of later steps correct it. None sums a Hessian for each step. For the softmax the metric is
+        ``sum_i s_i (phi_i, 1)(phi_i, 1)^T``, which the first pass sums if it is None.
     evidence : bool
-        The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
-        does not count. Of the squared error, from zero, on all rows.
+        Whether all models get the penalty with the largest evidence, computed from the sums of the first pass, in place
+        of `alpha`. Only for the squared error on all rows, starting from zero.
     rounded : bool
-        Of the squared error, on GPUs: the Hessian may be summed of rows rounded to 10 bits. Each further pass corrects
-        the step by an exact gradient, until a step is a millionth of the coefficients; where a gradient does not fall
-        to half, the Hessian is summed once more in `dtype`.
+        Only for the squared error on GPUs: whether the Hessian may be summed from rows rounded to 10 bits. Each further
+        pass corrects the step by an exact gradient, until a step is a millionth of the coefficients. If a gradient is
+        not halved, the Hessian is summed again in `dtype`.
     token : str
-        Names what its passes keep of mapped rows.
+        Identifies the mapped rows that workers keep between the passes of this problem.
     """
 
     feature_map: FeatureMap
@@ -132,40 +146,40 @@ class NewtonProblem:
 
     @property
     def usual_steps(self) -> int:
-        """Passes after the first that such a problem takes as a rule."""
+        """The usual number of passes after the first."""
         to_the_end, to_a_decrement = _USUAL_STEPS.get(self.loss, _USUAL_OTHERS)
         if self.metric is not None:
             to_the_end = _USUAL_BY_METRIC.get(self.loss, to_the_end)
-        # of several models the last one is waited for
+        # the slowest of several models determines the number
         return to_a_decrement if self.decrement else to_the_end + (self.n_models > 1)
 
     @property
     def table(self) -> Loss:
-        """The loss."""
+        """Value, slope and curvature of the loss."""
         return newton_loss(self.loss, self.epsilon, self.quantiles)
 
     @property
     def is_joint(self) -> bool:
-        """Whether all classes are one model."""
+        """Whether one model has the functions of all classes."""
         return self.loss == "softmax"
 
     @property
     def is_wide(self) -> bool:
-        """Whether the features are too many for Hessians, so that conjugate gradients find the directions."""
+        """Whether there are too many features for Hessians, so that conjugate gradients compute the directions."""
         return self.feature_map.n_features > MOST_FEATURES
 
     @property
     def varies(self) -> bool:
-        """Whether the curvature is another number at each score."""
+        """Whether the curvature of the loss depends on the score."""
         return self.is_joint or self.table.varies
 
     @property
     def hessian_weight(self) -> float:
-        """What summed Hessians are divided by: N over the loss's unit of curvature.
+        """The divisor of summed Hessians: N over the loss's unit of curvature.
 
-        At zero all K classes have the same probability, and the Hessian of class k by class l is ``(d_kl - 1/K)/K``
-        times the Gram matrix G of mapped rows. Gradients, and so steps, add up to zero over the classes, for which that
-        is ``G/K``: one system of m + 1 unknowns in place of one of K (m + 1).
+        At zero all K classes have equal probabilities, and the Hessian of class k and class l is ``(d_kl - 1/K)/K``
+        times the Gram matrix G of mapped rows. Gradients, and so steps, add up to zero over the classes; for such
+        vectors the Hessian is ``G/K``: one system of m + 1 unknowns in place of one of K (m + 1).
         """
         return self.total_weight * (self.n_functions if self.is_joint else 1.0 / self.table.curvature_unit)
 
@@ -175,16 +189,16 @@ class NewtonProblem:
 
     @property
     def n_functions(self) -> int:
-        """Linear functions of a model: K where all classes are one, else 1."""
+        """Linear functions of a model: K for jointly fitted classes, else 1."""
         return len(self.targets.models) // self.n_models
 
     @property
     def width(self) -> int:
-        """Coefficients of a function, the intercept included."""
+        """Coefficients of one function, including the intercept."""
         return self.feature_map.n_features + 1
 
-    def together(self) -> NewtonProblem:
-        """The problem of all classes as one model, from zero: of secant steps, which are cheap and may be many."""
+    def jointly(self) -> NewtonProblem:
+        """The problem of all classes as one model, from zero; its secant steps are cheap, so many are allowed."""
         return NewtonProblem(
             self.feature_map,
             self.targets,
@@ -198,17 +212,17 @@ class NewtonProblem:
         )
 
     def by_function(self, coefficients: np.ndarray) -> np.ndarray:
-        """Coefficients (..., K (m + 1)) of models as those of their functions, (..., K, m + 1)."""
+        """The coefficients (..., K (m + 1)) of models, reshaped to those of their functions, (..., K, m + 1)."""
         return coefficients.reshape(*coefficients.shape[:-1], self.n_functions, self.width)
 
     @property
     def trials(self) -> int:
-        """Step lengths that a pass tries."""
-        return _TRIALS_TOGETHER if self.is_joint else _TRIALS
+        """Step lengths that one pass tries."""
+        return _JOINT_TRIALS if self.is_joint else _TRIALS
 
     @property
     def exact(self) -> bool:
-        """Whether scores and gradients are float64 whatever the rows are."""
+        """Whether scores and gradients are float64, whatever the dtype of mapped rows."""
         return self.decrement == 0.0 or self.loss not in ("squared_hinge", "softmax")
 
     @property
@@ -218,9 +232,9 @@ class NewtonProblem:
 
     @property
     def keeps_hessians(self) -> bool:
-        """Whether Hessians are summed once: they never change, or those of the start will do."""
-        # The curvature of the squared error is the same everywhere; that of the squared hinge is the number of rows
-        # with margin below 1, which changes with each step.
+        """Whether Hessians are summed only once, because they are constant or those of the start suffice."""
+        # The squared error has constant curvature; that of the squared hinge depends on which rows have a margin below
+        # 1, which changes with each step.
         if self.metric is not None or self.loss in ("squared_error", "softmax"):
             return True
         if not self.fixed:
@@ -230,11 +244,11 @@ class NewtonProblem:
 
     @property
     def parts(self) -> np.ndarray | None:
-        """The numbers of the folds whose sums the first pass keeps apart, and -1 for the rows that are in no fold.
+        """The folds whose rows the first pass sums separately, and -1 for the rows in no fold; None if it does not.
 
-        The sums of all rows but those of a fold add up of the other parts, so that one pass serves the models of all
-        folds. This is so for the squared error alone, whose sums are the same for all penalties. None for other losses,
-        for fewer than two folds, and where the Hessians of all parts take more than 64 MiB.
+        The sums without a fold are the total of the other parts, so that one pass serves the models of all folds. This
+        holds for the squared error only, whose sums do not depend on the penalty. None for other losses, for fewer than
+        two folds, and if the Hessians of all parts take more than 64 MiB.
         """
         fold = self.targets.fold
         if self.loss != "squared_error" or self.is_wide or fold is None or fold.min() < 0:
@@ -244,7 +258,7 @@ class NewtonProblem:
         return np.array([-1, *folds]) if len(folds) > 1 and fits else None
 
     def in_parts(self, parts: np.ndarray) -> NewtonProblem:
-        """The problem whose models, one a target and part, see the rows of that part alone."""
+        """The problem with one model for each target and part, which uses the rows of this part only."""
         targets, first = np.unique(self.targets.models, return_index=True)
         models, fold = np.repeat(targets, len(parts)), np.tile(parts, len(targets))
         return replace(
@@ -255,17 +269,17 @@ class NewtonProblem:
         )
 
     @property
-    def held_features(self) -> int:
-        """The most features of which the Hessians of all models, one each, are within 64 MiB."""
+    def most_features_with_hessians(self) -> int:
+        """The most features for which the Hessians of all models together take at most 64 MiB."""
         return int((np.sqrt(1.0 + _HESSIAN_BYTES / self.n_models) - 1.0) / 2.0) - 1
 
     def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
-        """A key for each model: models of equal keys have the same Hessian, as those have that took no step yet.
+        """A key for each model; models with equal keys have the same Hessian and share its sum.
 
         Parameters
         ----------
         fresh : ndarray of shape (g,), bool
-            Which models are still at the start.
+            Which models have not taken a step yet.
         """
         first = self._starting_keys()
         if self.keeps_hessians:
@@ -273,12 +287,12 @@ class NewtonProblem:
         return [key if new else (-2, model) for model, (key, new) in enumerate(zip(first, fresh, strict=True))]
 
     def _starting_keys(self) -> list[tuple[int, ...]]:
-        # Models that see the same rows from the same point have the same Hessian. From zero all rows have margin 0, so
-        # that the classes share theirs; from a given start each class has its own.
+        # Models with the same rows at the same point have the same Hessian. At zero all margins are 0, so that all
+        # classes share it; at any other start each class has its own.
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
         if self.loss in ("squared_error", "softmax"):
             return [(int(fold),) for fold in folds]
-        # The parabolas of other losses lie elsewhere for each target, and from a start for each of its quantiles.
+        # Other losses have a curvature that depends on the target, and away from zero on the quantile.
         outputs = self.targets.models
         if self.quantiles is not None and self.start is not None:
             outputs = np.unique(np.stack([outputs, self.quantiles]), axis=1, return_inverse=True)[1].ravel()
@@ -289,44 +303,44 @@ class NewtonProblem:
 
 @dataclass(frozen=True, eq=False)
 class NewtonState:
-    """Where each of g models stands, of w coefficients each: those of its functions, each with its intercept last.
+    """The state of g models with w coefficients each: those of all functions of a model, each with its intercept last.
 
     Attributes
     ----------
     coefficients, directions : ndarray of shape (g, w)
-        The accepted point and the direction from it.
+        The accepted point, and the direction of the next step.
     steps : ndarray of shape (g,)
-        The step length that the next pass tries.
+        The step length that the next pass tries first.
     objective, slope : ndarray of shape (g,)
-        At the accepted point; the slope along the direction.
+        At the accepted point; the slope is the derivative along the direction.
     gradient, first_gradient : ndarray of shape (g,)
-        Lengths of the gradient there and at the start.
+        The length of the gradient at the accepted point, and at the start.
     counts : ndarray of shape (g,), int64
-        Steps tried.
+        Step trials so far.
     stalled : ndarray of shape (g,), bool
-        No step lowers the objective any more: rounding is reached.
+        No step lowers the objective any more, because of rounding errors.
     hessian : ndarray of shape (h, size) or None
-        Packed, divided by the loss's unit of curvature: of the squared error, one a fold, which never change; of other
-        losses those of the models `held` at their accepted points, of which the next pass sums the change alone.
+        Packed, and divided by the loss's unit of curvature. For the squared error one for each fold, constant; for
+        other losses those of the models `held` at their accepted points, to which the next pass only adds the change.
     held : ndarray of shape (h,), int64, or None
     ended : str
-        Who ended the steps before their time; empty while nobody did.
+        Why the steps ended early, if a subscriber stopped them; else empty.
     by_fold : dict of ndarray or None
-        Where the first pass has summed P parts apart, over the rows of each: "loss" (K, P) and "gradient" (K, P, w) of
-        each of K targets at the start, and "hessian" (P, size).
+        If the first pass summed P parts separately: "loss" (K, P) and "gradient" (K, P, w) of each of K targets at the
+        start, and "hessian" (P, size).
     alphas : ndarray of shape (g,) or None
-        The penalties that the sums of the first pass have led to; None for those of the problem.
+        Penalties computed from the sums of the first pass; None uses those of the problem.
     moves, changes : ndarray of shape (p, w) or None
-        With a metric the steps that were taken, and by how much each has changed the gradient.
+        With a metric: the last steps taken, and the change of the gradient along each.
     gradients : ndarray of shape (g, w) or None
-        With a metric and of wide problems the gradient at the accepted point.
+        The gradient at the accepted point; with a metric, and for wide problems.
     residuals, searches : ndarray of shape (g, w) or None
-        Of wide problems, whose directions are still looked for: what is left of minus the gradient, and the vector
-        whose product with the Hessian is asked for next.
+        Only for wide problems, while a direction is computed by conjugate gradients: the residual of minus the
+        gradient, and the vector whose product with the Hessian is needed next.
     products : ndarray of shape (g,), int64, or None
-        Products with the Hessian so far; -1 for a direction that is whole.
+        Products with the Hessian so far; -1 if the direction is complete.
     rounded : bool
-        Whether Hessians may still be those of rounded rows, of a problem that allows it.
+        Whether Hessians may still be summed from rounded rows, if the problem allows it.
     """
 
     coefficients: np.ndarray
@@ -357,7 +371,7 @@ class NewtonState:
 
     @property
     def secants(self) -> tuple[np.ndarray, np.ndarray]:
-        """The steps that are known, and by how much each has changed the gradient, both (p, w)."""
+        """The last steps, and the change of the gradient along each, both (p, w)."""
         nothing = np.zeros((0, self.coefficients.shape[1]))
         return nothing if self.moves is None else self.moves, nothing if self.changes is None else self.changes
 
@@ -368,31 +382,32 @@ class NewtonState:
 
     @property
     def proposal(self) -> np.ndarray:
-        """Where the next steps lead, of shape (g, w)."""
+        """The points at the end of the next steps, (g, w)."""
         return self.coefficients + self.steps[:, None] * self.directions
 
     def solution(self, problem: NewtonProblem) -> np.ndarray:
-        """The models, of shape (g, w): the accepted points, with the last step of those that a decrement ended."""
+        """The fitted models, (g, w): the accepted points, plus the last step of models that a decrement ended."""
         if problem.loss in ("pinball", "softmax"):
-            # so few rows have curvature, or the metric is so rough, that a step which nobody has looked at may lead
-            # anywhere
+            # with few rows of nonzero curvature, or an approximate metric, a step that no pass has evaluated may
+            # increase the loss
             return self.coefficients
         return np.where(self._ended_early(problem)[:, None], self.proposal, self.coefficients)
 
     def least_objective(self, problem: NewtonProblem) -> np.ndarray:
-        """The objective of each `solution`, (g,), where it is quadratic: of the squared error."""
+        """The objective at each `solution`, (g,); only for the squared error, where it is quadratic."""
         # J(w + d) = J(w) + g.d / 2 along the Newton direction d = -H^-1 g, whose slope is g.d
         return self.objective + np.where(self._ended_early(problem), 0.5 * self.slope, 0.0)
 
     def _ended_early(self, problem: NewtonProblem) -> np.ndarray:
-        """Which models a decrement has ended, before their gradient was small: (g,) bool."""
+        """Which models a decrement ended before their gradient was small: (g,) bool."""
         return ~self._at_tolerance(problem) & self.done(problem)
 
     def done(self, problem: NewtonProblem) -> np.ndarray:
-        """Which models have reached a tolerance, or the limit of rounding, or are one last step away from their end."""
+        """Which models have converged, can gain only by rounding errors, or need just one last step: (g,) bool."""
         small = np.zeros(len(self.slope), bool)
         if problem.decrement > 0.0:
-            # Half the slope along the Newton direction is what the next step promises to gain (the Newton decrement).
+            # Minus half the slope along the Newton direction is the decrease that the next step promises (Newton
+            # decrement).
             small = -0.5 * self.slope <= problem.decrement * self.objective
         if problem.rounded:
             lengths = [np.linalg.norm(vectors, axis=1) for vectors in (self.directions, self.proposal)]
@@ -400,37 +415,37 @@ class NewtonState:
         return self._at_tolerance(problem) | (~self.fresh & small)
 
     def _at_tolerance(self, problem: NewtonProblem) -> np.ndarray:
-        """Which models have a small gradient, or no step lowers their objective any more."""
+        """Which models have a small gradient, or no step that lowers their objective: (g,) bool."""
         return ~self.fresh & ((self.gradient <= problem.tol * self.first_gradient) | self.stalled)
 
 
 class NewtonDriver:
     """Newton's method with a line search, for every loss and every kind of direction, as a driver on block sums.
 
-    One pass evaluates the loss at the full step and at shorter ones, and the gradient at the full step; when the full
-    step does not lower the objective enough, the next pass takes the longest one that does. The direction from there is
+    One pass evaluates the loss at the full step and at shorter ones, and the gradient at the full step. If the full
+    step does not lower the objective enough, the next pass takes the longest one that does. The next direction is
 
-    - exact where the same pass sums the Hessian (Keerthi & DeCoste 2005 for the squared hinge, which is piecewise
-      quadratic: a full step that leaves the rows with margin below 1 unchanged ends the search);
-    - one of limited-memory BFGS where a metric serves all steps, which tell what has become of the Hessian since
-      (Nocedal & Wright 2006, algorithm 7.4): of the softmax a pass then takes the products of mapped rows with K
-      functions, where the Hessian would take those of all pairs of features for each pair of classes;
-    - one of conjugate gradients where the features are too many for a Hessian: further passes sum its products with a
-      vector a model, over the rows with curvature (Lin, Weng & Keerthi 2008, "Trust region Newton method for
-      large-scale logistic regression").
+    - exact, if the same pass sums the Hessian (Keerthi & DeCoste 2005 for the squared hinge, which is piecewise
+    quadratic: a full step that does not change which rows have a margin below 1 ends the search);
+    - that of limited-memory BFGS, if a metric serves all steps, corrected by the gradients since (Nocedal & Wright
+    2006, algorithm 7.4): for the softmax a pass then multiplies mapped rows with K functions, where the Hessian would
+    need the products of all pairs of features for each pair of classes;
+    - that of conjugate gradients, if there are too many features for a Hessian: further passes sum its product with one
+    vector for each model, over the rows with curvature (Lin, Weng & Keerthi 2008, "Trust region Newton method for
+    large-scale logistic regression").
     """
 
     def __init__(self) -> None:
         self._systems = PenalisedSystems()
 
     def init(self, problem: NewtonProblem) -> NewtonState:
-        """All models at the start, nothing read."""
+        """All models at the start, before any pass."""
         g, size = problem.n_models, problem.n_functions * problem.width
         nothing, start = np.full(g, np.inf), np.zeros((g, size))
         if problem.start is not None:
             start = np.array(problem.start, dtype=np.float64).reshape(g, size)
         if problem.is_joint:
-            # what all classes have in common changes no probability
+            # a term that all classes share changes no probability
             functions = problem.by_function(start)
             functions -= functions.mean(axis=1, keepdims=True)
         looks: dict[str, Any] = {}
@@ -452,22 +467,26 @@ class NewtonDriver:
         )
 
     def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
-        """One pass for the next models that are not done, or None."""
+        """One pass for the next models that have not converged, or None."""
         models = _next_models(problem, state)
         if state.ended or len(models) == 0:
             return None
         searching = _searching(state, models)
-        return [_product_record(problem, state, searching)] if len(searching) else self._asked(problem, state, models)
+        return (
+            [_product_record(problem, state, searching)]
+            if len(searching)
+            else self._pass_records(problem, state, models)
+        )
 
-    def _asked(self, problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
-        """The records of a pass over trial steps; the first one may sum each fold apart."""
+    def _pass_records(self, problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
+        """The records of a pass over trial steps; the first pass may sum each fold separately."""
         if state.hessian is None and (parts := problem.parts) is not None:
             apart = problem.in_parts(parts)
             return _records(apart, self.init(apart), np.arange(apart.n_models))
         return _records(problem, state, models)
 
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
-        """Accept or shorten the step of each model of the pass, and find the next direction."""
+        """Accept or shorten the step of each model in the pass, and compute the next direction."""
         models = _next_models(problem, state)
         searching = _searching(state, models)
         if len(searching):
@@ -475,17 +494,18 @@ class NewtonDriver:
             state = replace(state, **{name: getattr(state, name).copy() for name in changed})
             _conjugate_step(problem, state, searching, results[0]["product"])
             return state
-        hessians, (_, hessian_of), sums = _hessians(state, results), _sharing(problem, state, models), results[0]
+        hessians, (_, hessian_of) = _hessians(state, results), _sharing(problem, state, models)
+        sums = _first_order(results)
         if state.hessian is None and (parts := problem.parts) is not None:
             by_fold = {name: sums[name].reshape(-1, len(parts), sums[name].shape[1]) for name in ("loss", "gradient")}
             by_fold = {"loss": by_fold["loss"][..., 0], "gradient": by_fold["gradient"], "hessian": hessians}
             state = replace(state, by_fold=by_fold)
             sums, hessians = _without_each_fold(problem, parts, by_fold)
         elif state.held is not None and _changes(problem, state, models):
-            # the pass has summed by how much they change
+            # the pass has only summed the change of these Hessians
             for place, model in enumerate(models):
                 hessians[place] += np.asarray(state.hessian)[int(np.flatnonzero(state.held == model)[0])]
-        # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
+        # the steps below write to these arrays, so they are copied; Hessians are never written to
         shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes", "rounded")
         own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own.items() if value is not None})
@@ -504,7 +524,7 @@ class NewtonDriver:
         if problem.rounded and state.rounded and state.hessian is not None:
             halved = np.isin(models, moved) & (state.gradient[models] <= 0.5 * lengths[models])
             if not np.all(halved | state.done(problem)[models]):
-                # rounding has cost the Hessian the digits that count here: it is summed anew from where the models are
+                # the rounded Hessian is too inaccurate here, so an exact one is summed at the present points
                 begun = {name: getattr(state, name) for name in ("coefficients", "first_gradient", "counts")}
                 return replace(self.init(problem), **begun, rounded=False)
         which, alphas = hessian_of[accepted], state.penalties(problem)[moved]
@@ -512,18 +532,18 @@ class NewtonDriver:
         state.directions[moved], state.slope[moved] = -steps, -np.einsum("gj,gj->g", gradients, steps)
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
-        # Shared Hessians are not kept: after this pass the models stand at different points.
+        # a shared Hessian is dropped, since its models are at different points after this pass
         kept = accepted if len(hessians) == len(models) else accepted[:0]
-        # all of them without a copy, which would be as large
+        # no copy of all Hessians, which would double their memory
         left = hessians if len(kept) == len(hessians) else hessians[kept]
         return replace(state, hessian=left, held=models[kept])
 
     def _secant_step(
         self, problem: NewtonProblem, state: NewtonState, before: np.ndarray, gradients: np.ndarray
     ) -> NewtonState:
-        """The state of a single model with its next direction by its metric and by what its steps have shown (BFGS).
+        """The state of a single model with the next direction, by its metric corrected by its last steps (BFGS).
 
-        The last step has led from `before` to a point with these `gradients`, both (1, w).
+        The last step has led from `before`, (1, w), to a point with these `gradients`, (1, w).
         """
         moves, changes = state.secants
         if state.gradients is not None:
@@ -535,7 +555,7 @@ class NewtonDriver:
             vectors = right.reshape(problem.n_functions, problem.width)
             return self._systems.solve(metric, problem.hessian_weight, 0, penalties, vectors).ravel()
 
-        # the Gram matrix is the Hessian of the softmax at zero alone; the last step tells by what factor it has changed
+        # the Gram matrix is the Hessian of the softmax at zero only; the last step shows by what factor it has changed
         direction = -secant_direction(gradients[0], moves, changes, solved, scales=problem.is_joint)
         state.directions[0], state.slope[0] = direction, gradients[0] @ direction
         if problem.is_joint and problem.decrement > 0.0:
@@ -543,12 +563,12 @@ class NewtonDriver:
         return replace(state, moves=moves, changes=changes, gradients=gradients)
 
     def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
-        """The accepted points; None until every model has left its start."""
+        """The accepted points, if a subscriber stops the fit; None until every model has left its start."""
         moved = np.any(state.coefficients != self.init(problem).coefficients, axis=1)
         return replace(state, ended=why) if np.all(moved | state.done(problem)) else None
 
     def memory(self, problem: NewtonProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Hessians and a factor; between passes those that were summed, systems written out, and vectors."""
+        """Bytes of the Hessians and one factor; between passes of summed Hessians, dense systems, and vectors."""
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         vectors = 8 * problem.n_models * problem.n_functions * problem.width
         if problem.is_wide:
@@ -559,21 +579,24 @@ class NewtonDriver:
         n_hessians = len(set(keys)) + (0 if problem.parts is None else len(problem.parts))
         packed = min(n_hessians * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
-        items = {"Hessians": packed + system, BETWEEN_PASSES: 2 * packed + solved * system}
-        # LAPACK works on a matrix of its own, of twice the size, beside the one that becomes the eigenvectors
+        # points, directions and gradients, each of them with its copy of the step after
+        items = {"Hessians": packed + system, "steps": 6 * vectors, BETWEEN_PASSES: 2 * packed + solved * system}
+        # LAPACK computes eigenvectors in place, with a work matrix of twice the size
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
         state = self.init(problem)
         models = _next_models(problem, state)
-        first = self._asked(problem, state, models)
-        if problem.is_wide:
-            first = [replace(record, usual_calls=1 + problem.usual_steps) for record in first]
-            product = _product_record(problem, state, models)
-            return [(first, problem.max_steps + 1), ([product], problem.max_steps * _MOST_PRODUCTS)]
+        first = self._pass_records(problem, state, models)
         first_groups = -(-problem.n_models // len(models))
-        # A state after the first pass, made up: nothing has converged, and each model has a Hessian of its own.
+        if problem.is_wide:
+            usual = first_groups * (1 + problem.usual_steps)
+            first = [replace(record, usual_calls=usual) for record in first]
+            product = _product_record(problem, state, models)
+            most = first_groups * problem.max_steps
+            return [(first, most + first_groups), ([product], most * _MOST_PRODUCTS)]
+        # an assumed state after the first pass: no model has converged, and each has its own Hessian
         ones = np.ones(problem.n_models)
         begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
         if problem.keeps_hessians:
@@ -586,28 +609,31 @@ class NewtonDriver:
 
 
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
-    """The models that the next pass serves: not done, equally far, and with no more Hessians than 64 MiB hold."""
-    # a direction of conjugate gradients is known some passes after the point that it starts from
+    """The models of the next pass: unconverged, all at the start or none, with at most 64 MiB of Hessians."""
+    # the direction by conjugate gradients is complete some passes after its point was accepted
     most = problem.max_steps + problem.is_wide
     waiting = np.flatnonzero(~state.done(problem) & (state.counts < most))
-    if problem.keeps_hessians or problem.is_wide or len(waiting) == 0:
+    if problem.is_wide:
+        # each model has a gradient, or a product, of its own
+        return waiting[: max(1, _GRADIENT_BYTES // (8 * problem.width))]
+    if problem.keeps_hessians or len(waiting) == 0:
         return waiting
     fresh = state.fresh
-    # A pass serves models that are all at the start, where they share Hessians, or all beyond it.
+    # models at the start share Hessians, so a pass serves either only these or only later ones
     waiting = waiting[fresh[waiting] == fresh[waiting[0]]]
     keys = problem.hessian_keys(fresh)
-    room = max(1, _HESSIAN_BYTES // (8 * packed_size(0, problem.width)))
-    allowed = set(list(dict.fromkeys(keys[model] for model in waiting))[:room])
+    most_hessians = max(1, _HESSIAN_BYTES // (8 * packed_size(0, problem.width)))
+    allowed = set(list(dict.fromkeys(keys[model] for model in waiting))[:most_hessians])
     return np.array([model for model in waiting if keys[model] in allowed])
 
 
 def _searching(state: NewtonState, models: np.ndarray) -> np.ndarray:
-    """Those of some models whose direction wants another product with the Hessian."""
+    """The models whose direction by conjugate gradients needs another product with the Hessian."""
     return models[:0] if state.products is None else models[state.products[models] >= 0]
 
 
 def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
-    """The models, by their position in the pass, that stand for a Hessian each, and which Hessian each model has."""
+    """For each distinct Hessian the position of one model that has it, and for each model the number of its Hessian."""
     if problem.is_wide:
         return (0,), np.zeros(len(models), np.int64)
     keys = problem.hessian_keys(state.fresh)
@@ -618,14 +644,15 @@ def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
-    """One record for each panel of Hessian columns, the first of which sums losses and gradients, too."""
-    lengths = trial_lengths(state.steps[models], problem.trials)
-    points, directions = (part[models].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
-    trial = TrialSteps(points, directions, lengths)
+    """A record for each panel of Hessian columns, the first of which also sums losses and gradients.
+
+    Of more models than 64 MiB of gradients hold, the losses and gradients of the others have records of their own.
+    """
     standing, _ = _sharing(problem, state, models)
+    # the models that stand for a Hessian are among the first ones
+    most = max(max(standing) + 1, _GRADIENT_BYTES // (8 * problem.n_functions * problem.width))
     need_hessian = not problem.is_wide and (not problem.keeps_hessians or state.hessian is None)
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
-    quantiles = None if problem.quantiles is None else tuple(problem.quantiles[models].tolist())
     options = NewtonOptions(
         problem.loss,
         None,
@@ -636,21 +663,23 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
         exact=problem.exact,
         rounded=problem.rounded and state.rounded,
         epsilon=problem.epsilon,
-        quantiles=quantiles,
     )
-    return [
-        _newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
+    first, *others = [models[rows] for rows in spans(len(models), most)]
+    by_panel = [
+        (first, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
+    asked = [*by_panel, *((tile, options) for tile in others)]
+    return [_newton_record(problem, state, tile, each) for tile, each in asked]
 
 
 def _changes(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> bool:
-    """Whether the Hessians of all these models are known at their accepted points, and few rows change them."""
+    """Whether all these models have Hessians at their accepted points, so that a pass need only sum their change."""
     return not problem.varies and state.held is not None and bool(np.isin(models, state.held).all())
 
 
 def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[bool, ...]:
-    """Which of these models, of a Hessian each, is of the same target as the one before, under another penalty."""
+    """Whether each model has the same target as the one before it, under another penalty."""
     if problem.varies or problem.is_wide or _changes(problem, state, models):
         return ()
     outputs = problem.targets.models[models]
@@ -660,21 +689,21 @@ def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -
 
 
 def _hessians(state: NewtonState, results: Sequence[Any]) -> Any:
-    """The Hessians (h, size) that a pass has summed, or those that are known; None of a wide problem."""
-    # they come in panels of packed columns, unless those that are known serve all steps
+    """The Hessians (h, size) that a pass has summed, or else the earlier ones; None for a wide problem."""
+    # a pass sums them in panels of packed columns, unless earlier ones serve all steps
     panels = [result["hessian"] for result in results if "hessian" in result]
     return np.concatenate(panels, axis=1) if panels else state.hessian
 
 
 def fold_sums(by_fold: dict[str, np.ndarray]) -> list[SquaredSums]:
-    """The sums of each part of the rows, those of no fold first, for targets less what the start predicts.
+    """The sums of each part of the rows, first of those in no fold, for the residuals of the targets at the start.
 
     Parameters
     ----------
     by_fold : dict of ndarray
-        As of `NewtonState`.
+        As in `NewtonState`.
     """
-    # the loss is half the square, and its gradient at the start minus the product of what is left with the features
+    # the loss is half the square, and its gradient at the start is minus the product of residuals and features
     parts = zip(by_fold["hessian"], *(np.moveaxis(by_fold[name], 1, 0) for name in ("gradient", "loss")), strict=True)
     return [SquaredSums(hessian, -gradient, 2.0 * loss) for hessian, gradient, loss in parts]
 
@@ -682,34 +711,49 @@ def fold_sums(by_fold: dict[str, np.ndarray]) -> list[SquaredSums]:
 def _without_each_fold(
     problem: NewtonProblem, parts: np.ndarray, by_fold: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The sums of each model without its fold, and the Hessians without each fold, added up of those of all parts."""
-    # every model sees the rows of no fold, which come first
+    """The sums of each model without its fold, and the Hessians without each fold, as totals of the other parts."""
+    # the rows in no fold come first, and every model uses them
     _, *rest = without_each(fold_sums(by_fold))
     target = np.unique(problem.targets.models, return_inverse=True)[1].ravel()
     fold = [np.flatnonzero(parts[1:] == own)[0] for own in np.asarray(problem.targets.fold)]
     loss = np.array([0.5 * rest[f].squares[k] for f, k in zip(fold, target, strict=True)])
     gradient = np.array([-rest[f].cross[k] for f, k in zip(fold, target, strict=True)])
-    # no direction is known yet: all trial steps are at the start
+    # before the first direction all trial steps are at the start
     sums = {"loss": np.tile(loss[:, None], problem.trials), "gradient": gradient}
     return sums, np.stack([each.gram for each in rest])
 
 
 def _targets_of(problem: NewtonProblem, models: np.ndarray) -> NewtonTargets:
-    """The targets of the functions of some models."""
+    """The targets of all functions of some models."""
     own, each = problem.targets, np.arange(problem.n_functions)
     functions = (problem.n_functions * models[:, None] + each).ravel()
     return replace(own, models=own.models[functions], fold=None if own.fold is None else own.fold[functions])
 
 
-def _newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
-    """The record of the sums at the trial steps of some models of a problem that the options ask for."""
+def _first_order(results: Sequence[Any]) -> Any:
+    """The sums of losses and gradients of all models of a pass, which may come from several records."""
+    parts = [result for result in results if "gradient" in result]
+    if len(parts) < 2:
+        return results[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in ("loss", "gradient")}
+
+
+def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+    """The record that sums what `options` names at the trial steps of some models."""
+    # without a copy where one follows on the other
+    first, stop = int(models[0]), int(models[-1]) + 1
+    own = slice(first, stop) if stop - first == len(models) else models
+    points, directions = (part[own].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
+    trial = TrialSteps(points, directions, trial_lengths(state.steps[models], problem.trials))
+    if problem.quantiles is not None:
+        options = replace(options, quantiles=tuple(problem.quantiles[models].tolist()))
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
     if options.columns is not None:
         accumulators["hessian"] = Accumulator((len(options.hessian_of), packed_size(*options.columns)))
     targets = _targets_of(problem, models)
-    # waves are mapped about as fast as mapped rows are read, which pays where passes are many
+    # waves are computed about as fast as kept rows are read, which only pays off over many passes
     keeps = problem.feature_map.has_similarities or problem.is_joint
     return BlockSum(
         name="newton step",
@@ -724,7 +768,7 @@ def _newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class _NewtonCost:
-    """What `newton_sums` of a block costs: mapping, scores and gradients, Hessians over all rows."""
+    """The cost of `newton_sums` of a block: mapping, scores, gradients and Hessians."""
 
     feature_map: FeatureMap
     n_models: int
@@ -737,8 +781,8 @@ class _NewtonCost:
         packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
         hessians = 2.0 * packed * len(self.options.hessian_of)
         itemsize = np.dtype(self.options.dtype).itemsize
-        # mapped rows, those with curvature and these by the roots of their weights; for each Hessian as many rows as
-        # features wait, and two products are added
+        # three tiles: mapped rows, those with curvature, and these times the roots of their weights; each Hessian
+        # buffers as many rows as features, and adds two products
         tile = 3 * newton_tile(width - 1, self.options.dtype) * width
         waiting = 0 if self.options.columns is None else (len(self.options.hessian_of) + 1) * width**2
         products = 2 * width * min(width, 2 * packed // width + 1)
@@ -746,7 +790,7 @@ class _NewtonCost:
 
 
 def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """Take the full steps that lower the objective enough, in `state` (a fresh copy), and shorten the others.
+    """Accept the full steps that lower the objective enough, and shorten the others, in `state` (a fresh copy).
 
     Parameters
     ----------
@@ -754,12 +798,12 @@ def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, l
     state : NewtonState
     models : ndarray of shape (g,), int
     losses : ndarray of shape (g, T)
-        Their summed losses at the trial steps.
+        Summed losses at the trial steps.
 
     Returns
     -------
     ndarray of int
-        The places among `models` of those that have taken their full step.
+        The positions in `models` of those whose full step was accepted.
     """
     lengths = trial_lengths(state.steps[models], problem.trials)
     trials = [
@@ -768,30 +812,31 @@ def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, l
     ]
     squares = [np.sum(points[..., :-1] ** 2, axis=(1, 2)) for points in trials]
     objectives = 0.5 * state.penalties(problem)[models, None] * np.array(squares) + losses / problem.total_weight
-    # At the optimum differences of the objective drown in rounding, where the gradient still tells.
+    # Near the optimum differences of the objective are rounding errors, while the gradient still has digits.
     rounding = 1e-12 if problem.exact else 1e-6
     longest = backtracked(lengths, objectives, state.objective[models], state.slope[models], rounding)
-    taken = np.flatnonzero(longest == lengths[:, 0])
-    moved = models[taken]
-    state.coefficients[moved] += lengths[taken, :1] * state.directions[moved]
-    state.objective[moved] = objectives[taken, 0]
+    accepted = np.flatnonzero(longest == lengths[:, 0])
+    moved = models[accepted]
+    state.coefficients[moved] += lengths[accepted, :1] * state.directions[moved]
+    state.objective[moved] = objectives[accepted, 0]
     state.stalled[models] = longest < SHORTEST
     state.steps[models] = longest
-    # the next direction is tried at full length again
+    # the next direction starts again with a full step
     state.steps[moved] = 1.0
     state.counts[models] += 1
-    return taken
+    return accepted
 
 
 def _evident_penalties(problem: NewtonProblem, hessian: np.ndarray, sums: dict[str, np.ndarray]) -> np.ndarray:
-    """The penalty with the largest evidence, once for each of g models: (g,)."""
-    # At zero the loss is sum_i s_i y_i^2 / 2 and the gradient -sum_i s_i y_i phi_i; alpha is beside the mean loss.
+    """The penalty with the largest evidence, repeated for each of g models: (g,)."""
+    # at zero the loss is sum_i s_i y_i^2 / 2, the gradient -sum_i s_i y_i phi_i; alpha multiplies the mean loss's
+    # penalty
     evidence = Evidence.of_sums(SquaredSums(hessian, -sums["gradient"], 2.0 * sums["loss"][:, 0]))
     return np.full(problem.n_models, evidence.best_penalty(problem.dtype) / problem.total_weight)
 
 
 def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """The gradients of the objectives at the accepted points, (g, w); their lengths go into `state`."""
+    """The gradients of the objectives at the accepted points, (g, w); writes their lengths to `state`."""
     # (1/N) sum_i s_i loss'(f_i) phi(x_i), and alpha w for the penalised coefficients
     gradients = sums / problem.total_weight
     penalised = problem.by_function(state.coefficients[models])[..., :-1]
@@ -803,43 +848,43 @@ def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray
 
 
 def _begin_search(state: NewtonState, models: np.ndarray, gradients: np.ndarray) -> None:
-    """Let conjugate gradients look for the directions of models that have moved, in `state` (a fresh copy).
+    """Start conjugate gradients for the directions of models that have moved, in `state` (a fresh copy).
 
-    From d = 0 and r = p = -g they solve H d = -g for the quadratic of the Newton step.
+    They solve H d = -g for the quadratic of the Newton step, from d = 0 and r = p = -g.
     """
-    looks: Any = state
-    looks.gradients[models], looks.residuals[models], looks.searches[models] = gradients, -gradients, -gradients
-    state.directions[models], looks.products[models] = 0.0, 0
-    # nothing is promised before the direction is known
+    wide: Any = state
+    wide.gradients[models], wide.residuals[models], wide.searches[models] = gradients, -gradients, -gradients
+    state.directions[models], wide.products[models] = 0.0, 0
+    # the direction, and so the promised decrease, is not known yet
     state.slope[models] = -np.inf
 
 
 def _conjugate_step(problem: NewtonProblem, state: NewtonState, models: np.ndarray, products: np.ndarray) -> None:
-    """One step for the directions of some models, in `state` (fresh copies), by the products (g, w) with H."""
-    looks: Any = state
-    searches = looks.searches[models]
-    # the penalty is on all but the intercept
+    """One conjugate-gradient step for some models, in `state` (a fresh copy), by the products (g, w) with H."""
+    wide: Any = state
+    searches = wide.searches[models]
+    # the intercept has no penalty
     products = products * (problem.table.largest_curvature / problem.total_weight)
     products[:, :-1] += problem.alphas[models, None] * searches[:, :-1]
     directions, residuals, searches, moved = conjugate_step(
-        state.directions[models], looks.residuals[models], searches, products
+        state.directions[models], wide.residuals[models], searches, products
     )
-    state.directions[models], looks.residuals[models], looks.searches[models] = directions, residuals, searches
-    looks.products[models] += 1
+    state.directions[models], wide.residuals[models], wide.searches[models] = directions, residuals, searches
+    wide.products[models] += 1
     left = np.sqrt(np.einsum("gj,gj->g", residuals, residuals))
-    whole = (left <= _LEFT * state.gradient[models]) | (looks.products[models] >= _MOST_PRODUCTS) | ~moved
+    whole = (left <= _LEFT * state.gradient[models]) | (wide.products[models] >= _MOST_PRODUCTS) | ~moved
     ended = models[whole]
-    looks.products[ended] = -1
-    state.slope[ended] = np.einsum("gj,gj->g", looks.gradients[ended], state.directions[ended])
+    wide.products[ended] = -1
+    state.slope[ended] = np.einsum("gj,gj->g", wide.gradients[ended], state.directions[ended])
 
 
 def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> BlockSum:
-    """The product of each model's Hessian with the vector that its search goes along."""
-    looks: Any = state
+    """The record that sums the product of each model's Hessian with its search vector."""
+    wide: Any = state
     operands = {
         "feature_map": problem.feature_map,
         "point": state.coefficients[models],
-        "searches": looks.searches[models],
+        "searches": wide.searches[models],
         "targets": _targets_of(problem, models),
         "loss": problem.loss,
         "dtype": problem.dtype,
@@ -851,7 +896,7 @@ def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarr
 
 @dataclass(frozen=True, eq=False)
 class _ProductCost:
-    """Scores at the point and of the searches, and the sums, of rows as they are mapped."""
+    """The cost of a Hessian product for a block: mapping, scores at the point and along the search, and sums."""
 
     feature_map: FeatureMap
     n_models: int

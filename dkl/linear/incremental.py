@@ -1,8 +1,9 @@
 """BlockIncremental: any scikit-learn estimator with `partial_fit`, fitted block by block in bounded memory.
 
 It has the interface of `dask_ml.wrappers.Incremental`, whose chain of tasks reads ahead without a bound, applies a
-block twice when a task is retried, and starts over when a worker dies. Here the blocks are folded: steps are pure
-functions of a state, and reading is bounded. Import this module late, since importing dask-ml takes seconds.
+block twice when a task is retried, and starts over when a worker dies. Here a fold runs over the blocks: its steps are
+pure functions of a state, and reading ahead is bounded. Import this module late, since it imports dask-ml, which takes
+seconds.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from dkl.protocols.source import BlockSource
 
 @dataclass(frozen=True, eq=False)
 class _BlockAnswer:
-    """A method of a fitted estimator on the rows of one block, mapped first where there is a feature map.
+    """A method of a fitted estimator as a function of one block, which is mapped first if there is a feature map.
 
-    It takes one BLAS thread: Dask asks for many blocks at once, each on a core of its own.
+    It uses one BLAS thread, since Dask calls it for many blocks at once, each on its own core.
     """
 
     estimator: BaseEstimator
@@ -62,64 +63,64 @@ class _BlockAnswer:
             return getattr(self.estimator, self.method)(mapped)
 
 
-def taken_by_partial_fit(estimator: Any) -> tuple[set[str], bool]:
-    """The names of what an estimator's `partial_fit` takes, and whether it takes any other name, too.
+def partial_fit_parameters(estimator: Any) -> tuple[set[str], bool]:
+    """The parameter names of an estimator's `partial_fit`, and whether it accepts any other name.
 
-    Asking its signature gives an error in this process, in place of a TypeError in a task on some worker.
+    Reading the signature raises errors in this process, instead of a TypeError in a task on some worker.
     """
-    taken = inspect.signature(estimator.partial_fit).parameters
-    return set(taken), any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    parameters = inspect.signature(estimator.partial_fit).parameters
+    return set(parameters), any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _estimator_has(method: str) -> Callable[[BlockIncremental], bool]:
-    """A check for `available_if`: BlockIncremental has those methods alone that its estimator has."""
+    """A check for `available_if`: BlockIncremental has only those methods that its estimator has."""
     return lambda model: hasattr(getattr(model, "estimator_", model.estimator), method)
 
 
 class BlockIncremental(DocumentedMixin, Incremental):
     """Fit any estimator that has `partial_fit` on the blocks of a Dataset or of Dask arrays, in bounded memory.
 
-    The interface is that of `dask_ml.wrappers.Incremental`. What differs is how rows reach the estimator: blocks come
-    in an order drawn for each epoch, are cut into minibatches of at most 4,096 shuffled rows (and mapped, where there
-    is a feature map) in parallel, a few ahead, and the estimator steps through these one after the other. The result
-    is the same to the bit on one thread, several processes or a cluster, and after the death of a worker.
-    `KernelClassifier` and `KernelRegressor` fit their stochastic linear models by it.
+    The interface is that of `dask_ml.wrappers.Incremental`. Rows reach the estimator differently: each epoch visits the
+    blocks in a random order, and cuts them into minibatches of at most 4,096 shuffled rows, which are mapped (where
+    there is a feature map) in parallel, a few ahead of the estimator's steps. The result is the same to the bit on one
+    thread, several processes or a cluster, and after the death of a worker. `KernelClassifier` and `KernelRegressor`
+    use it for their stochastic linear models.
 
     Parameters
     ----------
     estimator : estimator
         With `partial_fit`: `SGDClassifier`, `MultinomialNB`, `MiniBatchKMeans`, `IncrementalPCA` or one of your own.
     scoring : str, callable or None
-        What `score` measures, as in dask-ml; None is accuracy for classifiers and R^2 for regressors.
+        The measure of `score`, as in dask-ml; None is accuracy for classifiers and R^2 for regressors.
     shuffle_blocks : bool
-        Whether each epoch draws an order of the blocks. The rows of a block are shuffled always.
+        Whether each epoch visits the blocks in a random order. The rows of a block are always shuffled.
     random_state : int, RandomState or None
-        Of the orders of blocks and rows; the estimator has a `random_state` of its own.
+        Determines the orders of blocks and rows; the estimator has its own `random_state`.
     assume_equal_chunks : bool
-        Taken for the sake of dask-ml's interface; chunks of X and y that differ are aligned always.
+        Part of dask-ml's interface, without effect: unequal chunks of X and y are always aligned.
     predict_meta, predict_proba_meta, transform_meta : ndarray or None
-        What the lazy answers look like: the dtype, the dimensions and for two of them the number of columns. None asks
-        the estimator for the answer to a row of zeros.
+        Arrays with the dtype, the dimensions and for two of them the number of columns of lazy results. None derives
+        these from the estimator's result for a row of zeros.
     feature_map : FeatureMap or None
-        Maps rows before the estimator sees them, in `fit` and in `predict`: the `feature_map_` of a learner.
+        The `feature_map_` of a learner, which maps rows before the estimator sees them, in `fit` and in `predict`.
     epochs : int
         How often `fit` goes through all rows.
     memory_limit : int, str or None
-        Bytes that one process may use; what cannot be kept is refused before any row is read.
+        Bytes that one process may use; a fit that needs more is refused before any row is read.
     progress : bool, callable or None
-        As of the learners.
+        As in the learners.
 
     Attributes
     ----------
     estimator_ : fitted estimator
-        On mapped rows where there is a feature map. Its fitted attributes are those of the BlockIncremental too.
+        Fitted on mapped rows if there is a feature map. Its fitted attributes are also those of the BlockIncremental.
     n_features_in_ : int
         Columns of the rows, before they are mapped.
     encoding_ : TableEncoding, FittedEncoding or None
-        How columns were made of a data frame, which `predict` does again; target means of categories are those of the
+        The encoding of a data frame's columns, which `predict` repeats; target means of categories are those of the
         rows of the first fit.
     stats_ : list of PassStats
-        What each epoch read and took.
+        Bytes, seconds and blocks of each epoch.
 
     See Also
     --------
@@ -189,8 +190,8 @@ class BlockIncremental(DocumentedMixin, Incremental):
         y : array of shape (n,) or None
             Labels or targets; those of a Dataset are its own. Clusterings and transformers need none.
         **fit_options
-            `sample_weight` of shape (n,), `classes`, all labels there may be (else those found in y), and whatever else
-            the estimator's `partial_fit` takes.
+            `sample_weight` of shape (n,), `classes` with all labels that may occur (by default those in y), and any
+            other parameter of the estimator's `partial_fit`.
 
         Returns
         -------
@@ -209,9 +210,9 @@ class BlockIncremental(DocumentedMixin, Incremental):
 
     @atomic
     def partial_fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
-        """Go on from `estimator_` with further rows, or begin where nothing is fitted; parameters as of `fit`.
+        """Continue `estimator_` with further rows, or start if nothing is fitted yet; parameters as in `fit`.
 
-        Raw rows are encoded as those of the first call: what was learned of categories stays as it is.
+        Raw rows are encoded as in the first call, including the target means of categories.
         """
         self._check_parameters()
         begun = getattr(self, "estimator_", None)
@@ -233,26 +234,26 @@ class BlockIncremental(DocumentedMixin, Incremental):
 
     @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, X: object) -> Any:
-        """Probabilities of shape (n, K), in the order of `classes_`; lazy as `predict` is."""
+        """Probabilities of shape (n, K), in the order of `classes_`; lazy as in `predict`."""
         return self._answer("predict_proba", X, self.predict_proba_meta)
 
     @available_if(_estimator_has("predict_log_proba"))
     def predict_log_proba(self, X: object) -> Any:
-        """Logarithms of the probabilities, of shape (n, K); lazy as `predict` is."""
+        """Logarithms of the probabilities, of shape (n, K); lazy as in `predict`."""
         return self._answer("predict_log_proba", X, self.predict_proba_meta)
 
     @available_if(_estimator_has("decision_function"))
     def decision_function(self, X: object) -> Any:
-        """Decision values of shape (n,) or (n, K); lazy as `predict` is."""
+        """Decision values of shape (n,) or (n, K); lazy as in `predict`."""
         return self._answer("decision_function", X, None)
 
     @available_if(_estimator_has("transform"))
     def transform(self, X: object) -> Any:
-        """The transformed rows, of shape (n, m); lazy as `predict` is."""
+        """The transformed rows, of shape (n, m); lazy as in `predict`."""
         return self._answer("transform", X, self.transform_meta)
 
     def score(self, X: object, y: object = None, compute: bool = True) -> Any:
-        """How well the rows are predicted, by `scoring`: accuracy of classifiers and R^2 of regressors by default.
+        """The score of the predictions, by `scoring`: accuracy of classifiers and R^2 of regressors by default.
 
         Parameters
         ----------
@@ -260,25 +261,25 @@ class BlockIncremental(DocumentedMixin, Incremental):
         y : array of shape (n,) or None
             Labels or targets; those of a Dataset are its own.
         compute : bool
-            Whether the score of Dask arrays is computed now.
+            Whether to compute the score of Dask arrays now.
 
         Raises
         ------
         ValueError
-            Without targets, or with targets beside a Dataset.
+            Without targets, or with y for a Dataset, which has its own.
         TypeError
-            If the estimator has a score of its own, which takes rows in memory, and these are none.
+            If the estimator has its own score method for rows in memory, and the rows are a Dask collection.
         """
         check_is_fitted(self, "estimator_")
         if isinstance(X, Dataset):
             if y is not None:
                 raise ValueError("y was given beside a Dataset, whose own targets are used; pass the Dataset alone")
-            # The arrays of a Dataset are lazy, so that its score is computed block by block.
+            # the arrays of a Dataset are lazy, so the score is computed block by block
             return self.score(self._encoded(X).X, X.y, compute)
         has_targets = is_classifier(self.estimator_) or is_regressor(self.estimator_)
         if has_targets and y is None:
             raise ValueError(f"score compares the predictions of {self.estimator_!r} with y, which is None; pass y")
-        # A measure that is named is dask-ml's, on arrays in memory scikit-learn's.
+        # a scoring by name is dask-ml's, or scikit-learn's for arrays in memory
         if self.scoring is not None:
             return super().score(X, y, compute)
         if not has_targets:
@@ -290,7 +291,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
             return _BlockAnswer(self.estimator_, self.feature_map, "score")(self._encoded(X))
         predicted = self.predict(X)
         lazy = dask.is_dask_collection(predicted) or dask.is_dask_collection(y)
-        # Rows in memory are scored by scikit-learn itself.
+        # scikit-learn scores rows in memory
         if not lazy:
             return float((accuracy_score if is_classifier(self.estimator_) else r2_score)(y, predicted))
         targets: Any = as_dask_array(y, "y") if dask.is_dask_collection(y) else da.from_array(np.asarray(y), chunks=-1)
@@ -301,7 +302,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         error = ((targets - predicted) ** 2).sum(axis=0)
         deviation = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
         explained = 1.0 - error / da.where(deviation > 0.0, deviation, 1.0)
-        # of a constant target all is explained or nothing, as in scikit-learn
+        # the R^2 of a constant target is 1 or 0, as in scikit-learn
         score = da.where(deviation > 0.0, explained, error == 0.0).mean()
         return float(score.compute()) if compute else score
 
@@ -312,7 +313,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         run: Run,
         model: Callable[[EpochState], Any] | None = None,
     ) -> EpochState:
-        """The state at the end of all epochs; `stats_` says what each pass over the rows did.
+        """Run all epochs and return the last state; `stats_` gets the statistics of each pass.
 
         Parameters
         ----------
@@ -328,7 +329,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
-            # Cross-validation asks whether this is a classifier, to keep the shares of the classes in its folds.
+            # cross-validation asks for the type, to stratify folds by class
             inner = get_tags(self.estimator)
             tags.estimator_type, tags.target_tags = inner.estimator_type, inner.target_tags
             tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
@@ -336,8 +337,8 @@ class BlockIncremental(DocumentedMixin, Incremental):
         return tags
 
     def _check_parameters(self) -> None:
-        """Raise an error that names the parameter, before any row is looked at."""
-        # The class in place of an instance has partial_fit, too, and would fail in the first step on a worker.
+        """Raise an error that names the wrong parameter, before any row is read."""
+        # a class in place of an instance has partial_fit, too, but would fail in the first step on a worker
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "partial_fit"):
             raise TypeError(
                 "The 'estimator' parameter of BlockIncremental must be an estimator with partial_fit, such as "
@@ -354,7 +355,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
             )
 
     def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> Self:
-        """Go through all rows with a copy of an estimator that is new or has been fitted already."""
+        """Fit an estimator, new or fitted, to all rows for all epochs."""
         goes_on = estimator is getattr(self, "estimator_", None)
         X = self._encoded(X) if goes_on and not dask.is_dask_collection(X) else X
         dataset, options = self._rows_and_options(estimator, X, y, fit_options)
@@ -371,13 +372,13 @@ class BlockIncremental(DocumentedMixin, Incremental):
             epochs=int(self.epochs),
             seed=seed,
             shuffle_blocks=self.shuffle_blocks,
-            # The mean bytes of a row of the largest block, rounded up: of wide rows a minibatch takes fewer.
+            # the mean bytes of a row of the largest block, rounded up; minibatches of wide rows have fewer rows
             row_bytes=-(-source.block_nbytes // max(int(np.max(source.block_rows)), 1)),
         )
         run = Run(publish=resolve_progress(self.progress), memory_limit=self.memory_limit)
         state = self.fit_epochs(problem, source, run)
         fitted = state.model["estimator"]
-        # As dask-ml does, fitted attributes are found on the wrapper, too; but its columns are those before the map.
+        # as in dask-ml the wrapper has the fitted attributes, too, but its columns are those before the map
         own = {"n_features_in_", "feature_names_in_"}
         learned = {name: value for name, value in vars(fitted).items() if name.endswith("_") and name not in own}
         if not goes_on:
@@ -386,12 +387,12 @@ class BlockIncremental(DocumentedMixin, Incremental):
         return self
 
     def _numbered(self, dataset: Dataset, seed: int, goes_on: bool) -> Dataset:
-        """The rows of a fit with numbers in place of codes of categories, as many as the estimator takes.
+        """The rows of a fit with target means for codes of categories, checked for the estimator's columns.
 
         Raises
         ------
         ValueError
-            For codes beside a feature map, which was learned on other numbers, or another number of columns.
+            For codes with a feature map, which was learned on other numbers, or for another number of columns.
         """
         if not goes_on and dataset.schema.has_codes:
             if self.feature_map is not None:
@@ -402,7 +403,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
                 )
             from dkl.encodings.categories import with_categories
 
-            # nothing judges here, so that no rows are kept out of the codes of others
+            # no rows are held out here, so all rows contribute to the target means
             run = Run(publish=resolve_progress(self.progress), memory_limit=self.memory_limit)
             dataset = with_categories(dataset, HeldOut(0.0, seed), run)
         expected = dataset.n_columns if self.feature_map is None else self.feature_map.n_columns
@@ -417,55 +418,55 @@ class BlockIncremental(DocumentedMixin, Incremental):
     def _rows_and_options(
         self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]
     ) -> tuple[Dataset, dict[str, Any]]:
-        """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
-        name, (taken, takes_all) = type(estimator).__name__, taken_by_partial_fit(estimator)
+        """The rows as a Dataset, and the keyword arguments of `partial_fit`, for classifiers with all classes."""
+        name, (accepted, takes_all) = type(estimator).__name__, partial_fit_parameters(estimator)
         options = dict(fit_options)
         weight, classes = options.pop("sample_weight", None), options.pop("classes", None)
-        # An estimator that goes on has been told all classes before, and some of them may be missing in these rows.
-        known = getattr(estimator, "classes_", None)
-        # Numbers are labels for a classifier and targets for a regressor, whatever they look like.
+        # further rows may lack some classes of an estimator that is partly fitted
+        first_classes = getattr(estimator, "classes_", None)
+        # numbers are labels for a classifier and targets for a regressor
         task: TaskChoice = "auto"
         if is_classifier(estimator) or is_regressor(estimator):
             task = "classification" if is_classifier(estimator) else "regression"
-        classes = known if classes is None else classes
+        classes = first_classes if classes is None else classes
         dataset = as_dataset(X, y, weight, task=task, classes=classes)
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
-        if dataset.source.has_weight and not (takes_all or "sample_weight" in taken):
+        if dataset.source.has_weight and not (takes_all or "sample_weight" in accepted):
             raise ValueError(
                 f"these rows have weights, and {name}.partial_fit takes no sample_weight; leave the weights out"
             )
         if classes is not None and dataset.classes is not None:
-            # Datasets bring codes for their own classes, which are labels again when a step sees them; each must be
-            # known.
+            # a Dataset has codes for its own classes, which a step turns into labels; each must be among the
+            # estimator's
             strange = np.setdiff1d(dataset.classes, np.asarray(classes))
             if len(strange):
                 raise ValueError(
                     f"{dataset!r} has the label {strange[0].item()!r}, which is not among the classes "
                     f"{np.asarray(classes).tolist()}; name all labels by classes= in the first fit"
                 )
-        if is_classifier(estimator) and (takes_all or "classes" in taken):
+        if is_classifier(estimator) and (takes_all or "classes" in accepted):
             options["classes"] = dataset.classes if classes is None else np.asarray(classes)
-        unknown = [] if takes_all else sorted(set(options) - set(taken))
+        unknown = [] if takes_all else sorted(set(options) - set(accepted))
         if unknown:
-            raise TypeError(f"{name}.partial_fit takes no {unknown[0]!r}; it takes {sorted(taken)}")
+            raise TypeError(f"{name}.partial_fit takes no {unknown[0]!r}; it takes {sorted(accepted)}")
         return dataset, options
 
     def _encoded(self, X: object) -> Any:
-        """Rows to be answered, as those of `fit` were: frames, and codes of a Dataset, by the encoding."""
+        """The rows encoded as those of `fit`: data frames, and the codes of a Dataset."""
         from dkl.encodings.categories import rows_like_fit
 
         X = as_known_rows(X)
         if isinstance(X, Dataset):
             return rows_like_fit(getattr(self, "encoding_", None), X)
-        # A frame has to become the columns that the estimator was fitted on, by the rules that fit has learned.
+        # a frame is encoded by the rules of the fit, so that it has the columns of the estimator
         encoding = getattr(self, "encoding_", None)
         if dask.is_dask_collection(X):
             return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else as_dask_array(X, "X")
         return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else X
 
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
-        """What the estimator answers to the rows: now for rows in memory, block by block for those of Dask."""
+        """The result of an estimator's method: at once for rows in memory, lazily by blocks for Dask collections."""
         check_is_fitted(self, "estimator_")
         rows, answer = self._encoded(X), _BlockAnswer(self.estimator_, self.feature_map, method)
         rows = rows.X if isinstance(rows, Dataset) else rows
@@ -476,9 +477,9 @@ class BlockIncremental(DocumentedMixin, Incremental):
             )
         if not isinstance(rows, da.Array):
             return answer(rows)
-        # An estimator answers whole rows: columns that are cut into chunks are joined.
+        # the estimator needs whole rows, so chunks of columns are joined
         rows = rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
-        # one row of zeros says which dtype and how many columns the answers have, before any block is computed
+        # the result for a row of zeros gives dtype and columns before any block is computed
         example = answer(np.zeros((1, rows.shape[1]), rows.dtype)) if meta is None else meta
         if example.ndim == 1:
             return da.map_blocks(answer, rows, drop_axis=1, dtype=example.dtype, meta=example[:0])

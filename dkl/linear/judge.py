@@ -1,4 +1,4 @@
-"""Which of several models does best on rows that it has not seen: folds, out-of-fold scores, and when a gain counts."""
+"""Compares models on rows that they have not seen: folds, out-of-fold scores, and when a gain is significant."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import MULTIPLIERS
 from dkl.linear.temperature import best_multiplier
 
-# Judging rows below which further folds judge too, folds at most, and judging rows above which more judge no better.
+# With fewer judging rows than the first number further folds judge, too; the most folds; and the most judging rows,
+# since more do not make comparisons better.
 _ENOUGH_ROWS, _MOST_FOLDS, _MOST_JUDGING_ROWS = 900, 5, 50_000
-# Rows that models to be compared are fitted on: beside the sum of the losses the best C hardly depends on their number.
+# Rows that compared models are fitted to, for each feature and at least: the best C hardly depends on their number.
 _SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
-# Inverse temperatures of models that are compared: fitted to -1 and +1, their decision values are of that size.
+# Inverse temperatures for compared models: fitted to -1 and +1, their decision values have about that size.
 JUDGED_MULTIPLIERS = MULTIPLIERS[(MULTIPLIERS >= 2.0**-4) & (MULTIPLIERS <= 2.0**10)][::2]
-# The chance that a gain is called clear where there is none.
+# Probability that a gain is called clear although there is none.
 _BY_CHANCE = 0.025
-# A difference of two losses that is rounding, whatever their size.
+# A difference of two losses up to this size counts as rounding.
 _ROUNDING = 1e-12
-# Folds of a cross-validation and rows that a model holds out by itself are chosen by the same hash, so they need
-# different seeds: a model that holds rows out with the same seed must not hold out a whole fold.
+# Folds of a cross-validation, and rows that a model holds out by itself, follow from the same hash, so they need
+# different seeds: otherwise a model with the same seed would hold out a whole fold.
 _FOLD_SALT = 0x464F_4C44
 
 
 def gains(loss: float, before: float, share: float = 0.0) -> bool:
-    """Whether a held-out loss is lower than another by more than a share of it; any finite one is lower than infinity.
+    """Whether a held-out loss is lower than another by more than a share of it; a finite one is lower than infinity.
 
     Examples
     --------
@@ -40,9 +41,9 @@ def gains(loss: float, before: float, share: float = 0.0) -> bool:
 
 
 def last_gain(losses: Sequence[float] | np.ndarray, share: float = 0.0) -> int:
-    """The last round whose held-out loss `gains` on the lowest before it; 0 where none does, and NaN never does.
+    """The last round whose held-out loss `gains` on the lowest before it; 0 if none does; NaN never gains.
 
-    Patience is the number of rounds that may follow it.
+    Patience limits the number of rounds after it.
 
     Examples
     --------
@@ -57,22 +58,22 @@ def last_gain(losses: Sequence[float] | np.ndarray, share: float = 0.0) -> int:
     return at
 
 
-def level_with_best(losses: Sequence[float] | np.ndarray, share: float, least: float | None = None) -> list[int]:
-    """The places of losses that are larger than the least one by no more than a share of it, in their order.
+def near_least(losses: Sequence[float] | np.ndarray, share: float, least: float | None = None) -> list[int]:
+    """The positions of losses that exceed the least one by at most a share of it, in ascending order.
 
-    Where candidates stand in the order of their plainness, the first of these is the one to take.
+    If candidates are ordered by plainness, the first of these is the one to choose.
 
     Parameters
     ----------
     losses : sequence of float
     share : float
     least : float or None
-        The loss that they are compared with; None for the least of them.
+        The loss to compare with; None is the least of `losses`.
 
     Examples
     --------
-    >>> from dkl.linear.judge import level_with_best
-    >>> level_with_best([0.7, 0.502, 0.5], share=0.005)
+    >>> from dkl.linear.judge import near_least
+    >>> near_least([0.7, 0.502, 0.5], share=0.005)
     [1, 2]
     """
     least = min(losses, default=np.inf) if least is None else least
@@ -80,7 +81,7 @@ def level_with_best(losses: Sequence[float] | np.ndarray, share: float, least: f
 
 
 def ranked(scores: Sequence[float] | np.ndarray) -> list[int]:
-    """The places of scores from the best on, of equal ones in their order; those that are no number are left out.
+    """The positions of finite scores from the highest to the lowest, equal ones in order.
 
     Examples
     --------
@@ -88,56 +89,57 @@ def ranked(scores: Sequence[float] | np.ndarray) -> list[int]:
     >>> ranked([0.5, float("nan"), 0.7, 0.7])
     [2, 3, 0]
     """
-    # NaN is sorted to the end, and a stable sort leaves the first of equal scores in front.
+    # NaN is sorted to the end, and a stable sort keeps equal scores in order
     order = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
     return [int(place) for place in order if np.isfinite(scores[place])]
 
 
 def last_least(losses: np.ndarray) -> np.ndarray:
-    """The place of the least loss along the first axis, of equal ones the last."""
+    """The position of the least loss along the first axis; of equal ones the last."""
     return len(losses) - 1 - np.argmin(losses[::-1], axis=0)
 
 
 def mean_over_rows(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The mean of scores (..., F) over folds, each by the weight (F,) of its rows, so that each row counts once."""
+    """The mean of scores (..., F) over folds, by the weights (F,) of their rows, so that each row counts once."""
     return scores @ weights / weights.sum()
 
 
 def others(numbers: Iterable[int], fold: int, in_time: bool = False) -> list[int]:
-    """The folds that a model which `fold` judges is fitted to: all others, or the older ones, whose numbers are larger.
+    """The folds that train a model which `fold` judges: all others, or the older ones, which have larger numbers.
 
-    Sums over their rows are those of each of them added up, never a difference from those of all rows: what is rounded
-    there would still tell of the rows that judge.
+    Sums over their rows must be added up from the folds, never subtracted from the sums of all rows: rounding errors of
+    a difference would depend on the judging rows.
     """
     return [other for other in numbers if (other > fold if in_time else other != fold)]
 
 
 def score_error(score: float, n_rows: float, *, is_share: bool) -> float:
-    """The standard error of a score on so many rows drawn at random, where the loss of each row is not known.
+    """The standard error of a score on n_rows rows drawn at random, if the losses of single rows are not known.
 
     Parameters
     ----------
     score : float
     n_rows : float
     is_share : bool
-        Of right answers, p: sqrt(p (1 - p) / n), the mean of n Bernoulli variables. Else R^2 = r^2: a correlation r has
-        the standard error (1 - r^2) / sqrt(n) (Fisher 1915), and R^2 changes by 2 r for each unit of r.
+        Whether the score is the share p of correct predictions, the mean of n Bernoulli variables with standard error
+        sqrt(p (1 - p) / n). Otherwise it is R^2 = r^2: a correlation r has the standard error (1 - r^2) / sqrt(n)
+        (Fisher 1915), and R^2 changes by 2 r for each unit of r.
     """
     if is_share:
         return float(np.sqrt(score * (1.0 - score) / n_rows))
-    # A model worse than the mean has a negative R^2, to which no correlation belongs: r counts as 0 there.
+    # a negative R^2, of a model worse than the mean, belongs to no correlation; r counts as 0
     return float(2.0 * np.sqrt(max(score, 0.0)) * (1.0 - score) / np.sqrt(n_rows))
 
 
 def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
-    """Whether paired gains, of the same rows or folds, are more than chance: by a one-sided t-test at 2.5 %.
+    """Whether the mean of paired gains is significantly above 0, by a one-sided t-test at 2.5 %.
 
     Parameters
     ----------
     gains : ndarray of shape (n,)
-        How much larger the loss of the rival is on each of them. A single one is never clear.
+        The differences of losses on each row or fold, rival minus own. A single one is never clear.
     errors : float or None
-        Standard errors by which their mean has to be above 0; None for those of the test.
+        Standard errors by which the mean must exceed 0; None uses the quantile of the test.
     """
     if len(gains) < 2:
         return False
@@ -147,32 +149,32 @@ def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Folds:
-    """Disjoint folds of rows, each a share of all, by the hash that holds rows out: fold 0 is what that holds out.
+    """Disjoint folds of rows, each with the same share, by the hash that holds rows out; fold 0 is `held_out` itself.
 
-    The fold of a row is the same whatever the blocks are, and for rows that are appended later.
+    The fold of a row does not depend on the blocks, nor on rows that are appended later.
 
     Parameters
     ----------
     held_out : HeldOut
     count : int
     seen : float
-        The share of all rows, beside the folds, that candidates are fitted on.
+        The share of all rows, in addition to the folds, on which candidates are fitted.
     samples : bool
-        Rows are drawn one by one, whatever they are held out with.
+        Whether single rows are drawn, even where whole groups are held out together.
     in_time : bool
-        A fold is judged by models of older rows alone: the newest rows are in fold 0.
+        Whether only models of older rows may be judged by a fold; the newest rows are in fold 0.
     """
 
     held_out: HeldOut
     count: int
     seen: float = 1.0
     samples: bool = False
-    # what rows are held out with is in the fingerprint of the rows already
+    # the fingerprint of the rows already includes how they are held out
     in_time: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, folds: int | float, seed: int) -> Folds:
-        """The folds of a cross-validation: a whole number is the number of folds, a fraction the share of a single one.
+        """The folds of a cross-validation: an integer is the number of folds, a fraction the share of a single one.
 
         Raises
         ------
@@ -189,16 +191,16 @@ class Folds:
         )
 
     def along_time(self) -> Folds:
-        """The same of rows that are held out by time, the oldest of which judge nothing: they are one part more."""
+        """The folds for rows held out by time: rows are cut into one part more, and the oldest part judges nothing."""
         share = 1.0 / (self.count + 1) if self.count > 1 else self.held_out.share
         return replace(self, held_out=replace(self.held_out, share=share), in_time=True)
 
     def outside(self, fold: int) -> list[int]:
-        """The folds whose rows a model is fitted to that `fold` judges, -1 for the rows in none."""
+        """The folds that train a model which `fold` judges, and -1 for the rows in no fold."""
         return [*others(range(self.count), fold, self.in_time), -1]
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""
+        """The fold of each row, (n,) int64: -1 for rows that train all candidates, -2 for rows that train none."""
         fraction = self.held_out.fraction(held_with)
         fold = np.floor(fraction / self.held_out.share).astype(np.int64)
         return np.where(
@@ -208,14 +210,14 @@ class Folds:
 
 @dataclass(frozen=True, eq=False)
 class SeenRows:
-    """Which rows the models of one fold see, of those that count at all.
+    """The rows on which the models of one fold are fitted.
 
     Parameters
     ----------
     folds : Folds
     fold : int
     kept : callable or None
-        As of `NewtonTargets`.
+        As in `NewtonTargets`.
     """
 
     folds: Folds
@@ -223,7 +225,7 @@ class SeenRows:
     kept: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask (n,) of rows by what they are held out with."""
+        """A mask (n,) of the rows that train, from their hash keys."""
         folds = self.folds(held_with)
         seen = (folds > -2) & (folds != self.fold)
         return seen if self.kept is None else seen & np.asarray(self.kept(held_with), dtype=bool)
@@ -231,26 +233,27 @@ class SeenRows:
 
 @dataclass(frozen=True, eq=False)
 class PenaltyChoice:
-    """How the penalties of a model do on rows that it has not seen; of equal ones the strongest is the best.
+    """The held-out scores of all penalties of a model; of equal scores the strongest penalty is the best.
 
     Attributes
     ----------
     alphas : ndarray of shape (A,)
-        All candidates, from the strongest to the weakest.
+        All penalties, from the strongest to the weakest.
     scores : ndarray of shape (A,)
-        One minus the mean loss on held-out rows; of standardised targets where these are numbers without a log link,
-        and of the whole square for the squared error. Minus infinity where stronger penalties had gained no more.
+        One minus the mean loss on held-out rows: of standardised targets for regression without a log link, and of the
+        whole square for the squared error. Minus infinity for penalties that were not tried, since stronger ones had
+        stopped gaining.
     start : ndarray of shape (K, m + 1)
-        Where the models of the best penalty stand, on the features that penalties were told apart on.
+        Coefficients at the best penalty, the mean over the folds, on the features on which penalties were compared.
     strengths : ndarray of shape (A,)
-        The same penalties as C beside the sum of the losses, on features of squared length 1: comparable between maps
-        of any size. Empty where they are not known.
+        The same penalties as the C of summed losses, for features of mean squared length 1: comparable between feature
+        maps of any size. Empty if unknown.
     accuracies : ndarray of shape (A,)
-        The share of held-out rows that are given their class; empty for targets that are numbers.
+        The share of correctly classified held-out rows; empty for regression.
     calibration : ndarray of shape (A, 2, 3, T) or None
-        For each penalty, of calibrated candidates, the sums of the rows held out that `best_multiplier` takes.
+        Only for calibrated candidates: for each penalty the sums over held-out rows that `best_multiplier` needs.
     judging_weight : float
-        The weight of these rows.
+        The total weight of these rows.
     """
 
     alphas: np.ndarray
@@ -263,7 +266,7 @@ class PenaltyChoice:
 
     @property
     def best(self) -> int:
-        """The place of the best penalty."""
+        """The position of the best penalty."""
         return int(np.argmax(self.scores))
 
     @property
@@ -273,17 +276,17 @@ class PenaltyChoice:
 
     @property
     def score(self) -> float:
-        """That of the best penalty."""
+        """The score of the best penalty."""
         return float(self.scores.max())
 
     @property
     def loss(self) -> float:
-        """The mean loss at the best penalty."""
+        """The mean held-out loss at the best penalty."""
         return 1.0 - self.score
 
     @property
     def accuracy(self) -> float | None:
-        """At the best penalty; None for targets that are numbers."""
+        """The share of correctly classified rows at the best penalty; None for regression."""
         return float(self.accuracies[self.best]) if len(self.accuracies) else None
 
     @property
@@ -296,7 +299,7 @@ class PenaltyChoice:
 
 
 def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
-    """The mean scores of choices among the same penalties, one of each fold; the start is that of the first."""
+    """The mean scores over choices on different folds, with equal penalties; the start is that of the first choice."""
     found = replace(
         choices[0],
         scores=np.mean([choice.scores for choice in choices], axis=0),
@@ -309,7 +312,7 @@ def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
 
 
 def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]) -> bool:
-    """Whether models do clearly better than rivals on the same folds, each at the penalty that its folds agree on."""
+    """Whether models are clearly better than rivals on the same folds, each at its best mean penalty."""
     ours, theirs = ([choice.scores[agreed(judged).best] for choice in judged] for judged in (choices, rivals))
     return is_clear(np.subtract(ours, theirs))
 
@@ -322,20 +325,20 @@ def out_of_fold(
     Parameters
     ----------
     sums : mapping of str to ndarray
-        Of v versions of A F models: those of the folds of each penalty in turn.
+        Sums for v versions of A F models; the folds of each penalty are consecutive.
     shape : (int, int)
         A penalties and F folds.
     held_out : HeldOut
-        What the folds are made of, for the error.
+        The rule of the folds, for the error.
 
     Returns
     -------
     scores : ndarray of shape (v, A)
         One minus the mean loss.
     accuracies : ndarray of shape (v, A)
-        (v, 0) for targets that are numbers.
+        Of shape (v, 0) for regression.
     weight : float
-        Of the rows that judge.
+        The total weight of the judging rows.
 
     Raises
     ------
@@ -356,19 +359,19 @@ def out_of_fold(
 
 
 def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
-    """As many folds as make enough judging rows, at most five, each a share of at most 50,000 rows."""
+    """The folds for a number of rows: enough of them for 900 judging rows, at most five, of at most 50,000 rows."""
     n_rows = max(n_rows, 1.0)
     share = min(held_out.share, _MOST_JUDGING_ROWS / n_rows)
     most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
     count = max(1, min(most, _MOST_FOLDS, int(1.0 / share)))
-    # whatever is beside the folds is fitted on by all candidates, up to so many rows a feature
+    # all candidates are fitted to rows outside the folds, but no more than 20 for each feature (or 20,000)
     return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
 
 
 def judging_folds(held_out: HeldOut, n_rows: float, most: int | None = None) -> list[HeldOut]:
-    """The folds that judge penalties: one held-out share of many rows, five folds of few that judge every row in turn.
+    """The folds that judge penalties: one share of many rows, or five folds of few, which judge every row once.
 
-    `most` is the number of folds that the rows allow, such as their number of groups; where it is 1, one share judges.
+    `most` is the largest number of folds that the rows allow, such as their number of groups; with 1, one share judges.
     """
     folds = folds_of(held_out, n_rows, 1)
     count = min(_MOST_FOLDS, most or _MOST_FOLDS)

@@ -1,4 +1,4 @@
-"""What a stochastic step sees: minibatches of mapped rows in a shuffled order, made in parallel ahead of the steps."""
+"""Minibatches of mapped rows in shuffled order, prepared in parallel while stochastic steps use earlier ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dkl.protocols.block import Block
 from dkl.protocols.held_together import places
 from dkl.solvers.losses import namespace_of
 
-# A minibatch stays well below the 64 MiB that a tile may have: several are alive at once, made ahead of the steps, and
-# an estimator that takes a whole minibatch as one step moves more finely with small ones.
+# A minibatch stays far below the 64 MiB of a tile, since several exist at once, and since an estimator that takes one
+# step for each minibatch converges more smoothly with small ones.
 _TILE_ROWS = 4096
 _RAW_BYTES = 64 << 20
 
@@ -29,13 +29,13 @@ class Minibatch:
     Parameters
     ----------
     phi : ndarray or CuPy array of shape (n, m)
-        Mapped rows (the rows themselves where there is no feature map), less the centre; on the device that mapped
-        them. Another process gets them on its own device, and on the host where it has no GPU.
+        Mapped rows (the rows themselves where there is no feature map), centred; on the device that mapped them. Sent
+        to another process, they go to its GPU, or to its memory where it has none.
     y : array of shape (n,) or (n, t)
-        Labels or targets, where the rows are if they are numbers; of shape (n, 0) where the rows have none.
+        Labels or targets; numbers are on the device of phi; of shape (n, 0) if the rows have none.
     weight : array of shape (n,) or None
     order : ndarray of shape (n,), int64, or None
-        In which order the rows are stepped through; None is as they stand.
+        The order in which steps use the rows; None is the stored order.
     """
 
     phi: Any
@@ -48,7 +48,7 @@ class Minibatch:
 
     @property
     def ordered(self) -> Minibatch:
-        """The same, its rows standing in their order."""
+        """The minibatch with its rows sorted into `order`."""
         if self.order is None:
             return self
         order, order_there = self.order, array_module(self.phi).asarray(self.order)
@@ -61,7 +61,7 @@ class Minibatch:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The rows kept from fitting: a share of all rows, by a hash, by group or by time (`dkl.protocols.held_together`).
+    """The held-out rows: a share of all rows, by a hash, by group or by time (`dkl.protocols.held_together`).
 
     Parameters
     ----------
@@ -69,7 +69,8 @@ class HeldOut:
         0 holds out nothing.
     seed : int
     first : float
-        Where the share begins on the circle of hashes: 0, 0.2, 0.4, ... are the folds of a cross-validation.
+        Where the share begins on the circle [0, 1) of hashes; with a share of 0.2, the values 0, 0.2, ... are five
+        folds.
     """
 
     share: float = 0.0
@@ -77,17 +78,17 @@ class HeldOut:
     first: float = 0.0
 
     def mask(self, held_with: np.ndarray) -> np.ndarray:
-        """Which rows are held out: (n,) bool, the same whatever the blocks are."""
+        """Which rows are held out, (n,) bool, independent of the blocks."""
         return self.fraction(held_with) < self.share
 
     def fraction(self, held_with: np.ndarray) -> np.ndarray:
-        """How far behind the beginning of the share the place of each row is, in [0, 1): (n,) float64."""
+        """The distance in [0, 1) of each row's hash from the beginning of the share: (n,) float64."""
         return (places(held_with, self.seed) - self.first) % 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class RowTargets:
-    """How the y and the weights of a block become what an estimator is given.
+    """The conversion of a block's y and weights into the targets and weights that an estimator receives.
 
     Parameters
     ----------
@@ -95,11 +96,11 @@ class RowTargets:
         Labels in place of class codes.
     class_weight : ndarray of shape (K,) or None
     weight_scale : float
-        n over the sum of all weights: the mean loss is over the weights, whatever their unit.
+        The number of rows over the sum of their weights, which makes the mean weight 1.
     center, scale : float or ndarray of shape (t,)
         Regression targets become ``(y - center) / scale``.
     n_quantiles : int
-        So many models are of each regression target.
+        Each regression target is repeated for this many models.
     """
 
     classes: np.ndarray | None = None
@@ -117,7 +118,7 @@ class RowTargets:
         return None if block.weight is None else block.weight * self.weight_scale
 
     def targets(self, block: Block) -> np.ndarray:
-        """Labels (n,), standardised targets (n,) or one a model (n, K), or (n, 0) where the rows have no target."""
+        """Labels (n,), standardised targets (n,) or one for each model (n, K), or (n, 0) if the rows have no target."""
         if block.y is None:
             return np.empty((block.n_rows, 0))
         if self.classes is not None:
@@ -138,14 +139,14 @@ class RowTargets:
 
 
 def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
-    """-1 and +1 of class codes (n,), where these are: (n, K) one class against the rest, or (n, 1) of two classes."""
+    """-1 and +1 for class codes (n,), on their device: (n, K), one class against the rest, or (n, 1) of two classes."""
     xp = namespace_of(codes)
     models = xp.ones(1) if n_classes == 2 else xp.arange(n_classes)
     return xp.where(xp.asarray(codes)[:, None] == models, 1.0, -1.0)
 
 
 def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 0) -> int:
-    """The rows of a minibatch; they follow from dtype and features alone, so that the bits never depend on the memory.
+    """Rows of a minibatch, from dtype and features alone, so that the fitted bits never depend on memory.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
     dtype : {"float32", "float64"}
         Of mapped rows.
     row_bytes : int
-        The bytes of a row that is not mapped.
+        The bytes of a row, where there is no feature map.
     """
     if feature_map is None:
         return max(1, min(_TILE_ROWS, _RAW_BYTES // max(row_bytes, 1)))
@@ -163,5 +164,5 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
 def _arrived(
     phi: tuple[Any, bool], y: tuple[Any, bool], weight: tuple[Any, bool], order: np.ndarray | None
 ) -> Minibatch:
-    """The minibatch in the process that it was sent to."""
+    """The minibatch in the process that receives it."""
     return Minibatch(arrived(*phi), arrived(*y), arrived(*weight), order)

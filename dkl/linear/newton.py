@@ -1,4 +1,4 @@
-"""Fitting the linear model of a kernel machine by Newton steps on block sums, its penalty given or chosen."""
+"""Fits the linear model of a kernel machine by Newton steps on block sums, with a given or a chosen penalty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dkl.kernels.normal_equations import (
     sparse_rows,
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units, planned_fit
-from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.penalty_choice import (
@@ -43,91 +43,95 @@ from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# The optimum of 20 rows a feature is near that of all rows.
+# A subsample of this many rows a feature, but at least 20,000, has an optimum near that of all rows.
 _ROWS_A_FEATURE, _LEAST_ROWS = 20, 20_000
-# A larger share of the rows costs more than it saves. The Hessian of so many rows a feature leads to the optimum of all
-# rows in five or six steps.
+# A subsample is used up to this share of the rows; a larger one costs more than it saves. With this many rows a
+# feature, its Hessian leads to the optimum of all rows in five or six steps.
 _MOST, _ROWS_OF_METRIC = 0.1, 200
-# The Hessian of fewer features costs little.
+# With fewer features a Hessian of all rows is cheap.
 _LEAST_FEATURES = 200
-# With fewer rows with curvature a feature, steps by the Hessian of a share are more than it saves.
+# With fewer rows with curvature for each feature, a subsampled Hessian needs more steps than it saves; the second
+# number is for fits that need few steps.
 _CURVED_ROWS, _CURVED_ROWS_OF_FEW_STEPS = 50, 10
-# The steps on the share end when the next one promises less than this share of the objective: they are a start only.
+# Steps on the subsample end when the next one promises less than this share of the objective, since they only give a
+# start.
 _SUBSAMPLE_DECREMENT = 1e-2
-# The losses that are a square wherever they bend, of which a step leads to the optimum or near it.
+# Losses that are quadratic wherever they have curvature, so that one step leads to the optimum or near it.
 SQUARES = {"squared_hinge", "squared_error"}
 NEWTON_LOSSES = {*SQUARES, "log_loss", "huber", "pinball", "poisson", "gamma"}
 
-# The rows of a sample that tells how long mapped rows are, where the map does not: within some percent, where penalties
-# are factors apart.
+# Sampled rows that estimate the mean squared length of mapped rows, if the map does not determine it: within some
+# percent, which suffices since penalties differ by factors.
 _SAMPLE_ROWS = 256
-# The most Newton steps from where the best candidate stands.
+# The most Newton steps of the final fit, which starts from the best candidate.
 _REFIT_STEPS = 50
-# With a chosen penalty, the share of the objective that a last step may still promise: of one model, and of several
-# that do not start from zero, whose Hessians cost as much more (on ten digits an accuracy of 98.25, 98.20 and 98.19 %
-# for .1, .2 and .3).
+# With a chosen penalty, the share of the objective at which the last step ends: for one model, and for several that do
+# not start from zero, whose Hessians cost more (on ten digits .1, .2 and .3 gave an accuracy of 98.25, 98.20 and 98.19
+# %).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
-# The same of the log loss, whose last steps change no probability by anything that its penalty would not.
+# The same for the log loss: further steps change probabilities less than the choice of the penalty does.
 _DECREMENT_OF_LOG_LOSS = 1e-4
-# Of these so much, where the Hessian is that of a share of the rows.
+# Factor on these shares if the Hessian was summed over a subsample, since its last step is less accurate.
 _OF_METRIC = 0.1
-# The same of the pinball loss, of which even the best model has much left.
+# The same for the pinball loss, whose minimum is far above zero.
 _DECREMENT_OF_PINBALL = 1e-7
-# The gradient's length at the optimum, relative to that at the start, of losses whose curvature varies.
+# Relative length of the gradient at convergence, for losses with varying curvature.
 _TOL_VARYING = 1e-9
-# The same of steps by a Hessian of rounded rows, which end when they are short.
+# The same for steps by a Hessian of rounded rows, which end when they are short.
 _TOL_CORRECTED = 1e-12
-# The widths of the parabola in the pinball loss, in deviations of the target: the first one, and what each is of the
-# one before, until the parabola adds no more than this share to the objective, as the last two stages tell.
+# The pinball loss is smoothed by a parabola, whose width (in standard deviations of the target) starts with the first
+# number and is multiplied by the second, until the parabola adds at most the third as a share of the objective,
+# estimated from the last two stages.
 _FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 5e-5
-# The stages before the last one end when a step promises less than this share of the objective, or after so many.
+# The most stages; and the earlier ones end when a step promises less than this share of the objective, or after this
+# many steps.
 _MOST_WIDTHS, _DECREMENT_OF_STAGES, _STEPS_OF_STAGES = 10, 1e-5, 20
 
 
 def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
-    """Newton steps on block sums: exact, deterministic.
+    """Fit by Newton steps on block sums: exact and deterministic.
 
     Parameters
     ----------
     problem : LinearProblem
         With ``alpha="auto"`` the penalty is chosen on the rows of `validation`, then all rows that are not held out are
-        fitted again from where the best candidate stands. With ``alpha="evidence"`` all rows find it in the first pass.
+        fitted, starting from the best candidate. With ``alpha="evidence"`` it follows from the sums of the first pass.
     source : BlockSource
     run : Run
 
     Returns
     -------
     LinearFit
-        Its model is an estimator of scikit-learn with the coefficients that it has at the optimum: a `LinearSVC`, a
-        `Ridge`, a `LogisticRegression` or, for the squared error of classes, an `SGDClassifier`.
+        Its model is a scikit-learn estimator with the coefficients at the optimum: a `LinearSVC`, a `Ridge`, a
+        `LogisticRegression` or, for the squared error of classes, an `SGDClassifier`.
     """
     if isinstance(run, PlannedRun):
-        # how many steps a fit takes, and from where, only its sums tell: its most are counted by themselves
+        # the number of steps depends on the sums, so plans count the most there can be
         n_rows = int(np.sum(source.block_rows))
         run.passes.extend(newton_passes(problem, n_rows))
         run.held.append(head_memory(problem, n_rows))
         return planned_fit(problem)
     with one_blas_thread():
-        # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
+        # one BLAS thread, since the driver distributes its systems over the cores; the bits are those of one core
         summary, choice = target_moments(problem, source, run), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
             choice = problem.choice
             if choice is None:
-                # rows that are held out by time are held out in one way alone: the newest of them judge
+                # rows held out by time have a single fold, the newest rows
                 single = source.most_folds == 1
                 candidates = penalty_problem(
                     problem, task, summary, mean_square_length(problem, source, run), single=single
                 )
                 choice = _penalty(candidates, source, run)
-            # the best candidate is a start where it was fitted here, on all features
+            # the best candidate is a start if it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-        # a start on a share of the rows serves those whose Hessians cost much
+        # if Hessians are costly, a fit to a subsample gives the start
         subsample = None if task.is_wide else subsample_problem(task, summary.n_rows, problem.seed)
         if subsample is not None:
-            # checkpoints know this stage as "rough"
+            # "rough" is the name of this stage in checkpoints
             rough = _run(subsample, source, run, "rough")
             task = replace(task, start=rough.solution(subsample), first_gradient=rough.first_gradient)
             task = _with_metric(task, subsample_metric(subsample, task, rough, summary.n_rows))
@@ -147,8 +151,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
 
 
 def _corrected(task: NewtonProblem, run: Run) -> NewtonProblem:
-    """The problem with a Hessian by the tensor cores of GPUs, where steps can correct it and nobody else reads it."""
-    # of numbers the Hessian tells the variances of coefficients, and penalties by evidence, too
+    """The problem with a Hessian by a GPU's tensor cores, if later steps can correct it and nothing else uses it."""
+    # for regression the Hessian also gives variances of coefficients, and penalties by evidence
     if run.device != "gpu" or task.loss != "squared_error" or task.targets.n_classes is None or task.is_wide:
         return task
     if task.evidence or task.dtype != "float32" or task.metric is not None:
@@ -157,25 +161,25 @@ def _corrected(task: NewtonProblem, run: Run) -> NewtonProblem:
 
 
 def _joint(task: NewtonProblem) -> NewtonProblem:
-    """The problem of all classes at once, for the log loss of more than two; others as they are."""
+    """The joint problem of all classes, for the log loss of more than two; any other problem unchanged."""
     if task.loss != "log_loss" or task.n_models == 1:
         return task
-    # a start has its own first gradient, which exact steps would have to shrink as much as that at zero
-    return replace(task.together(), start=task.start if task.decrement else None)
+    # exact steps must shrink the gradient at zero, so they do not begin at another start
+    return replace(task.jointly(), start=task.start if task.decrement else None)
 
 
 def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
-    """The last problem of a loss that is straight nearly everywhere, with its start; others as they are.
+    """The last problem of a piecewise linear loss, with its start; any other problem unchanged.
 
-    Where the loss is straight, a Newton step knows nothing of the rows. So all errors are squared first for the Huber
-    loss; for the pinball loss the parabola becomes narrower by stages, each of which starts where the last one ended.
+    Where the loss is linear, a Newton step has no curvature. So the Huber loss starts from the fit of the squared
+    error, and for the pinball loss the parabola becomes narrower in stages, each of which starts from the one before.
     """
     if task.loss == "huber":
         squares, last = replace(task, loss="squared_error"), task
         task = replace(task, start=_run(squares, source, run, "wide").solution(squares))
         for stage in reversed(range(1, _MOST_WIDTHS)):
             if (wider := last.epsilon / _NARROWER**stage) < _FIRST_WIDTH:
-                # Far errors weigh as much against the penalty as in the last stage.
+                # alpha is scaled so that large errors have the same weight relative to the penalty as in the last stage
                 task = replace(task, epsilon=wider, alpha=last.alpha * wider / last.epsilon)
                 task = replace(task, start=_run(task, source, run, f"wide-{stage}").solution(task))
         return replace(last, start=task.start)
@@ -184,8 +188,8 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
         wide = replace(task, decrement=_DECREMENT_OF_STAGES, max_steps=_STEPS_OF_STAGES)
         state = _run(wide, source, run, f"wide-{stage}")
         task = replace(task, start=state.solution(wide))
-        # Rows below the parabola are as many as it is wide, and it adds a share of its width to each: what it adds at
-        # all falls with the square of its width.
+        # The number of rows on the parabola is proportional to its width, and it adds a share of its width to each: the
+        # total falls with the square of the width.
         added = (before - state.objective) * _NARROWER**2 / (1.0 - _NARROWER**2)
         if np.all(added <= _SMOOTHING * state.objective):
             break
@@ -196,7 +200,7 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
 def chosen_penalty(
     problem: LinearProblem, source: BlockSource, run: Run, summary: TargetMoments, square_length: float
 ) -> PenaltyChoice:
-    """The penalty that one share of the rows, `validation`, prefers for these features.
+    """The penalty with the highest score on one share of the rows, `validation`, for these features.
 
     Parameters
     ----------
@@ -204,9 +208,9 @@ def chosen_penalty(
     source : BlockSource
     run : Run
     summary : TargetMoments
-        As of `target_moments`.
+        As in `target_moments`.
     square_length : float
-        As of `mean_square_length`.
+        As in `mean_square_length`.
     """
     with one_blas_thread():
         task = newton_problem(problem, summary)
@@ -215,7 +219,7 @@ def chosen_penalty(
 
 
 def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The choice among candidates by passes over the rows; their states are kept below the checkpoint."""
+    """The choice among candidates, by passes over the rows, with checkpoints in subfolders."""
     return choose_penalty(
         candidates,
         lambda task, stage: _run(task, source, run, stage),
@@ -230,7 +234,7 @@ def target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> Tar
 
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
-    """The records of each kind of pass and how often it runs at most, before any row was read."""
+    """The records of each kind of pass and the most often it runs, before any row is read."""
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
@@ -250,18 +254,18 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
 
 
 def chosen_penalty_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
-    """The same of `chosen_penalty`."""
+    """The planned passes of `chosen_penalty`."""
     return _penalty_passes(problem, _planned_candidates(problem, n_rows))
 
 
 def _planned_candidates(problem: LinearProblem, n_rows: int) -> Candidates:
-    """The candidates of `chosen_penalty` before any row was read."""
+    """The candidates of `chosen_penalty`, before any row is read."""
     summary = _planned_moments(problem, n_rows)
     return penalty_problem(problem, newton_problem(problem, summary), summary, square_length=1.0, single=True)
 
 
 def _planned_moments(problem: LinearProblem, n_rows: int) -> TargetMoments:
-    """Moments of targets before any row was read: any mean and scale will do, since no shape depends on them."""
+    """Stand-ins for the moments of targets in a plan; no size depends on their values."""
     return TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
 
 
@@ -277,36 +281,36 @@ def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tupl
 def _planned_start(
     task: NewtonProblem, n_rows: int, seed: int
 ) -> tuple[Sequence[tuple[Sequence[Record], int]], NewtonProblem]:
-    """The passes of the start on a share of the rows, where there is one, and the problem of all rows after it."""
+    """The passes of the start on a subsample, if there is one, and the problem of all rows after it."""
     subsample = None if task.is_wide else subsample_problem(task, n_rows, seed)
     if subsample is None:
         return [], task
     driver = NewtonDriver()
-    # as if every row had curvature: passes by a Hessian of the share are more than those by their own
+    # as if every row had curvature: steps by a subsampled Hessian are more than exact ones
     begun = np.broadcast_to(subsample.total_weight, (1, packed_size(0, task.width)))
     state = replace(driver.init(subsample), hessian=begun)
     return driver.plan(subsample), _with_metric(task, subsample_metric(subsample, task, state, n_rows))
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
-    """What the driver of `newton_passes` holds at most beside them, item by item."""
+    """The most bytes that the driver of `newton_passes` keeps meanwhile, item by item."""
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
     fit = NewtonDriver().memory(_joint(task), 0, 0)
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
-    # the penalty is chosen first, then the model is fitted: the larger of the two counts
+    # the penalty is chosen before the final fit, so the larger of the two counts
     judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
     return largest_held([judging, fit])
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
-    """The same beside `chosen_penalty_passes`."""
+    """The most bytes that the driver keeps during `chosen_penalty_passes`."""
     return penalty_memory(_planned_candidates(problem, n_rows))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
-    """The problem of the last fit, whose steps end as soon as the next one promises little."""
+    """The problem of the final fit, whose steps end when the next one promises little."""
     if task.loss == "log_loss":
         return replace(task, decrement=_DECREMENT_OF_LOG_LOSS)
     if task.loss not in SQUARES:
@@ -316,23 +320,23 @@ def _refitted(task: NewtonProblem) -> NewtonProblem:
 
 
 def _with_metric(task: NewtonProblem, metric: np.ndarray | None) -> NewtonProblem:
-    """The problem with the Hessian of a share of the rows: its last step is not as good as one of its own Hessian."""
+    """The problem with a subsampled Hessian for all steps, and a smaller decrement, for its last step is rougher."""
     return replace(task, metric=metric, decrement=task.decrement if metric is None else _OF_METRIC * task.decrement)
 
 
 def newton_target_record(problem: LinearProblem) -> Record:
-    """The sums of the targets that the steps must know."""
+    """The record that sums the targets."""
     K = None if problem.classes is None else len(problem.classes)
     return target_record(K or problem.n_targets, K, problem.class_weight, problem.held_out)
 
 
 def length_record(problem: LinearProblem) -> Record | None:
-    """The sample that tells how long mapped rows are, or None where the map does."""
+    """The sample that estimates the length of mapped rows; None if the feature map determines it."""
     return None if problem.feature_map.activation == "cos-sin" else RowSample("sample", _SAMPLE_ROWS, problem.seed)
 
 
 def mean_square_length(problem: LinearProblem, source: BlockSource, run: Run) -> float:
-    """The mean squared length of mapped rows, of which cos^2 + sin^2 = 1 needs no row."""
+    """The mean squared length of mapped rows; for pairs it is known without rows, since cos^2 + sin^2 = 1."""
     record = length_record(problem)
     if record is None:
         return float(np.sum(problem.feature_map.amplitudes**2))
@@ -343,22 +347,22 @@ def mean_square_length(problem: LinearProblem, source: BlockSource, run: Run) ->
 
 
 def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
-    """What one pass over the rows returns for a record."""
+    """The result of one record in one pass over the rows."""
     return run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device).results[0]
 
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
-    """The problem of the Newton steps; an alpha that is still to be chosen stands at 1.
+    """The problem of the Newton steps; an alpha that is still to be chosen is 1.
 
     Raises
     ------
     ValueError
-        If the evidence of a penalty, or a loss other than squares, is asked for on more features than a Gram matrix is
-        held of.
+        If the evidence of a penalty, or a loss other than squares, is requested for more features than a Gram matrix
+        may have.
     """
     units = target_units(problem, summary)
     targets = newton_targets(problem, units.target_center, units.target_scale)
-    # losses that stochastic steps alone have stand for squares; the squared error of classes is that of -1 and +1
+    # the default for losses that only stochastic steps have; for classes it is the squared error on -1 and +1
     named: Any = problem.loss
     loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES else "squared_error"
     task = NewtonProblem(
@@ -380,9 +384,15 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
             "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
         )
+    most = most_log_loss_features(problem.n_models)
+    if loss == "log_loss" and task.feature_map.n_features > most:
+        raise ValueError(
+            f"loss='log_loss' of {problem.n_models:,} classes is fitted to at most {most:,} features, and these are "
+            f"{task.feature_map.n_features:,}: use fewer features, or loss='squared_error'"
+        )
     if loss == "pinball":
         quantiles = np.tile(problem.quantiles, problem.n_targets)
-        # a straight line has no curvature by which the gradient could shrink further than the smoothing
+        # the gradient of a piecewise linear loss cannot become smaller than its smoothing allows
         return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
     if loss == "huber":
         return replace(task, epsilon=problem.epsilon)
@@ -390,7 +400,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
 
 
 def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
-    """The moments by which targets are standardised: 0 and 1 for a mean exp(f), which has no units of its own."""
+    """Center and scale of the targets: 0 and 1 for a mean exp(f), which is not standardised."""
     if problem.loss not in LOG_LINK:
         return summary
     return replace(
@@ -399,7 +409,7 @@ def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoment
 
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
-    """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
+    """The targets of all models on the rows that are not held out; numeric ones centred and scaled."""
     n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
     targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
     kept = SeenRows(Folds(held_out, 1), 0) if held_out.share > 0 else None
@@ -407,9 +417,9 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
-    """The coefficients that the steps start from, in units of the standardised targets; None for zeros.
+    """The coefficients at the start, in units of standardised targets; None for zeros.
 
-    They are those of `problem.start`. With a log link the start is the constant model of the mean of all rows.
+    They are those of `problem.start`. With a log link they are the constant model of the mean target.
     """
     if problem.loss in LOG_LINK:
         nothing = np.zeros((problem.n_models, problem.feature_map.n_features))
@@ -417,7 +427,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     start = problem.start
     if start is None or problem.classes is not None:
         return start
-    # f = w.phi + b in the targets' own units is (w.phi + b - center) / scale of standardised ones
+    # f = w.phi + b in units of the targets is (w.phi + b - center) / scale in standardised units
     coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
     return np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
 
@@ -425,9 +435,9 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
 def penalty_problem(
     problem: LinearProblem, task: NewtonProblem, summary: TargetMoments, square_length: float, *, single: bool = False
 ) -> Candidates:
-    """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
+    """All candidates for ``alpha="auto"``, scaled by the mean squared length of mapped rows."""
     start = _start(problem, summary)
-    # At least half of the rows are left to fit on.
+    # at least half of the rows train
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
     return penalty_candidates(
         replace(task, targets=replace(task.targets, kept=None)),
@@ -448,7 +458,7 @@ def _run(
     stage: str = "",
     model: Callable[[NewtonState], Any] | None = None,
 ) -> NewtonState:
-    """The last state, a stage before the last being kept below the checkpoint."""
+    """The last state of a Newton fit; stages before the last one have their checkpoints in subfolders."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
     state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
@@ -457,7 +467,7 @@ def _run(
 
 def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
-    # the coefficients of classes that are fitted together stand in one row
+    # the coefficients of jointly fitted classes are stored in one row
     solution = state.solution(task).reshape(-1, task.width)
     units = target_units(problem, summary)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
@@ -467,12 +477,12 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
 def estimator_of(
     problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray, *, alpha: float, total_weight: float
 ) -> Any:
-    """A scikit-learn estimator that predicts by coefficients (K, m) and intercepts (K,), with the same penalty.
+    """A scikit-learn estimator with coefficients (K, m), intercepts (K,) and an equivalent penalty.
 
-    All models of numbers are a `Ridge`, of a log link one of the logarithm of the mean.
+    For regression it is a `Ridge`, with a log link one of the logarithm of the mean.
     """
     one_target = problem.classes is None and problem.n_models == 1
-    # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
+    # alpha belongs to the mean loss; Ridge's strength, and 1/C of LinearSVC, belong to the sum over the rows
     strength = alpha * total_weight
     model: Any
     if problem.classes is None:
@@ -491,28 +501,28 @@ def estimator_of(
 
 
 def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
-    """How far off the coefficients may be, from the Hessian of the squared error of numbers; None where there is none.
+    """The covariance of the coefficients, from the Hessian of the squared error for regression; None otherwise.
 
-    Other losses have no Gaussian noise, labels neither, and of very many features no Hessian is formed.
+    Other losses and labels have no Gaussian noise, and with very many features there is no Hessian.
     """
     if task.loss != "squared_error":
         return None
     if task.targets.n_classes is not None or state.hessian is None:
         return None
-    # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
+    # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets maximises the marginal likelihood
     variance = 2.0 * state.least_objective(task)
     noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
     return CoefficientPosterior.of_gram(state.hessian[0], _alpha(task, state) * task.total_weight, noise)
 
 
 def _alpha(task: NewtonProblem, state: NewtonState) -> Any:
-    """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
+    """The alpha of a fit: as given or chosen before it, or from the sums of its first pass."""
     return task.alpha if state.alphas is None else float(state.alphas[0])
 
 
 def newton_message(state: NewtonState, task: NewtonProblem) -> str:
-    """How the Newton steps ended, in a sentence with the remedy where one is needed."""
-    # the largest gradient of a model, relative to its first one
+    """A sentence on how the Newton steps ended, with a remedy if they did not converge."""
+    # the largest ratio of a model's gradient to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
     if state.done(task).all():
         return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"
@@ -527,45 +537,47 @@ def newton_message(state: NewtonState, task: NewtonProblem) -> str:
 
 
 def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
-    """The problem on 20 rows a feature, which ends near the optimum of all rows; None where these are not many more.
+    """The problem on a subsample of about 20 rows a feature, for a start; None if that is a large share of the rows.
 
     Parameters
     ----------
     task : NewtonProblem
-        On all rows. The squared error needs no start, since its first step is exact; others have one of their own.
+        The problem on all rows. The squared error needs no start, since its first step is exact; some losses have their
+        own.
     n_rows : float
     seed : int
     """
     m = task.feature_map.n_features
     rows = max(_ROWS_A_FEATURE * m, _LEAST_ROWS)
     if task.n_models == 1 and m >= _LEAST_FEATURES:
-        # one model steps on with the Hessian of these rows, which is the nearer to that of all the more they are
+        # a single model also uses the Hessian of the subsample, which is more accurate with more rows
         rows = max(rows, min(_ROWS_OF_METRIC * m, int(_MOST * n_rows)))
     share = rows / max(n_rows, 1.0)
     has_own = task.loss in ("squared_error", "huber", "pinball") or (task.loss == "log_loss" and task.n_models > 1)
     if share > _MOST or has_own:
         return None
-    taken, models = Folds(HeldOut(share, seed), 0, share, samples=True), np.full(task.n_models, -1)
-    targets = replace(task.targets, folds=taken, fold=models)
+    sampled, models = Folds(HeldOut(share, seed), 0, share, samples=True), np.full(task.n_models, -1)
+    targets = replace(task.targets, folds=sampled, fold=models)
     return replace(task, targets=targets, total_weight=share * task.total_weight, decrement=_SUBSAMPLE_DECREMENT)
 
 
 def subsample_metric(
     subsample: NewtonProblem, task: NewtonProblem, state: NewtonState, n_rows: float
 ) -> np.ndarray | None:
-    """The last Hessian of a single model on the share of the rows, (1, size), times what they are short of all rows.
+    """The subsampled Hessian of a single model, (1, size), scaled to all rows; None if it should not be used.
 
-    None of several models, which are done at different steps; of one whose last step was not taken; where the Hessian
-    of all rows costs little or that of the share tells too little: of few features, and of few rows with curvature.
+    It is not used for several models, which converge at different steps; for a model whose last step was not accepted;
+    for few features, whose full Hessian is cheap; and with too few rows with curvature.
     """
     if task.n_models > 1 or task.feature_map.n_features < _LEAST_FEATURES:
         return None
     if state.hessian is None or len(state.hessian) != 1:
         return None
-    # the last number belongs to the intercept: the sum of the weights of the rows with curvature
+    # the last number belongs to the intercept: the total weight of the rows with curvature
     curved = 1.0 if task.varies else state.hessian[0, -1] / subsample.total_weight
     rows = curved * n_rows * subsample.total_weight / task.total_weight
-    # a rough last step bears a rough Hessian, and where each step has another one, many steps by one of them are cheap
+    # an approximate last step tolerates an approximate Hessian, as do losses with varying curvature, whose steps are
+    # many
     least = _CURVED_ROWS if task.decrement == 0.0 and not task.varies else _CURVED_ROWS_OF_FEW_STEPS
     if rows < least * task.feature_map.n_features:
         return None

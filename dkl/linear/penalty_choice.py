@@ -1,4 +1,4 @@
-"""The penalty of a Newton head chosen on held-out rows: all candidates in the same passes."""
+"""Chooses the penalty of a Newton head on held-out rows, with all candidates in the same passes."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import held_out_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
-# C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
+# C, the factor of the summed loss, for features of mean squared length 1, from the strongest penalty to the weakest.
 PENALTIES = {
     "squared_hinge": (0.01, 0.1, 1.0, 10.0, 100.0),
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
 _OTHER_PENALTIES = tuple(10.0**step for step in range(-3, 5))
-# Of classes that are fitted together; the strongest of them cost least.
+# The same for jointly fitted classes, in this order, since fits with strong penalties cost least.
 _JOINT_PENALTIES = tuple(10.0**step for step in range(-2, 7))
 
-# The passes that a candidate takes before it is judged: from a given start, by fixed Hessians, from zero, and for the
-# squared error, whose first step is exact.
+# The most Newton steps of a candidate before it is judged: from a given start, with fixed Hessians, from zero, and for
+# the squared error, whose first step is exact.
 _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
-# The same of losses other than these two: even the best model may lower the objective by little.
+# The same for all other losses, with the share of the objective at which steps end, smaller since even the best model
+# lowers the objective by little.
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
-# The same of all classes together, whose steps are cheap, and many under light penalties.
-_STEPS_TOGETHER, _DECREMENT_TOGETHER = 100, 5e-4
-# Share of their loss by which the last penalty must have lowered it for a lighter one to be tried.
-_GAIN_TOGETHER = 0.005
-# Of the penalties of the squared error every third one is tried on wide rows.
+# The same for jointly fitted classes, whose steps are cheap, and many with weak penalties.
+_JOINT_STEPS, _JOINT_DECREMENT = 100, 5e-4
+# Relative fall of the loss that a penalty must bring for the next weaker one to be tried.
+_JOINT_GAIN = 0.005
+# On wide rows only every third penalty of the squared error is tried.
 _WIDE_PENALTIES = 3
-# Penalties that are told apart where one is known that fewer features prefer.
+# Penalties that are compared near the one which fewer features preferred.
 _NEIGHBOURS = 3
-# The same of all classes together, at most: the stronger neighbour first, and then lighter ones.
-_MOST_TOGETHER = 4
+# The same for jointly fitted classes, at most: the stronger neighbour first, then weaker ones.
+_MOST_JOINT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,18 +62,18 @@ class Candidates:
     Parameters
     ----------
     problem : NewtonProblem
-        Of all of them.
+        The Newton problem of all models.
     folds : Folds
     alphas : ndarray of shape (A,)
-        From the strongest to the weakest.
+        The penalties, from the strongest to the weakest.
     strengths : ndarray of shape (A,)
-        The same as C beside the sum of the losses, on features of squared length 1: what features of other sizes share.
+        The same as the C of summed losses, for features of mean squared length 1: comparable between feature maps.
     n_outputs : int
-        K, the models of one penalty and fold.
+        K, the models for one penalty and fold.
     are_near : bool
-        They are those near a penalty that is known: several choices have the same ones.
+        Whether these are the penalties near an earlier choice, which are the same in every fold.
     calibrated : bool
-        The rows held out also say which temperature turns decision values into probabilities; of classes alone.
+        Whether the held-out rows also calibrate the temperature of probabilities; only for classes.
     """
 
     problem: NewtonProblem
@@ -84,63 +85,76 @@ class Candidates:
     calibrated: bool = False
 
     def judged(self, state: NewtonState) -> BlockSum:
-        """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
-        shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
-        models = np.stack([version.reshape(shape) for version in self._versions(state)])
+        """The record that judges candidates on held-out rows, at their accepted points and after their next steps."""
+        versions = self._versions(state)
+        return self._judging_versions(np.stack(versions).reshape(len(versions), *self._shape))
+
+    def planned_judging(self) -> BlockSum:
+        """The record of `judged` before any candidate is fitted."""
+        n_versions = 1 if self.problem.loss == "squared_error" else 2
+        return self._judging_versions(np.zeros((n_versions, *self._shape)))
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Outputs, penalties and folds, and coefficients."""
+        return self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width
+
+    def _judging_versions(self, models: np.ndarray) -> BlockSum:
+        """The record that judges versions of all candidates, by their loss and with the temperatures to try."""
         return self._judging(models, self._judging_loss(), JUDGED_MULTIPLIERS if self.calibrated else np.zeros(0))
 
     def _versions(self, state: NewtonState) -> list[np.ndarray]:
-        """Where the candidates stand, and where their next steps lead: of squared errors at the optimum."""
+        """The accepted points and those after the next steps; for squared errors only the latter, the optimum."""
         return [state.proposal] if self.problem.loss == "squared_error" else [state.coefficients, state.proposal]
 
     def judged_by_sums(self, state: NewtonState) -> dict[str, np.ndarray] | None:
-        """What `judged` would sum, by the sums of each fold that the steps were made of; None where only a pass tells.
+        """The sums of `judged`, computed from the sums of each fold without a pass; None if they do not suffice.
 
-        Classes are told apart by their margins, which such sums do not hold.
+        They do not for classes, which are judged by margins.
         """
         if state.by_fold is None or self.problem.targets.n_classes is not None:
             return None
         A, F = len(self.alphas), self.folds.count
         moves = state.directions.reshape(self.n_outputs, A, F, self.problem.width)
         _, *folds = fold_sums(state.by_fold)
-        # a move from the start is a model of what the start leaves of the targets
+        # a step from the start is a model of the residuals at the start
         losses = [each.losses(moves[:, :, fold], self.problem.dtype) for fold, each in enumerate(folds)]
-        told = [loss for loss in losses if loss is not None]
-        if len(told) < F:
+        computed = [loss for loss in losses if loss is not None]
+        if len(computed) < F:
             return None
-        loss = np.stack(told, axis=2).mean(axis=0).reshape(1, -1)
+        loss = np.stack(computed, axis=2).mean(axis=0).reshape(1, -1)
         return {"loss": loss, "weight": np.tile([each.weight for each in folds], A)}
 
     @property
     def is_joint(self) -> bool:
-        """Whether the classes are fitted together, of which none is a problem of its own."""
+        """Whether the classes are fitted jointly, so that none is a problem of its own."""
         return self.problem.loss == "log_loss" and self.n_outputs > 1
 
-    def together(self, alpha: float) -> list[NewtonProblem]:
-        """The problem of all classes together on the rows that each fold leaves, under one penalty."""
+    def joint_problems(self, alpha: float) -> list[NewtonProblem]:
+        """The joint problem of all classes for each fold, on the rows outside it, with one penalty."""
         return [
             replace(
-                self.problem.together(),
+                self.problem.jointly(),
                 targets=replace(self._outputs(), kept=SeenRows(self.folds, fold, self.problem.targets.kept)),
                 alpha=alpha,
-                max_steps=_STEPS_TOGETHER,
-                decrement=_DECREMENT_TOGETHER,
+                max_steps=_JOINT_STEPS,
+                decrement=_JOINT_DECREMENT,
                 token=self.problem.token,
             )
             for fold in range(self.folds.count)
         ]
 
-    def judged_together(self, models: np.ndarray) -> BlockSum:
-        """The record that judges models of all classes together, (K, folds, m + 1), by their own loss."""
+    def judged_jointly(self, models: np.ndarray) -> BlockSum:
+        """The record that judges joint models, (K, folds, m + 1), by the log loss of all classes."""
         return self._judging(models[None], {"name": "softmax"}, np.zeros(0))
 
     def _outputs(self) -> NewtonTargets:
-        """The targets of one penalty and fold."""
+        """The targets of the models for one penalty and fold."""
         targets, copies = self.problem.targets, len(self.alphas) * self.folds.count
         return replace(targets, models=targets.models[::copies], folds=None, fold=None)
 
     def _judging(self, models: np.ndarray, loss: dict[str, Any], multipliers: np.ndarray) -> BlockSum:
-        """The record that judges models (v, K, c, m + 1), where c counts the folds of each penalty in turn."""
+        """The record that judges models (v, K, c, m + 1); c enumerates the folds of each penalty."""
         each, n_multipliers = models.shape[::2][:2], len(multipliers)
         shapes: dict[str, tuple[int, ...]] = {"loss": each, "weight": (models.shape[2],)}
         if self.problem.targets.n_classes is not None:
@@ -168,13 +182,13 @@ class Candidates:
         """The arguments of `newton_loss` for the outputs."""
         problem = self.problem
         quantiles = None if problem.quantiles is None else problem.quantiles[:: problem.n_models // self.n_outputs]
-        # classes are told apart by their margins, whichever square was fitted
+        # classes are judged by margins, for either of the two squared losses
         squares = problem.targets.n_classes is not None and problem.loss == "squared_error"
         name = "squared_hinge" if squares else problem.loss
         return {"name": name, "epsilon": problem.epsilon, "quantiles": quantiles}
 
     def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
-        """How the penalties do over all folds, each where its models stand or where their next steps lead.
+        """The scores of the penalties over all folds, each at the better of its accepted points and its next steps.
 
         Raises
         ------
@@ -183,22 +197,22 @@ class Candidates:
         """
         A, F = len(self.alphas), self.folds.count
         scores, accuracies, weight = out_of_fold(sums, (A, F), self.folds.held_out)
-        # of equal versions the last one is taken
-        taken, each = last_least(-scores), np.arange(A)
-        accuracies = accuracies[taken, each] if accuracies.size else np.zeros(0)
-        found = PenaltyChoice(self.alphas, scores.max(axis=0), np.zeros((0, 0)), self.strengths, accuracies)
-        version = self._versions(state)[taken[found.best]]
-        start = version.reshape(self.n_outputs, A, F, -1)[:, found.best].mean(axis=1)
+        # of equal versions the last one is used
+        version_of, each = last_least(-scores), np.arange(A)
+        accuracies = accuracies[version_of, each] if accuracies.size else np.zeros(0)
+        choice = PenaltyChoice(self.alphas, scores.max(axis=0), np.zeros((0, 0)), self.strengths, accuracies)
+        version = self._versions(state)[version_of[choice.best]]
+        start = version.reshape(self.n_outputs, A, F, -1)[:, choice.best].mean(axis=1)
         if not self.calibrated:
-            return replace(found, start=start)
+            return replace(choice, start=start)
         both = np.stack([sums["label"], sums["uniform"]], axis=2)
-        calibration = both.reshape(-1, A, F, *both.shape[2:]).sum(axis=2)[taken, each]
-        return replace(found, start=start, calibration=calibration, judging_weight=weight)
+        calibration = both.reshape(-1, A, F, *both.shape[2:]).sum(axis=2)[version_of, each]
+        return replace(choice, start=start, calibration=calibration, judging_weight=weight)
 
 
 @dataclass(frozen=True, eq=False)
 class _JudgingCost:
-    """What scoring the held-out rows of a block by all candidates costs: those rows alone are mapped."""
+    """The cost of scoring the held-out rows of a block by all candidates; no other rows are mapped."""
 
     feature_map: FeatureMap
     n_models: int
@@ -207,7 +221,7 @@ class _JudgingCost:
 
     def __call__(self, rows: int, columns: int) -> Cost:
         mapping = mapping_flops(columns, self.feature_map)
-        # a row is calibrated for the models that have not seen it, with some twenty operations a temperature
+        # each row calibrates the models fitted without it, with about twenty operations for each temperature
         calibrating = 20.0 * self.n_multipliers / self.folds.count
         scores = (2.0 * self.feature_map.n_features + calibrating) * self.n_models
         judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
@@ -219,17 +233,17 @@ def choose_penalty(
     solve: Callable[[NewtonProblem, str], NewtonState],
     read: Callable[[BlockSum], dict[str, np.ndarray]],
 ) -> PenaltyChoice:
-    """Fit all candidates in the same passes, then judge them on the rows that each has not seen.
+    """Fit all candidates in the same passes, and judge each on the rows that it has not seen.
 
-    That takes one pass more, unless the sums of each fold tell.
+    Judging takes one more pass, unless the sums of each fold suffice.
 
     Parameters
     ----------
     candidates : Candidates
     solve : callable
-        The last state of the Newton steps of a problem, by its name among those of this choice.
+        Maps a problem and a stage name to the last state of its Newton steps.
     read : callable
-        The sums of a record in a pass over the rows.
+        Maps a record to its sums, by a pass over the rows.
 
     Raises
     ------
@@ -237,63 +251,62 @@ def choose_penalty(
         If no row is held out.
     """
     if candidates.is_joint:
-        return _chosen_together(candidates, solve, read)
+        return _choose_jointly(candidates, solve, read)
     state = solve(candidates.problem, "penalty")
     sums = candidates.judged_by_sums(state)
     return candidates.choose(state, read(candidates.judged(state)) if sums is None else sums)
 
 
-def _chosen_together(
+def _choose_jointly(
     candidates: Candidates,
     solve: Callable[[NewtonProblem, str], NewtonState],
     read: Callable[[BlockSum], dict[str, np.ndarray]],
 ) -> PenaltyChoice:
-    """How penalties do for all classes together.
+    """The scores of penalties for jointly fitted classes, from the strongest to weaker ones.
 
-    From the strongest one on, each starts where the one before it has ended. The first that gains no more is the last
-    one, since fits take longer the lighter it is.
+    Each fit starts from the one before. The first penalty that no longer gains is the last, since fits with weaker
+    penalties take longer.
     """
-    F, n_known = candidates.folds.count, 0
+    F, n_tried = candidates.folds.count, 0
     grams: list[np.ndarray | None] = [None] * F
     starts: list[Any] = [None] * F
     scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
     best = np.zeros((candidates.n_outputs, candidates.problem.width))
     for number, alpha in enumerate(candidates.alphas):
-        for fold, problem in enumerate(candidates.together(float(alpha))):
+        for fold, problem in enumerate(candidates.joint_problems(float(alpha))):
             state = solve(replace(problem, start=starts[fold], metric=grams[fold]), f"penalty-{fold}-{number}")
             starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
         models = np.stack(starts, axis=1)
-        score, accuracy, _ = out_of_fold(read(candidates.judged_together(models)), (1, F), candidates.folds.held_out)
-        before, n_known = scores.max(), number + 1
+        score, accuracy, _ = out_of_fold(read(candidates.judged_jointly(models)), (1, F), candidates.folds.held_out)
+        before, n_tried = scores.max(), number + 1
         scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
         if np.argmax(scores) == number:
             best = models.mean(axis=1)
-        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _GAIN_TOGETHER):
+        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _JOINT_GAIN):
             break
-    kept = slice(None if candidates.are_near else n_known)
+    kept = slice(None if candidates.are_near else n_tried)
     return PenaltyChoice(candidates.alphas[kept], scores[kept], best, candidates.strengths[kept], accuracies[kept])
 
 
 def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
-    """The records of each kind of pass of `choose_penalty`, and how often it runs at most."""
+    """The records of each kind of pass of `choose_penalty`, and the most often it runs."""
     driver = NewtonDriver()
     if not candidates.is_joint:
-        judged = candidates.judged(driver.init(candidates.problem))
-        return [*driver.plan(candidates.problem), ([judged], 1)]
+        return [*driver.plan(candidates.problem), ([candidates.planned_judging()], 1)]
     passes: list[tuple[Sequence[Record], int]] = []
     for alpha in candidates.alphas:
-        problems = candidates.together(float(alpha))
+        problems = candidates.joint_problems(float(alpha))
         passes += [plan for problem in problems for plan in driver.plan(problem)]
         models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
-        passes.append(([candidates.judged_together(models)], 1))
+        passes.append(([candidates.judged_jointly(models)], 1))
     return passes
 
 
 def penalty_memory(candidates: Candidates) -> dict[str, int]:
-    """What `choose_penalty` holds beside the passes, with what each fold keeps for the next penalty."""
+    """The most bytes that `choose_penalty` keeps, with what each fold passes on to the next penalty."""
     if not candidates.is_joint:
         return NewtonDriver().memory(candidates.problem, 0, 0)
-    (first, *others), width = candidates.together(1.0), candidates.problem.width
+    (first, *others), width = candidates.joint_problems(1.0), candidates.problem.width
     kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
     return {**NewtonDriver().memory(first, 0, 0), "what folds keep": (1 + len(others)) * kept}
 
@@ -311,49 +324,49 @@ def penalty_candidates(
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
-    Of several classes they are told apart on the first features alone where the Hessians of all classes would not fit:
-    each pass would then serve one model, and the best penalty hardly depends on the number of features.
+    If the Hessians of several classes do not fit in memory, penalties are compared on fewer features: each pass would
+    otherwise serve one model, and the best penalty hardly depends on the number of features.
 
     Parameters
     ----------
     base : NewtonProblem
-        Its alpha does not count.
+        Its alpha is ignored.
     held_out : HeldOut
-        With a share above 0.
+        Its share must be positive.
     n_rows : float
     square_length : float
-        The mean squared length of mapped rows, which the penalties are relative to.
+        The mean squared length of mapped rows, by which the penalties are scaled.
     start : ndarray of shape (K, m + 1) or None
-        A model that all candidates start from.
+        The model from which all candidates start.
     single : bool
-        No further folds, however few rows are held out.
+        Use one fold only, however few rows it has.
     near : PenaltyChoice or None
-        What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates; of
-        classes that are fitted together the stronger one, and lighter ones.
+        The choice on fewer features of the same kind: only its best penalty and the neighbours are candidates; for
+        jointly fitted classes the stronger neighbour and weaker ones.
     calibrated : bool
-        As of `Candidates`.
+        As in `Candidates`.
     """
     if (first := _first_features(base)) is not None:
-        # a model of all features is none of the first ones
+        # a model of all features does not fit the first ones
         base, start = first, None
     K, folds = base.n_models, folds_of(held_out, n_rows, base.feature_map.n_features)
     folds = replace(folds, count=1) if single else folds
-    # a map of zeros has no length; any penalty will do
+    # features that are all zero have no length, and any penalty will do
     length = square_length if square_length > 0.0 else 1.0
-    # in wide rows each penalty costs as many products, and a decade more or less tells little
+    # on wide rows every penalty costs the same products, and finer steps than a decade and a half gain little
     every = _WIDE_PENALTIES if base.is_wide and base.loss == "squared_error" else 1
     is_joint = base.loss == "log_loss" and K > 1
     others = _JOINT_PENALTIES if is_joint else _OTHER_PENALTIES
     strengths = np.array(PENALTIES.get(base.loss, others))[::every]
     if near is not None and len(near.strengths):
-        # from one number of features to another the best penalty hardly moves
+        # the best penalty hardly changes with the number of features
         away = np.abs(np.log(strengths / near.strengths[near.best]))
-        found = np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])
-        # all classes together go on to lighter ones while they gain
-        strengths = strengths[found[0] : found[0] + _MOST_TOGETHER] if is_joint else strengths[found]
+        nearest = np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])
+        # jointly fitted classes continue with weaker penalties while these gain
+        strengths = strengths[nearest[0] : nearest[0] + _MOST_JOINT] if is_joint else strengths[nearest]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
-    # one output's Hessians are cheap, and tell penalties apart a little better
+    # a single output has cheap Hessians, and exact ones compare penalties slightly better
     fixed = start is not None and folds.count == 1 and K > 1 and base.loss == "squared_hinge"
     if base.loss not in PENALTIES:
         max_steps = _STEPS_OTHERS
@@ -383,9 +396,9 @@ def penalty_candidates(
 
 
 def _first_features(base: NewtonProblem) -> NewtonProblem | None:
-    """The problem on no more features than Hessians of all models are held of, as long as all; None where all are."""
+    """The problem on fewer features, if the Hessians of all models take more than 64 MiB; None if they do not."""
     whole = base.feature_map
-    kept = max(1, base.held_features // whole.columns_a_frequency)
+    kept = max(1, base.most_features_with_hessians // whole.columns_a_frequency)
     has_few = base.loss in ("squared_error", "log_loss") or base.n_models == 1
     if base.is_wide or has_few or kept >= whole.n_frequencies:
         return None

@@ -1,4 +1,4 @@
-"""Adam on frequencies and weights as a driver: an epoch is a fold over the blocks, held-out rows choose the best."""
+"""The driver that refines frequencies and weights by Adam: an epoch is a fold over blocks, held-out rows choose one."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from dkl.solvers.losses import namespace_of
 
 # Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of the t-th iterate grows as t^8.
 _AVERAGING = 8.0
-# Each number of the model takes some three nanoseconds a step: five arrays are read and three written.
+# Operations that a step costs for each number of the model, about three nanoseconds: it reads five arrays and writes
+# three.
 _ADAM_FLOPS = 300.0
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """What is minimised, and how.
+    """The loss, penalty and step parameters of a refinement.
 
     Parameters
     ----------
     loss : {"squared_hinge", "log_loss", "squared_error"}
     alpha : float
-        Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
+        The factor of the penalty ``alpha/2 |w|^2``, to which the mean loss is added.
     epochs : int
-        At most. Frequencies over-fit when they are left alone: a few epochs gain, many lose.
+        The most epochs. A few epochs improve frequencies, many overfit.
     patience : int
-        Epochs without a lower held-out loss.
+        Epochs without a lower held-out loss before the refinement ends.
     rate : float
-        The step of Adam, relative to the root mean square of a frequency's entries and of a model's coefficients.
+        Adam's step length, relative to the root mean square of a frequency's entries, and of the coefficients.
     batch_rows : int
-        Rows of a step.
+        Rows of one step.
     held_out : HeldOut
-        Rows that are looked at after each epoch and never stepped on; a share of 0 goes through all epochs and keeps
-        the last.
+        Rows that judge each epoch and never train; with a share of 0 all epochs run, and the last one is kept.
     seed : int
-        Of the orders of blocks and rows.
+        Determines the orders of blocks and rows.
     dtype : {"float32", "float64"}
     """
 
@@ -76,12 +76,12 @@ class Refinement:
 
 @dataclass(frozen=True, eq=False)
 class RefineProblem:
-    """A model on mapped rows to be refined.
+    """A linear model on features, to be refined together with their frequencies.
 
     Parameters
     ----------
     feature_map : FeatureMap
-        Pairs or phase features.
+        With pair or phase features.
     coef : ndarray of shape (K, n_features)
     intercept : ndarray of shape (K,)
     targets : RowTargets
@@ -99,24 +99,24 @@ class RefineProblem:
 
     @property
     def expansion(self) -> Expansion:
-        """The model that comes in."""
+        """The model before the refinement."""
         return Expansion.of(self.feature_map, self.coef, self.intercept, self.options.dtype)
 
     def model(self, state: Mapping[str, Any]) -> Expansion:
-        """The model of the fields of an `AdamState`."""
+        """The expansion from the fields of an `AdamState`."""
         return _split(state["average"], self.coef.shape, self.feature_map)
 
 
 @dataclass(frozen=True, eq=False)
 class AdamState:
-    """Numbers under way: frequencies, coefficients and intercepts one after the other.
+    """The state of Adam on one vector of P numbers: all frequencies, then coefficients, then intercepts.
 
     Attributes
     ----------
     values, first, second : ndarray of shape (P,)
-        The numbers, and the running means of their gradients and of these squared.
+        The numbers, and the running means of their gradients and of the squared gradients.
     average : ndarray of shape (P,)
-        What the model is: the average of `values` over the steps, later ones counting more.
+        The refined model: the average of `values` over the steps, with larger weights for later ones.
     steps : int
         Steps taken.
     """
@@ -129,9 +129,9 @@ class AdamState:
 
 
 def check_refinable(problem: RefineProblem) -> None:
-    """Raise ValueError unless loss, targets and model suit each other."""
+    """Raise ValueError unless loss, targets and model match."""
     classes, loss = problem.targets.classes, problem.options.loss
-    # A model of targets has the squared error alone, one of classes the losses of margins.
+    # regression has only the squared error, classes only losses of margins
     if (classes is None) != (loss == "squared_error"):
         kind = "targets" if classes is None else "classes"
         raise ValueError(f"loss={loss!r} has no meaning for {kind}; 'squared_error' is for targets, the others are not")
@@ -141,15 +141,15 @@ def check_refinable(problem: RefineProblem) -> None:
 
 
 class RefineDriver:
-    """Epochs of Adam over the shuffled blocks; the held-out rows are looked at before the first and after each."""
+    """Runs epochs of Adam over shuffled blocks; held-out rows judge the model before the first and after each."""
 
     def init(self, problem: RefineProblem) -> EpochState:
-        """The given model, nothing read."""
+        """The given model, before any pass."""
         values = _values(problem.expansion)
         return EpochState(fields_of(AdamState(values, np.zeros_like(values), np.zeros_like(values), values)))
 
     def request(self, problem: RefineProblem, state: EpochState) -> Sequence[Record] | None:
-        """The next look or the next epoch, or None."""
+        """The next judging pass or the next epoch, or None."""
         if _looks_next(problem, state) and not state.ended:
             return [_look(problem, state)]
         if state.ended or state.epoch >= problem.options.epochs or state.stale >= problem.options.patience:
@@ -157,36 +157,36 @@ class RefineDriver:
         return [_epoch(problem, state)]
 
     def step(self, problem: RefineProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
-        """After an epoch: its model. After a look: its loss, and the best model."""
+        """After an epoch, the state with its model; after a judging pass, with its loss and the best model."""
         (result,) = results
         if not _looks_next(problem, state):
             return replace(state, model=fields_of(result), epoch=state.epoch + 1)
         return state.judged(result, problem.options.held_out)
 
     def stopped(self, problem: RefineProblem, state: EpochState, why: str) -> EpochState | None:
-        """The best epoch that was looked at, or the one that came to its end; None before either."""
+        """The state if a subscriber stops it: with the best judged or the last epoch; None before either."""
         return replace(state, ended=why) if state.epoch or state.best is not None else None
 
     def plan(self, problem: RefineProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """All epochs, and one look more."""
+        """All epochs, and one judging pass more."""
         state, epochs = self.init(problem), problem.options.epochs
         looks = [([_look(problem, state)], epochs + 1)] if problem.options.held_out.share > 0 else []
         return [*looks, ([_epoch(problem, state)], epochs)]
 
 
 def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[str, Any]) -> AdamState:
-    """The state after the batches of a minibatch; `state` stays as it is.
+    """The state after steps on the batches of a minibatch; `state` is unchanged.
 
     Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
     """
     xp, feature_map = array_module(minibatch.rows.X), operands["feature_map"]
     rates = xp.asarray(operands["rates"])
-    # copies, where the rows are, which the numbers of this state are written over
+    # copies on the device of the rows, since the steps below write to them
     values, first, second, average = (
         xp.array(array) for array in (state.values, state.first, state.second, state.average)
     )
     steps = state.steps
-    # Each batch of rows is one step of Adam on all numbers at once.
+    # each batch of rows is one step of Adam on all numbers
     for start in range(0, minibatch.rows.n_rows, operands["batch_rows"]):
         batch = slice(start, min(start + operands["batch_rows"], minibatch.rows.n_rows))
         weight = None if minibatch.weight is None else minibatch.weight[batch]
@@ -206,22 +206,22 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
-    # numbers on a GPU stay there from batch to batch: the host waits once
+    # numbers on a GPU stay there from batch to batch: the host waits only here
     here = together_on_host({"values": values, "first": first, "second": second, "average": average})
     return AdamState(**{name: part.astype(state.values.dtype, copy=False) for name, part in here.items()}, steps=steps)
 
 
 def _values(expansion: Expansion) -> np.ndarray:
-    """All numbers of a model in one vector, for Adam: frequencies, coefficients, intercepts."""
+    """All numbers of a model in one vector: frequencies, coefficients, intercepts."""
     parts = [expansion.entries.ravel(), expansion.coef.ravel(), expansion.intercept]
     return namespace_of(expansion.coef).concat(parts)  # type: ignore[no-any-return]
 
 
 def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) -> Expansion:
-    """The expansion that `_values` wrote out, as views."""
+    """The expansion whose numbers are in the vector of `_values`, as views."""
     K, width = shape
     projection = feature_map.projection
-    # The vector holds the entries of W, then the K x n_features coefficients, then the K intercepts.
+    # the vector holds the entries of W, then K x n_features coefficients, then K intercepts
     entries = values[: len(values) - K * width - K]
     if not isinstance(projection, SparseProjection):
         entries = entries.reshape(feature_map.n_frequencies, feature_map.n_columns)
@@ -229,17 +229,17 @@ def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) 
 
 
 def _rates(problem: RefineProblem) -> np.ndarray:
-    """The first step of each number: `rate` of the root mean square of its kind, so that no unit matters."""
+    """The step length of each number: `rate` times the root mean square of its kind, so that units do not matter."""
     expansion, feature_map = problem.expansion, problem.feature_map
     if isinstance(feature_map.projection, SparseProjection):
         owner = np.repeat(np.arange(feature_map.n_frequencies), np.diff(feature_map.projection.indptr))
     else:
         owner = np.repeat(np.arange(feature_map.n_frequencies), feature_map.n_columns)
-    # The root mean square of the entries of each frequency w_j; one of zeros gets a thousandth of the largest.
+    # the root mean square of the entries of each frequency w_j, but at least a thousandth of the largest one
     entries = expansion.entries.ravel().astype(np.float64)
     counts = np.maximum(np.bincount(owner, minlength=feature_map.n_frequencies), 1)
     lengths = np.sqrt(np.bincount(owner, entries**2, feature_map.n_frequencies) / counts)
-    # a model of zeros has no size: coefficients of length 1 stand in for it
+    # a model of zeros has no scale; coefficients of length 1 are assumed
     size = np.sqrt(np.mean(expansion.coef.astype(np.float64) ** 2)) or 1.0 / np.sqrt(expansion.coef.shape[1])
     rest = np.full(expansion.coef.size + len(expansion.intercept), size)
     rates = np.concatenate([np.maximum(lengths, 1e-3 * lengths.max(initial=0.0))[owner], rest])
@@ -247,14 +247,14 @@ def _rates(problem: RefineProblem) -> np.ndarray:
 
 
 def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
-    """One epoch: every block once in an order drawn for it, each cut into minibatches of shuffled rows."""
+    """The fold of one epoch: every block once in a random order, in minibatches of shuffled rows."""
     options, feature_map = problem.options, problem.feature_map
     size = refined_rows(feature_map, options.dtype)
     order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
     values = state.model["values"]
 
     def cost(rows: int, columns: int) -> Cost:
-        # two products with W, one for the angles and one for the gradient; sines; two products with the coefficients
+        # two products with W, for the angles and the gradient; sines; two products with the coefficients
         a_row = 4.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * 2 * feature_map.n_frequencies
         a_row += 4.0 * problem.coef.size
         return Cost(
@@ -303,5 +303,5 @@ def _look(problem: RefineProblem, state: EpochState) -> BlockSum:
 
 
 def _looks_next(problem: RefineProblem, state: EpochState) -> bool:
-    """Whether the model still has to be judged on the held-out rows: before the first epoch, and after each."""
+    """Whether the model must be judged on the held-out rows next: before the first epoch, and after each."""
     return problem.options.held_out.share > 0 and len(state.losses) <= state.epoch

@@ -1,4 +1,4 @@
-"""The gradient of a loss in the frequencies and weights of a Fourier expansion at once, over a batch of rows."""
+"""The gradient of a loss in the frequencies and weights of a Fourier expansion, over a batch of rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dkl.solvers.losses import loss_of
 __all__ = ["adam_update", "expansion_gradient"]
 
 RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
-# The losses that have a gradient everywhere, which the descent follows.
+# The losses with a gradient everywhere, which the descent needs.
 REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
 
-# The constants of Adam: beta_1, beta_2 and epsilon in Kingma & Ba 2015, who propose these values.
+# Adam's beta_1, beta_2 and epsilon, as Kingma & Ba 2015 propose.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
-# So many frequencies are worked on at once: dense W, and the gradient in all its columns, exist of these alone.
+# Frequencies computed on at once: a dense W, and the gradient in all its columns, exist only for these.
 _FREQUENCIES = 512
 
 _MINIBATCH_BYTES, _MINIBATCH_ROWS = 1 << 24, 4096
@@ -37,14 +37,14 @@ _MINIBATCH_BYTES, _MINIBATCH_ROWS = 1 << 24, 4096
 
 @dataclass(frozen=True, eq=False)
 class ScaledRows:
-    """Rows that several gradients are taken at.
+    """Scaled rows at which gradients are computed.
 
     Parameters
     ----------
     X : ndarray or csr_array of shape (n, d), or CuPy array
-        Scaled, in turns: divided by 2 pi.
+        Scaled, and divided by 2 pi, so that angles are in turns.
     constant : ndarray of shape (d,) or None
-        Still to be subtracted from every row: the centre of sparse rows.
+        Still to be subtracted from every row: the centre, which would make sparse rows dense.
     """
 
     X: np.ndarray | sparse.csr_array
@@ -55,18 +55,18 @@ class ScaledRows:
         return int(self.X.shape[0])
 
     def rows(self, index: slice) -> ScaledRows:
-        """Some of the rows."""
+        """A part of the rows."""
         return replace(self, X=self.X[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """f_k(x) = sum_j coef[k, j] phi_j(x) + intercept[k], as numbers that a gradient step can change.
+    """f_k(x) = sum_j coef[k, j] phi_j(x) + intercept[k], with all its numbers as arrays for gradient steps.
 
     Parameters
     ----------
     entries : ndarray of shape (m, d) or (nnz,)
-        W, or its stored entries where it is sparse: the others stay 0.
+        W, or if it is sparse its stored entries; the others stay 0.
     coef : ndarray of shape (K, n_features)
     intercept : ndarray of shape (K,)
     """
@@ -95,7 +95,7 @@ class Expansion:
         return cls(*(part.astype(number) for part in (_entries(feature_map.projection), coef, intercept)))
 
     def apply_to(self, feature_map: FeatureMap) -> FeatureMap:
-        """The feature map with these frequencies in place of its own; its phases and amplitudes stay."""
+        """The feature map with these frequencies in place of its own, and the same phases and amplitudes."""
         projection = feature_map.projection
         if isinstance(projection, SparseProjection):
             return replace(feature_map, projection=replace(projection, data=self.entries))
@@ -103,9 +103,9 @@ class Expansion:
 
 
 def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype: str = "float32") -> ScaledRows:
-    """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form.
+    """Raw rows, scaled for `expansion_gradient`; sparse rows stay sparse if their scaling allows it.
 
-    Those on a GPU stay there, written out.
+    Rows on a GPU stay there, and become dense.
     """
     if is_on_gpu(X):
         written_out = X.toarray() if hasattr(X, "toarray") else X
@@ -136,16 +136,16 @@ def expansion_gradient(
     Parameters
     ----------
     rows : ScaledRows
-        n of them, n at least 1; where they are, targets, weights and the expansion are, too, and so is the gradient.
+        n >= 1 rows. Targets, weights and the expansion must be on their device, and the gradient is, too.
     targets : array of shape (n, K)
         -1 and +1 for "squared_hinge" and "log_loss", any numbers for "squared_error".
     weight : ndarray of shape (n,) or None
         s; None is 1 each.
     feature_map : FeatureMap
-        For where the entries of sparse frequencies are, phases and amplitudes; its own frequencies are not looked at.
+        Its phases, amplitudes and sparsity pattern are used; its frequencies are not.
     expansion : Expansion
     loss : {"squared_hinge", "log_loss", "squared_error"}
-        As `dkl.solvers.losses` defines them.
+        As defined in `dkl.solvers.losses`.
     alpha : float
 
     Returns
@@ -160,7 +160,7 @@ def expansion_gradient(
     scores = features @ expansion.coef.T + expansion.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = xp.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
-    # g_i: the slope of the loss in f(x_i), times the row's share s_i / n of the mean
+    # g_i: the slope of the loss in f(x_i), times the weight s_i / n of the row in the mean
     slope = (slope * share[:, None]).astype(waves.dtype)
     penalty = 0.5 * alpha * (expansion.coef.astype(np.float64) ** 2).sum()
     gradient = Expansion(
@@ -174,20 +174,20 @@ def expansion_gradient(
 def adam_update(
     values: np.ndarray, moments: tuple[np.ndarray, np.ndarray], gradient: np.ndarray, rates: np.ndarray, *, step: int
 ) -> None:
-    """One step of Adam in place (Kingma & Ba 2015, algorithm 1), each number with a rate of its own.
+    """One step of Adam in place (Kingma & Ba 2015, algorithm 1), with its own step length for each number.
 
     Parameters
     ----------
     values : array of shape (P,)
-        On the host, or with all others on a GPU.
+        On the host, or together with all other arrays on a GPU.
     moments : two arrays of shape (P,)
         The running means of the gradients and of their squares, zero at first.
     gradient, rates : array of shape (P,)
     step : int
-        The number of this step, from 1 on.
+        The number of this step, counted from 1.
     """
     dtype = np.dtype(values.dtype).type
-    # Adam's correction of the bias towards the zeros that the moments start from
+    # Adam's bias correction, since the moments start from zero
     mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
     shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
     scales = dtype(1.0 / mean), dtype(1.0 / square)
@@ -201,12 +201,12 @@ def adam_update(
 
 
 def _entries(projection: Projection) -> np.ndarray:
-    """The numbers of W that a descent changes: all of them, or the stored ones of sparse frequencies."""
+    """The entries of W that the descent changes: all of them, or the stored ones of sparse frequencies."""
     return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
 
 
 def _formed(projection: Projection, entries: np.ndarray, span: slice) -> np.ndarray:
-    """The rows `span` of the W that has these entries."""
+    """The dense rows `span` of the W that has these entries."""
     if not isinstance(projection, SparseProjection):
         return entries[span]
     start, stop = projection.indptr[span.start], projection.indptr[span.stop]
@@ -222,7 +222,7 @@ def _formed(projection: Projection, entries: np.ndarray, span: slice) -> np.ndar
 
 
 def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) -> np.ndarray:
-    """(n, 2 m): the cosines of all angles, then their sines, whichever of them are features."""
+    """The cosines of all angles, then their sines, (n, 2 m), whether or not both are features."""
     m, xp = feature_map.n_frequencies, array_module(entries)
     waves = xp.empty((rows.n_rows, 2 * m), entries.dtype)
     phases = xp.zeros(m) if feature_map.phases is None else xp.asarray(feature_map.phases) * TURN
@@ -232,7 +232,7 @@ def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) ->
         shift = phases[span] if rows.constant is None else phases[span] - W @ rows.constant
         z = xp.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
         if xp is not np:
-            # of angles in turns what is beyond whole ones counts
+            # only the fractional part of an angle in turns matters
             z = (z - xp.rint(z)) * z.dtype.type(1.0 / TURN)
             waves[:, span], waves[:, m + span.start : m + span.stop] = xp.cos(z), xp.sin(z)
             continue
@@ -243,13 +243,13 @@ def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) ->
 def _entry_gradient(
     rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray, wave_gradient: np.ndarray
 ) -> np.ndarray:
-    """The gradient in the entries of W; `wave_gradient` (n, n_features) is the loss's slope in each wave."""
+    """The gradient in the entries of W; `wave_gradient` (n, n_features) is the derivative of the loss in each wave."""
     m, projection = feature_map.n_frequencies, feature_map.projection
-    # the slope in the angles z = W x: cos' = -sin and sin' = cos
+    # the derivative in the angles z = W x: cos' = -sin and sin' = cos
     angle_gradient = -waves[:, m:] * wave_gradient[:, :m]
     if feature_map.columns_a_frequency == 2:
         angle_gradient += waves[:, :m] * wave_gradient[:, m:]
-    # rows are in turns, x / (2 pi), and the gradient is that of x
+    # rows are x / (2 pi), while the gradient is that for x
     angle_gradient *= np.dtype(waves.dtype).type(1.0 / TURN)
     parts, xp = [], array_module(waves)
     for span in spans(m, _FREQUENCIES):
@@ -258,7 +258,7 @@ def _entry_gradient(
         if rows.constant is not None:
             full = full - slopes.sum(axis=0)[:, None] * rows.constant
         if isinstance(projection, SparseProjection):
-            # of the gradient in all columns, what belongs to stored entries
+            # of the gradient in all columns only the stored entries are kept
             counts = np.diff(projection.indptr[span.start : span.stop + 1])
             start, stop = projection.indptr[span.start], projection.indptr[span.stop]
             owner, columns = np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]
@@ -295,9 +295,9 @@ def _adam(
 
 @dataclass(frozen=True, eq=False)
 class ScaledMinibatch:
-    """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights, where the rows are.
+    """Rows of a block in random order, with their targets (n, K) and weights, all on one device.
 
-    Another process gets them on its own device, and on the host where it has no GPU.
+    Sent to another process they go to its GPU, or to its memory if it has none.
     """
 
     rows: ScaledRows
@@ -311,12 +311,12 @@ class ScaledMinibatch:
 def _arrived(
     constant: np.ndarray | None, X: tuple[Any, bool], targets: tuple[Any, bool], weight: tuple[Any, bool]
 ) -> ScaledMinibatch:
-    """The minibatch in the process that it was sent to."""
+    """The minibatch in the process that receives it."""
     return ScaledMinibatch(ScaledRows(arrived(*X), constant), arrived(*targets), arrived(*weight))
 
 
 def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> ScaledMinibatch | None:
-    """Scaled rows, minibatch `number` of those of a block that are not held out, in the epoch's order.
+    """Scaled rows: minibatch `number` of the block's rows that are not held out, in a random order for the epoch.
 
     Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype"; "device", from the pass.
     """
@@ -332,5 +332,5 @@ def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int)
 
 
 def refined_rows(feature_map: FeatureMap, dtype: str) -> int:
-    """Rows of a minibatch; follows from dtype and the number of columns alone."""
+    """Rows of a minibatch, determined by the dtype and the number of columns alone."""
     return max(1, min(_MINIBATCH_ROWS, _MINIBATCH_BYTES // (feature_map.n_columns * np.dtype(dtype).itemsize)))

@@ -1,4 +1,4 @@
-"""Decision values of a linear model on mapped rows, tile by tile: the n x D features are never held at once."""
+"""Decision values of a linear model on mapped rows, tile by tile, so that the n x D features never exist at once."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from dkl.linear.minibatches import minibatch_rows
 from dkl.protocols.records import Cost
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# What is behind coefficients that are no numbers, for the end of an error.
+# The end of an error about coefficients that are not finite.
 TOO_LARGE = (
     "rows or targets are so large, or so far from each other, that the fit overflows. Scale the columns "
     "(scaling='standard', or 'quantile' for outliers), and divide targets by a large number"
 )
 
-# BLAS takes other kernels for few rows, one column and ragged edges, and their last bits differ. Products of one shape
-# only make the scores of a row the same whichever rows come with it (in float32 on AVX2 within rounding, unless they
-# shall be `alike`: `dkl.kernels.products`).
+# BLAS uses other kernels for few rows, one column and ragged edges, whose last bits differ. Products of a single shape
+# make the scores of a row independent of the rows around it (in float32 on AVX2 only up to rounding, unless `alike` is
+# set: `dkl.kernels.products`).
 _TILE = 256
 _EDGE = 16
-# Coefficients beyond it, or below its inverse, are scaled by a power of two: their sums in float32 might overflow.
+# Coefficients above it, or below its inverse, are scaled by a power of two, since their sums in float32 might overflow.
 _UNUSUAL = 1e30
-# The bytes of mapped rows that the product still finds in the cache where their map has left them.
+# Bytes of mapped rows that are still in the processor's cache when the product reads them.
 _CACHED_BYTES = 1 << 20
 
 
 def cached_rows(feature_map: FeatureMap, dtype: str) -> int:
-    """Rows, in whole tiles, whose features stay in the cache: scored in such spans they cost little more than a map."""
-    room = _CACHED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
-    return max(_TILE, min(minibatch_rows(feature_map, dtype), room // _TILE * _TILE))
+    """Rows, in whole tiles, whose features stay in the cache, so that scoring them costs little more than the map."""
+    fitting = _CACHED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
+    return max(_TILE, min(minibatch_rows(feature_map, dtype), fitting // _TILE * _TILE))
 
 
 def scoring_cost(
     rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, share: float, dtype: str = "float32"
 ) -> Cost:
-    """What `decision_values` of a share of the rows costs."""
+    """The cost of `decision_values` for a share of the rows."""
     tile = min(minibatch_rows(feature_map, dtype), rows)
     a_row = mapping_flops(columns, feature_map) + 2.0 * n_models * feature_map.n_features
     return Cost(share * rows * a_row, tile * feature_map.n_features * np.dtype(dtype).itemsize)
@@ -59,11 +59,11 @@ def decision_values(
     *,
     dtype: str = "float32",
     span: int | None = None,
-    together: bool = False,
+    all_cores: bool = False,
     posterior: CoefficientPosterior | None = None,
     alike: bool = False,
 ) -> np.ndarray:
-    """``phi(x) . w_k + b_k`` of each row and model; with a posterior its `lengths` too.
+    """``phi(x) . w_k + b_k`` of each row and model; with a posterior also its `lengths`.
 
     Parameters
     ----------
@@ -75,16 +75,16 @@ def decision_values(
     dtype : {"float32", "float64"}
         Of the features and products.
     span : int or None
-        Rows that are mapped at once, whole tiles such as `cached_rows`, which change no bit; None is a minibatch.
-    together : bool
-        Whether idle cores of this process help, which changes no bit either: not in tasks, which share the cores.
+        Rows mapped at once, in whole tiles, such as `cached_rows`; it changes no bit. None is a minibatch.
+    all_cores : bool
+        Whether all cores of this process may score; it changes no bit. False within tasks, which share the cores.
     posterior : CoefficientPosterior or None
     alike : bool
-        Whether the values of a row shall have the same bits whichever rows come with it, on every processor.
+        Whether the scores of a row have the same bits on every processor, and whichever rows are scored with it.
 
     Returns
     -------
-    ndarray of shape (n, K), float64; (n, K + 1) with a posterior, whose lengths come last
+    Of shape (n, K), float64; with a posterior (n, K + 1), whose last column has the lengths.
     """
     if is_on_gpu(X) and posterior is None:
         return on_host(values_where_rows_are(X, feature_map, coef, intercept, dtype=dtype))
@@ -98,7 +98,7 @@ def decision_values(
     if posterior is not None:
         posterior.prepared(precision)
 
-    # rows whose features are their own stored values are multiplied as they are: d zeros a row are never written out
+    # sparse rows that are their own features are multiplied in sparse form; their zeros are never stored
     plain = posterior is None and is_plain_sparse(X, feature_map)
 
     def score(rows: slice) -> None:
@@ -115,7 +115,7 @@ def decision_values(
             if posterior is not None:
                 out[rows_of_tile, -1] = posterior.lengths(tile)[: len(phi) - first]
 
-    if together:
+    if all_cores:
         Crew().map(score, spans(X.shape[0], step))
     else:
         with one_blas_thread():
@@ -129,23 +129,23 @@ def decision_values(
 def values_where_rows_are(
     X: Any, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, *, dtype: str = "float32"
 ) -> Any:
-    """`decision_values`, which stay on the GPU where the rows are there."""
+    """`decision_values`, computed and left on the GPU if the rows are there."""
     if not is_on_gpu(X):
         return decision_values(X, feature_map, coef, intercept, dtype=dtype)
     xp, models = array_module(X), np.column_stack([coef, intercept])
-    # features stay there, and the values of all tiles come together
+    # tiles of scores stay on the GPU and are joined at the end
     tiles = [model_scores(phi, models) for _, phi in mapped_tiles(X, feature_map, dtype)]
     return xp.concat([xp.zeros((0, len(coef))), *tiles])
 
 
 def _whole_tile(phi: np.ndarray) -> np.ndarray:
-    """A tile of mapped rows; rows of zeros give the last one the shape of the others, and with it their bits."""
+    """A tile of mapped rows; the last one is padded by rows of zeros, so that its scores have a whole tile's bits."""
     missing = _TILE - len(phi)
     return np.concatenate([phi, np.zeros((missing, phi.shape[1]), phi.dtype)]) if missing else phi
 
 
 def _units(coef: np.ndarray) -> np.ndarray:
-    """Powers of two, (K,), 1 but for models whose coefficients float32 might not hold: targets may be of any size."""
+    """A power of two for each model, (K,), that scales coefficients into the range of float32; 1 for usual ones."""
     largest = np.abs(coef).max(axis=1, initial=0.0)
     usual = (largest == 0.0) | ((largest > 1 / _UNUSUAL) & (largest < _UNUSUAL))
     return np.exp2(np.floor(np.log2(np.where(usual, 1.0, largest))))

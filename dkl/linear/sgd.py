@@ -1,6 +1,6 @@
 """Stochastic gradient steps by the rule of scikit-learn's SGD estimators, as a pure function of a state.
 
-Workers import this module, and it imports no scikit-learn, which takes 100 MB of a process with what it needs.
+Workers import this module, so it does not import scikit-learn, which with its dependencies takes 100 MB of a process.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, namespace_of
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber", "softmax")
 REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber", "pinball", *LOG_LINK)
 
-# eta_t = eta_0 (1 + t / t_0)^-0.75, t_0 = 0.2 / (alpha eta_0), with eta_0 = 4 / (mean squared length of a centred row):
-# measured on MNIST and adult. Losses that curve are stable only while eta * curvature * weight * (length^2 + 1) < 2 for
-# every row, the one for the intercept.
+# The step length is eta_t = eta_0 (1 + t / t_0)^-0.75 with t_0 = 0.2 / (alpha eta_0). By default eta_0 is 4 / (mean
+# squared length of a centred row): measured on MNIST and adult. Losses with curvature are stable only while eta *
+# curvature * weight * (length^2 + 1) < 2 for every row, where the 1 is for the intercept.
 _FIRST_STEP = {
     "epsilon_insensitive": 1.0,
-    # where few targets lie, long steps smear outer quantiles: of 0.03 to 1 this does best from 600 to 30,000 rows
+    # long steps blur outer quantiles, where targets are few: of 0.03 to 1 this does best from 600 to 30,000 rows
     "pinball": 0.1,
-    # it bends twice as much as the log loss of one class
+    # its curvature is twice that of the log loss of one class
     "softmax": 2.0,
 }
-# The log loss, whose curvature is at most 1/4, is below this bound: for it that stability does not matter.
+# A loss of lower curvature is stable anyway, such as the log loss with at most 1/4.
 _LEAST_CURVATURE = 1.0
 POWER = 0.75
 _DECAY = 0.2
-# Iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4).
+# Polynomial-decay averaging (Shamir & Zhang 2013, section 4): later iterates have larger weights in the average.
 _AVERAGING = 8.0
-# The rows between two iterates of the average; a call of partial_fit costs as much as some hundred rows.
+# Rows between two iterates of the average; the overhead of a call of partial_fit is that of some hundred rows.
 _FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 65_536, 256, 1_024
 
 
 @dataclass(frozen=True, eq=False)
 class SGDState:
-    """A linear model under way.
+    """The iterate of a linear model between minibatches, and the average of its iterates.
 
     Attributes
     ----------
     coef : ndarray of shape (K, m)
         The last iterate; K is 1 for two classes and for regression.
     intercept : ndarray of shape (K,)
-        For centred rows, as `average_intercept`.
+        For centred rows, like `average_intercept`.
     average_coef, average_intercept : ndarray, float64
-        What the model is: the average of the iterates.
+        The average of the iterates, which is the fitted model.
     clock : float
-        Rows stepped through and the schedule's first ones, which the step length follows.
+        Rows stepped through, plus those that the schedule begins with; step lengths depend on it.
     batches : int
-        Iterates in the average.
+        The number of iterates in the average.
     """
 
     coef: np.ndarray
@@ -71,13 +71,13 @@ class SGDState:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """The step length ``eta0 / t^0.75`` with t counted from `clock` on.
+    """The step length ``eta0 / t^0.75``, where t counts rows and starts at `clock`.
 
     Parameters
     ----------
     eta0 : float
     clock : float
-        Rows that count as seen before the first one.
+        The value of t at the first row.
     """
 
     eta0: float
@@ -85,19 +85,19 @@ class StepSchedule:
 
 
 def step_schedule(loss: str, *, alpha: float, square_length: float, largest: float) -> StepSchedule:
-    """Step lengths that follow from the rows' lengths and the penalty.
+    """Step lengths from the squared lengths of the rows, the curvature of the loss and the penalty.
 
     Parameters
     ----------
     loss : str
-        As of `loss_of`, or "softmax".
+        As in `loss_of`, or "softmax".
     alpha : float
-        Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
+        The factor of the penalty ``alpha/2 |w|^2``, to which the mean loss is added.
     square_length : float
-        Mean ``weight^2 * squared length`` of a centred row, where the mean weight is 1.
+        Mean ``weight^2 * squared length`` of the centred rows, for a mean weight of 1.
     largest : float
-        The largest ``weight * (squared length + 1)`` of a row, where the mean weight is 1; of a log link times the
-        curvature of the row, which no bound is known of.
+        The largest ``weight * (squared length + 1)`` of a row, for a mean weight of 1; with a log link it is multiplied
+        by the curvature of the row's loss, which has no general bound.
     """
     first_step = _FIRST_STEP.get(loss, 4.0) / (square_length or 1.0)
     if loss in LOG_LINK:
@@ -111,33 +111,33 @@ def step_schedule(loss: str, *, alpha: float, square_length: float, largest: flo
 
 
 def first_state(n_models: int, n_features: int, *, dtype: str, clock: float = 1.0) -> SGDState:
-    """All coefficients zero."""
+    """The state with all coefficients zero."""
     shape = (n_models, n_features)
     return SGDState(np.zeros(shape, dtype), np.zeros(n_models, dtype), np.zeros(shape), np.zeros(n_models), clock)
 
 
 def batch_rows(n_rows: float) -> int:
-    """Rows that one call of `partial_fit` steps through, in a fit on `n_rows` rows."""
+    """Rows that one call of `partial_fit` steps through, for a fit on `n_rows` rows."""
     return _SMALL_BATCH if n_rows <= _FEW_ROWS else _LARGE_BATCH
 
 
 def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any]) -> SGDState:
-    """The state after what `partial_fit` does on the rows of a minibatch, batch by batch; `state` stays as it is.
+    """The state after steps on the rows of a minibatch, as by `partial_fit` on each batch; `state` is unchanged.
 
-    The steps are compiled; minibatches on a GPU are stepped through there, a launch a batch.
+    The steps are compiled. Minibatches on a GPU are processed there, with one kernel launch for each batch.
 
     Operands: "rules" (an `SGDRule` for each of the K models), "classes" (or None), "batch_rows".
     """
     rules = operands["rules"]
-    # rows in memory are stepped through in their order as they stand
+    # rows on the host keep their place, and steps read them in the given order
     minibatch = minibatch if isinstance(minibatch.phi, np.ndarray) else minibatch.ordered
     xp = array_module(minibatch.phi)
     Y, S = rows_by_model(operands["classes"], minibatch.y, minibatch.weight)
     order = np.arange(len(Y)) if minibatch.order is None else minibatch.order
-    # the means of the iterates are ours, and the rule's untouched
+    # the average is computed here, so the rule's own averages are not used
     first = xp.asarray(state.coef), xp.asarray(state.intercept)
     models = SGDModels(*first, *first, state.clock)
-    # copies, which the means of this state are written over
+    # copies, since the averages are updated in place
     coef, intercept = xp.array(state.average_coef), xp.array(state.average_intercept)
     batches = state.batches
     for rows in spans(len(Y), operands["batch_rows"]):
@@ -150,12 +150,12 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
         share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
         coef += share * (models.coef - coef)
         intercept += share * (models.intercept - intercept)
-    # models on a GPU stay there from batch to batch: the host waits once
+    # models on a GPU stay there from batch to batch: the host waits only here
     here: dict[str, Any] = together_on_host(
         {"coef": models.coef, "intercept": models.intercept, "average_coef": coef, "average_intercept": intercept}
     )
     if xp is not np:
-        # sums came together in double precision
+        # they were copied to the host in double precision
         here["coef"] = here["coef"].astype(models.coef.dtype)
     refuse_overflow(SGDModels(**here), len(Y))
     here["intercept"] = np.asarray(here["intercept"], dtype=state.intercept.dtype)
@@ -165,7 +165,7 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
 def steps_by_rule(
     X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rules: Sequence[SGDRule], order: np.ndarray | None = None
 ) -> SGDModels:
-    """`sgd_rows` of models that have a rule each; the rule of all of them, where it is one, takes them together."""
+    """`sgd_rows` for models with a rule each; models with equal rules are stepped in a single call."""
     if all(rule == rules[0] for rule in rules):
         return sgd_rows(X, Y, S, models, rule=rules[0], order=order)
     names, parts = SGDModels.arrays(), []
@@ -183,36 +183,36 @@ def rows_by_model(
     sample_weight: ArrayLike | None = None,
     class_weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,) or (n, K).
+    """Targets and weights of each linear model, (n, K), from labels or (without classes) targets y (n,) or (n, K).
 
-    They are where y is.
+    Both are on the device of y.
 
     Raises
     ------
     ValueError
-        If a label is not among the classes; of labels on a GPU when the host waits for what is made of them.
+        If a label is not among the classes; for labels on a GPU it is raised once the host waits for results.
     """
     xp = namespace_of(y)
     if classes is None:
         Y = xp.reshape(xp.asarray(y, dtype=np.float64), (len(y), -1))
     else:
-        known = xp.asarray(classes)
-        codes = xp.clip(xp.searchsorted(known, y), 0, len(classes) - 1)
+        all_classes = xp.asarray(classes)
+        codes = xp.clip(xp.searchsorted(all_classes, y), 0, len(classes) - 1)
 
         def unknown() -> ValueError:
-            labels, found = np.asarray(on_host(y)), classes[on_host(codes)]
-            row = int(np.flatnonzero(found != labels)[0])
+            labels, nearest = np.asarray(on_host(y)), classes[on_host(codes)]
+            row = int(np.flatnonzero(nearest != labels)[0])
             return ValueError(f"y[{row}] is {labels[row]!r}, which is not among the classes {classes.tolist()}")
 
-        is_unknown = (known[codes] != y).any()
+        is_unknown = all_classes[codes] != y
         if xp is not np:
             refuse_later(is_unknown, unknown)
-        elif is_unknown:
+        elif is_unknown.any():
             raise unknown()
         Y = signs(codes, len(classes))
     S = xp.ones_like(Y)
     if classes is not None and class_weight is not None:
-        # One class against the rest leaves the rest at weight 1, as in scikit-learn.
+        # the weight of a class applies to its own model; the rows of the rest have weight 1 there, as in scikit-learn
         negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
         S = np.where(Y > 0, positive, negative)
     if sample_weight is None:
@@ -221,7 +221,7 @@ def rows_by_model(
 
 
 def refuse_overflow(models: SGDModels, n_rows: int) -> None:
-    """Raise ValueError where steps on so many rows have led to coefficients that are no numbers."""
+    """Raise ValueError if steps on these rows have led to coefficients that are not finite."""
     if not (np.isfinite(models.coef).all() and np.isfinite(models.intercept).all()):
         raise ValueError(
             f"coefficients overflow in steps on {n_rows} rows; scale the rows, or take a smaller eta0 or a larger alpha"

@@ -1,4 +1,4 @@
-"""What stochastic fitting must know of the rows beforehand, from one pass that maps a sample only."""
+"""The statistics of rows that stochastic steps need in advance, from one pass that maps only a sample."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SAMPLE_ROWS = 1024
 
 @dataclass(frozen=True, eq=False)
 class TargetMoments:
-    """Mean, deviation and unevenness of the targets, from sums alone.
+    """Mean, standard deviation and unevenness of the targets, from sums.
 
     Attributes
     ----------
     n_rows, total_weight : float
-        Class weights included.
+        Their number and total weight, class weights included.
     target_center, target_scale : ndarray of shape (t,)
-        Weighted mean and deviation of regression targets; the scale of a constant target is 1.
+        Weighted mean and standard deviation of regression targets; the scale of a constant target is 1.
     unevenness : float
-        The share of the target's variance that lies between blocks: near 0 when rows are shuffled, 1 when every block
-        has one class.
+        The share of the target's variance that lies between blocks: near 0 for shuffled rows, 1 if every block has one
+        class.
     """
 
     n_rows: float
@@ -44,17 +44,17 @@ class TargetMoments:
 
 @dataclass(frozen=True, eq=False)
 class Summary(TargetMoments):
-    """The moments of the targets, and the centre and lengths of a sample of mapped rows.
+    """The moments of the targets, and the centre and lengths of sampled mapped rows, which determine step lengths.
 
     Attributes
     ----------
     center : ndarray of shape (m,), float64
-        The weighted mean feature of a sample of rows.
+        The weighted mean feature vector of the sample.
     square_length : float
-        The mean of ``weight^2 * squared length`` of its rows after centring: what makes steps noisy.
+        The mean of ``weight^2 * squared length`` of its centred rows: the scale of the noise of stochastic steps.
     largest : float
-        The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1; of a log link times
-        the target over its mean, where that is above 1: so much its loss bends.
+        The largest ``weight * (squared length + 1)`` in the sample, for a mean weight of 1. With a log link it is
+        multiplied by the target over its mean where that exceeds 1, a bound of the curvature of its loss.
     """
 
     center: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -74,7 +74,7 @@ def summary_records(
     n_classes : int or None
     class_weight : ndarray of shape (K,) or None
     held_out : HeldOut
-        Rows that are not counted.
+        Rows excluded from the sums.
     seed : int
     """
     sums = target_record(n_columns_y, n_classes, class_weight, held_out)
@@ -89,31 +89,32 @@ def summarise(
     dtype: str,
     log_link: bool = False,
 ) -> Summary:
-    """The summary by the results of `summary_records`, of targets of a log link or of others.
+    """The summary from the results of `summary_records`; `log_link` is for targets with mean exp(f).
 
     Raises
     ------
     ValueError
-        If no row is left to fit on.
+        If all rows are held out.
     """
     sums, sample = results
     targets = summarise_targets(sums, log_link=log_link)
     mean_weight = targets.total_weight / targets.n_rows
-    bends = np.ones(sample.n_rows)
+    curvatures = np.ones(sample.n_rows)
     if log_link:
         rates = np.reshape(sample.y, (sample.n_rows, -1)) / targets.target_center
-        bends = np.maximum(1.0, rates.max(axis=1, initial=0.0))
-    center, square_length, largest = _lengths(sample, feature_map, class_weight, (mean_weight, bends), dtype)
+        curvatures = np.maximum(1.0, rates.max(axis=1, initial=0.0))
+    center, square_length, largest = _lengths(sample, feature_map, class_weight, (mean_weight, curvatures), dtype)
     return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)
 
 
 def summarise_targets(sums: Mapping[str, np.ndarray], *, log_link: bool = False) -> TargetMoments:
-    """The moments of the targets by the sums of `target_record`.
+    """The moments of the targets from the sums of `target_record`.
 
     Raises
     ------
     ValueError
-        If no row is left to fit on, or targets that are to be standardised differ by so little that squares are lost.
+        If all rows are held out, or if targets that are to be standardised vary too little for their squares to show
+        it.
     """
     weight, rows = float(sums["weight"]), float(sums["rows"])
     if weight == 0.0:
@@ -123,8 +124,8 @@ def summarise_targets(sums: Mapping[str, np.ndarray], *, log_link: bool = False)
         refuse_lost_squares(moments, "y")
     scale = deviations(moments.mean, moments.variance)
     between = np.maximum(sums["between"] / weight - moments.mean**2, 0.0)
-    # The share of the variance that lies between blocks. B blocks of n shuffled rows have (B - 1) / n of it by chance,
-    # which is taken off: else many small blocks would look sorted.
+    # The share of the variance between blocks. For B blocks of n shuffled rows it is (B - 1) / n by chance, which is
+    # subtracted: otherwise many small blocks would look sorted.
     variance, chance = moments.variance.sum(), (float(sums["blocks"]) - 1.0) / rows
     unevenness = 0.0
     if variance > 0.0 and chance < 1.0:
@@ -142,16 +143,20 @@ def _lengths(
 ) -> tuple[np.ndarray, float, float]:
     """Mean feature, mean ``weight^2 * squared length``, largest ``weight * (squared length + 1)`` of a sample.
 
-    `scales` has the mean weight and by how much the loss of each row bends.
+    `scales` contains the mean weight, and a bound of the curvature of each row's loss.
     """
-    mean_weight, bends = scales
+    mean_weight, curvatures = scales
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
     weights = sample.weights * factors / mean_weight
-    # Rows come into a sample with a chance that grows with their weight, so that it counts no second time, unless the
-    # sample has room for all of them.
+    # Rows enter the sample with a probability that grows with their weight, so weights must not count twice; but where
+    # the sample contains all rows, weights count.
     counted = weights if sample.n_rows < _SAMPLE_ROWS else factors
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi
     square_lengths = np.sum((phi - center) ** 2, axis=1)
-    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * bends * (square_lengths + 1.0)))
+    return (
+        center,
+        float(counted @ (weights * square_lengths)),
+        float(np.max(weights * curvatures * (square_lengths + 1.0))),
+    )

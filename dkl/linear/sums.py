@@ -1,4 +1,4 @@
-"""What linear models need of a block: sums over its targets and its held-out rows, and tiles of rows to step on."""
+"""The block functions of linear models: sums over targets and held-out rows, and minibatches for stochastic steps."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from dkl.linear.scores import values_where_rows_are
 from dkl.protocols.block import Block
 from dkl.solvers.losses import SOFTMAX, loss_of, namespace_of, newton_loss
 
-# Multipliers of decision values that calibration sums its losses at, in half octaves: wide enough for any scale of
-# decision values, narrow enough to interpolate to 1e-4.
+# Inverse temperatures, in half octaves, at which calibration sums the loss: a range wide enough for any scale of
+# decision values, and steps narrow enough to interpolate to 1e-4.
 MULTIPLIERS: np.ndarray = 2.0 ** np.arange(-20.0, 20.5, 0.5)
-# The most that a row may lose: sums of it are numbers still.
+# Upper bound of the loss of one row, so that sums of losses stay finite.
 _INFINITE = 1e100
-# Orders of rows that are at hand, half a megabyte each: minibatches of a block are made shortly after each other.
+# Permutations that are cached, half a megabyte each: the minibatches of a block are computed shortly after each other.
 _ORDERS = 8
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`column_sums` of a block's targets (one-hot for classes), its rows, and 1 for a block that has some.
+    """Weighted sums of a block's targets (one-hot for classes), the number of its rows, and 1 if it has any.
 
-    Operands: as the parameters of `target_record`.
+    Operands: the parameters of `target_record`.
     """
     block, held_out, n_classes = with_targets(block), operands["held_out"], operands["n_classes"]
     if held_out is not None and held_out.share > 0.0:
@@ -66,7 +66,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
-    """Minibatch `number` of the rows of a block that are not held out, drawn for this block: the same in all epochs.
+    """Minibatch `number` of the rows of a block that are not held out, in a random order that all epochs share.
 
     Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "held_out", "targets";
     "device", from the pass.
@@ -77,9 +77,9 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
 
 
 def stored_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
-    """Minibatch `number` of the rows of a block that are not held out, in the order in which they are stored.
+    """Minibatch `number` of the rows of a block that are not held out, in stored order.
 
-    Operands: as of `shuffled_minibatch`.
+    Operands: as in `shuffled_minibatch`.
     """
     size = operands["minibatch_rows"]
     return _minibatch(block, _fitted_rows(block, operands["held_out"])[number * size : (number + 1) * size], operands)
@@ -91,17 +91,17 @@ def _fitted_rows(block: Block, held_out: HeldOut) -> np.ndarray:
 
 
 def _minibatch(block: Block, rows_at: np.ndarray, operands: Mapping[str, Any]) -> Minibatch | None:
-    """Some rows of a block, mapped, with what the estimator is given beside them; None of no rows."""
+    """The given rows of a block, mapped, with targets and weights for the estimator; None if there are none."""
     if len(rows_at) == 0:
         return None
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
     rows = with_targets(place(block.rows(rows_at), operands.get("device", "cpu")))
-    phi = rows.X if feature_map is None else _mapped_less(rows.X, feature_map, operands["dtype"], center)
+    phi = rows.X if feature_map is None else _centred_features(rows.X, feature_map, operands["dtype"], center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 
 
-def _mapped_less(X: Any, feature_map: FeatureMap, dtype: str, center: np.ndarray | None) -> Any:
-    """The mapped rows, less a centre: on the host as many at once as stay in the cache for it."""
+def _centred_features(X: Any, feature_map: FeatureMap, dtype: str, center: np.ndarray | None) -> Any:
+    """The mapped rows minus the centre; on the host in pieces that stay in the processor's cache."""
     if center is None or is_on_gpu(X):
         phi = map_rows(X, feature_map, dtype)
         return phi if center is None else phi - array_module(phi).asarray(center)
@@ -113,7 +113,7 @@ def _mapped_less(X: Any, feature_map: FeatureMap, dtype: str, center: np.ndarray
 
 
 def reordered_minibatch(minibatch: Minibatch, operands: Mapping[str, Any], block: int, number: int) -> Minibatch:
-    """Minibatch `number` of a block with an order of its rows that is drawn for this epoch.
+    """Minibatch `number` of a block with a random order of its rows for this epoch.
 
     Operands: "seed", "epoch".
     """
@@ -124,16 +124,16 @@ def reordered_minibatch(minibatch: Minibatch, operands: Mapping[str, Any], block
 
 @lru_cache(maxsize=_ORDERS)
 def _drawn_order(seeds: tuple[int, int], n_rows: int) -> np.ndarray:
-    """A permutation of so many rows, (n,) int64, for a seed and a block: its minibatches draw it once."""
+    """A permutation of n_rows, (n,) int64, for a seed and a block; cached for the minibatches of the block."""
     return np.random.default_rng(seeds).permutation(n_rows)
 
 
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sums of the weighted loss over the held-out rows of a block, and of their weights.
 
-    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss" and "epsilon" as
-    of `dkl.linear.epochs.Stopping`, as "calibrated" is, with which "label" and "uniform" are `calibration_sums` of rows
-    that count by their own weights, whose sum is "counted".
+    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), and "loss", "epsilon" and
+    "calibrated" as in `dkl.linear.epochs.Stopping`. With "calibrated" the sums include "label" and "uniform", the
+    `calibration_sums` of these rows by their own weights, and "counted", the sum of these weights.
     """
     targets, name = operands["targets"], operands["loss"]
     make = JudgedRows(operands["held_out"], targets, signed=name != "softmax")
@@ -142,7 +142,7 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     if name == "softmax":
         losses = SOFTMAX.value(y, scores)
     else:
-        # of an epoch that has gone astray a mean exp(f) may be infinite, and so may its loss be
+        # in an epoch that diverges a mean exp(f), and so its loss, may be infinite
         with np.errstate(over="ignore"):
             losses = loss_of(name, operands["epsilon"]).value(signed, scores).clip(None, _INFINITE)
         losses = losses.sum(axis=1)
@@ -156,14 +156,14 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """The held-out rows of a block, with what they are judged by.
+    """Selects the held-out rows of a block, with the targets and weights that judge models on them.
 
     Parameters
     ----------
     held_out : HeldOut
     targets : RowTargets
     signed : bool
-        Whether they are judged by targets a model, of classes -1 and +1, beside what the block has for targets.
+        Whether to include one target for each model: -1 and +1 for classes, standardised values for regression.
     """
 
     held_out: HeldOut
@@ -171,7 +171,7 @@ class JudgedRows:
     signed: bool = False
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray]:
-        """The positions of the rows (k,), their y, their targets (k, K) in float64, and their weights (k,)."""
+        """The positions of the rows (k,), their y, targets by model (k, K) in float64 or None, and weights (k,)."""
         some = np.flatnonzero(self.held_out.mask(block.held_with))
         rows = block.without_x(some)
         weight = self.targets.weights(rows)
@@ -181,7 +181,7 @@ class JudgedRows:
 
 
 def _judged_scores(block: Block, operands: Mapping[str, Any], make: JudgedRows) -> tuple[Any, Any, Any, Any]:
-    """Decision values (k, K), y, targets and weights of the rows that `make` picks, where the block's rows are."""
+    """Decision values (k, K), y, targets and weights of the rows that `make` selects, on the device of the block."""
     some, y, signed, weight = beside_rows(block, "held-out rows", make)
     map_and_models = (operands["feature_map"], operands["coef"], operands["intercept"])
     scores = values_where_rows_are(block.X[some], *map_and_models, dtype=operands["dtype"])
@@ -200,8 +200,8 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     Returns
     -------
     dict of ndarray
-        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,). Of classes "right" (v, c) and "rows"
-        (c,), too: the rows that are given their class and all rows, whose classes weigh alike. With "multipliers" also
+        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,). For classes also "right" (v, c), the
+        correctly classified rows, and "rows" (c,), all rows, both without class weights. With "multipliers" also
         "label" and "uniform" (v, c, 3, T), the `calibration_sums` of each candidate.
     """
     feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
@@ -211,8 +211,8 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     multipliers = operands.get("multipliers", np.zeros(0))
     X, is_of_classes = block.X[judging], targets.n_classes is not None
     if is_on_gpu(X):
-        given = (folds, values, weight, own_weight, multipliers if is_of_classes else np.zeros(0))
-        return _held_out_on_gpu(X, *given, operands)
+        of_rows = (folds, values, weight, own_weight, multipliers if is_of_classes else np.zeros(0))
+        return _held_out_on_gpu(X, *of_rows, operands)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
     shape = *losses.shape, 3, len(multipliers)
@@ -226,7 +226,7 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
         if is_of_classes:
             right += np.einsum("vnc,nc->vc", _are_right(scores, values[rows]), counted[rows])
         for fold in np.unique(folds[rows]) if calibration else ():
-            # a row says something of the candidates that have not seen it alone
+            # a row is only counted for the candidates that were fitted without its fold
             of_fold, judging = folds[rows] == fold, operands["fold"] == fold
             chosen = candidate_scores(phi[of_fold], models[:, :, judging]).transpose(0, 1, 3, 2)
             own = values[rows][of_fold]
@@ -242,12 +242,12 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
 
 @dataclass(frozen=True, eq=False)
 class FoldedRows:
-    """The rows of a block that some fold judges, with their targets and weights.
+    """Selects the rows of a block that belong to a judging fold, with their targets and weights.
 
     Parameters
     ----------
     folds : callable
-        Row ids to the fold of each row, -1 for none.
+        Maps row ids to the fold of each row, -1 for none.
     targets : NewtonTargets
     """
 
@@ -257,7 +257,7 @@ class FoldedRows:
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The positions of these rows (k,), their folds, targets (k, K), weights, and weights without class factors."""
         folds = self.folds(block.held_with)
-        # rows of no fold are not even mapped
+        # rows of no fold are not mapped
         some = np.flatnonzero(folds >= 0)
         rows = block.without_x(some)
         values, weight = self.targets(rows)
@@ -267,7 +267,7 @@ class FoldedRows:
 def _held_out_on_gpu(
     X: Any, folds: Any, values: Any, weight: Any, own_weight: Any, multipliers: np.ndarray, operands: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """`held_out_block` of rows on a GPU: scores, losses and calibration are made there, and the host waits once."""
+    """`held_out_block` for rows on a GPU: all is computed there, and the host waits once."""
     xp, models = array_module(X), operands["models"]
     v, K, c, _ = models.shape
     is_fold = xp.asarray(folds)[:, None] == xp.asarray(operands["fold"])
@@ -283,8 +283,8 @@ def _held_out_on_gpu(
         if is_of_classes:
             sums["right"] += (_are_right(scores, y) * counted[rows]).sum(axis=1)
         if len(multipliers):
-            # (n, v, c, K), of two classes with a score of 0 before the only one; a row says something of the candidates
-            # that have not seen it alone
+            # (n, v, c, K); two classes get a score of 0 before their single one. A row is only counted for the
+            # candidates that were fitted without its fold.
             each = scores.transpose(0, 1, 3, 2)
             each = xp.concat([xp.zeros_like(each), each], axis=3) if K == 1 else each
             codes = y[:, 0] > 0.0 if K == 1 else y.argmax(axis=1)
@@ -303,7 +303,7 @@ def candidate_scores(phi: Any, models: np.ndarray) -> Any:
 
 
 def _are_right(scores: Any, targets: Any) -> Any:
-    """Which candidates give a row its class, (v, n, c); scores (n, v, K, c) and targets (n, K) of -1 and 1."""
+    """Whether candidates classify each row correctly, (v, n, c); scores (n, v, K, c), targets (n, K) of -1 and 1."""
     if targets.shape[1] == 1:
         right = (scores[:, :, 0] > 0.0) == (targets[:, :1, None] > 0.0)
     else:
@@ -319,22 +319,22 @@ def candidate_losses(
     epsilon: float = 0.1,
     quantiles: np.ndarray | None = None,
 ) -> Any:
-    """The loss of each candidate on a row, a mean over outputs; of the squared error the whole square.
+    """The loss of each candidate on each row, a mean over outputs; for the squared error the whole square.
 
-    For classes it is the loss that the models minimise, not the share of rows given their class: that one jumps by a
-    row, so that among a thousand rows it cannot tell penalties a decade apart.
+    For classes it is the loss that the models minimise, not the error rate: among a thousand rows the error rate is too
+    coarse to distinguish penalties a decade apart.
 
     Parameters
     ----------
     scores : ndarray of shape (n, v, K, c)
     targets : ndarray of shape (n, K)
-        For classes 1 at a row's class and -1 elsewhere; one column for two classes.
+        For classes 1 in the column of a row's class and -1 elsewhere; a single column for two classes.
     name, epsilon, quantiles
-        The loss, as of `newton_loss`; "softmax" is that of all classes together.
+        The loss, as in `newton_loss`; "softmax" is the log loss of all classes jointly.
 
     Returns
     -------
-    array of shape (v, n, c), float64, where the scores are
+    Of shape (v, n, c), float64, on the device of the scores.
     """
     xp = namespace_of(scores)
     if name == "softmax":
@@ -343,16 +343,16 @@ def candidate_losses(
         total = xp.log(xp.exp(scores - top).sum(axis=2)) + top[:, :, 0] if xp is not np else logsumexp(scores, axis=2)
         return (total - own).transpose(1, 0, 2)
     loss = newton_loss(name, epsilon, None if quantiles is None else xp.asarray(quantiles)[:, None])
-    # one minus the whole square of an error of standardised targets is the share of their variance that is explained
+    # the whole square, so that one minus the loss of standardised targets is the explained share of their variance
     factor = 2.0 if name == "squared_error" else 1.0
-    # A candidate that has gone astray may have a mean exp(f) beyond all numbers: its loss is as good as infinite.
+    # a candidate that diverges may have an infinite mean exp(f); its loss is clipped to a large finite number
     with np.errstate(over="ignore"):
         losses = (factor * loss.value(targets[:, None, :, None], scores)).clip(None, _INFINITE)
     return losses.mean(axis=2).transpose(1, 0, 2)
 
 
 def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`calibration_sums` of the held-out rows of a block, and their weight.
+    """`calibration_sums` of the held-out rows of a block, and the sum of their weights.
 
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
     """
@@ -362,9 +362,9 @@ def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np
 
 
 def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Decision values (n, K), codes and weights of the held-out rows of a block, where its rows are.
+    """Decision values (n, K), codes and weights of the held-out rows of a block, on its device.
 
-    Operands as of `calibration_block`.
+    Operands: as in `calibration_block`.
     """
     make = JudgedRows(operands["held_out"], operands["targets"])
     scores, codes, _, weight = _judged_scores(block, operands, make)
@@ -372,8 +372,8 @@ def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[Any, An
 
 
 def _of_each_class(scores: Any) -> Any:
-    """Decision values (n, K), where two classes have a single one a row."""
-    # the softmax of 0 and a decision value is its logistic function
+    """Decision values (n, K) with one column for each class; two classes have a single one before."""
+    # the softmax of 0 and a decision value is the logistic function of the latter
     xp = array_module(scores)
     return xp.concat([xp.zeros_like(scores), scores], axis=1) if scores.shape[1] == 1 else scores
 
@@ -384,7 +384,7 @@ def calibration_sums(scores: Any, codes: Any, weight: Any, multipliers: np.ndarr
     Parameters
     ----------
     scores : ndarray of shape (n, ..., K)
-        Decision values; for two classes 0 and the decision value. Axes in between are models side by side.
+        Decision values; for two classes 0 and the decision value. Axes in between enumerate models.
     codes : ndarray of shape (n,), int64
     weight : ndarray of shape (n,)
     multipliers : ndarray of shape (T,)
@@ -393,9 +393,9 @@ def calibration_sums(scores: Any, codes: Any, weight: Any, multipliers: np.ndarr
     Returns
     -------
     dict
-        "label" and "uniform", each of shape (..., 3, T), float64: loss, slope and curvature against the rows' own
-        labels, and against labels drawn uniformly, which a prior on the temperature needs; on a GPU where the scores,
-        (n, K), are there.
+        "label" and "uniform", each of shape (..., 3, T), float64: loss, slope and curvature for the rows' own labels,
+        and for labels drawn uniformly, which a prior on the temperature needs; on the device of the scores, which on a
+        GPU must have shape (n, K).
     """
     if is_on_gpu(scores):
         found = calibration_sums_on_gpu(scores[:, None], codes, weight[:, None], multipliers)[0]
@@ -409,7 +409,7 @@ def calibration_sums(scores: Any, codes: Any, weight: Any, multipliers: np.ndarr
         mean = np.sum(p * z, axis=-1)
         curvature = np.sum(p * (z - mean[..., None]) ** 2, axis=-1)
         total = logsumexp(z, axis=-1)
-        # d/dlog a of log sum_k exp(z_k) is the mean of z under p, its second derivative that mean plus the variance
+        # d/dlog a of log sum_k exp(z_k) is the mean of z under p; its second derivative is this mean plus the variance
         for sums, expected in ((label, np.take_along_axis(z, own, -1)[..., 0]), (uniform, z.mean(axis=-1))):
             slope = mean - expected
             each = np.stack([total - expected, slope, slope + curvature], axis=-1)

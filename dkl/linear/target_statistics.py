@@ -1,4 +1,4 @@
-"""Sums of the targets, from a pass that reads no X: shares of classes, means and deviations of numbers."""
+"""Means and deviations of numeric targets, and class shares, from one pass that reads no X."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dkl.protocols.source import BlockSource
 
 @dataclass(frozen=True, eq=False)
 class TargetScale:
-    """Weighted mean and deviation of t targets, each of shape (t,); the deviation of a constant target is 1."""
+    """Weighted mean and standard deviation of t targets, each of shape (t,); 1 for a constant target."""
 
     center: np.ndarray
     scale: np.ndarray
 
 
 def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) -> TargetScale:
-    """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
+    """Mean and standard deviation of the targets of all rows, from one pass over targets and weights."""
 
     def scale(passed: PassResult) -> TargetScale:
         moments = moments_of(passed.results[0])
@@ -35,20 +35,20 @@ def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) ->
         return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
 
     some = TargetScale(np.ones(n_targets), np.ones(n_targets))
-    # of a few numbers a row: no line of progress says so
+    # the pass reads a few numbers a row, so it shows no line of progress
     quiet = replace(run or Run(), publish=ignore)
     return quiet.read(source, [target_record(n_targets)], scale, planned=some)
 
 
 def target_units(dataset: Dataset, run: Run) -> TargetScale | None:
-    """`target_scale` of targets that are numbers; None for classes."""
+    """`target_scale` of numeric targets; None for classes."""
     return None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1, run)
 
 
 def model_targets(
     dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None, *, n_quantiles: int = 0
 ) -> NewtonTargets:
-    """The targets of the linear models of a dataset's task, as of `task_targets`; numbers less their mean in units."""
+    """The targets of a dataset's linear models, as in `task_targets`; numeric ones centred and scaled."""
     n_classes = None if dataset.classes is None else len(dataset.classes)
     n_columns = dataset.schema.n_targets or 1
     targets = task_targets(n_classes, n_columns, class_weight, n_quantiles=n_quantiles)
@@ -58,9 +58,9 @@ def model_targets(
 def task_targets(
     n_classes: int | None, n_columns: int, class_weight: np.ndarray | None = None, *, n_quantiles: int = 0
 ) -> NewtonTargets:
-    """The targets of the linear models of a task: a column of numbers each, or a class against the rest.
+    """The target of each linear model of a task: a numeric column, or one class against the rest.
 
-    Two classes share one model. With `n_quantiles` each column of numbers has so many models, beside each other.
+    Two classes have one model. With `n_quantiles` each numeric column has that many consecutive models.
     """
     models = np.arange(n_columns if n_classes is None else n_classes)
     if n_quantiles:
@@ -71,8 +71,8 @@ def task_targets(
 
 
 def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """What targets are divided by; 1 where they are constant, of which rounding leaves a little variance."""
-    # Rounding leaves a constant target a variance of some 1e-32 of its square: dividing by that would make it noise.
+    """The divisor of standardised targets: their standard deviation, but 1 for constant ones."""
+    # Rounding gives a constant target a variance of about 1e-32 of its square; dividing by it would turn it into noise.
     scale = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
     scale[scale == 0.0] = 1.0
     return scale
@@ -93,13 +93,13 @@ def target_record(
     n_classes : int or None
     class_weight : ndarray of shape (K,) or None
     held_out : HeldOut or None
-        Rows that are not counted.
+        Rows excluded from the sums.
     """
-    # The moments of the targets are those of any columns, summed by a function that knows classes and held-out rows.
+    # the moments of any columns, summed by a function that handles classes and held-out rows
     moments = moments_record(n_columns)
 
     def cost(rows: int, columns: int) -> Cost:
-        # Of the columns of X none is read: a row has its targets, and their squares.
+        # the pass reads no columns of X, only targets, and computes their squares
         return Cost(flops=8.0 * rows * n_columns, scratch_bytes=8 * 8 * rows * n_columns)
 
     return replace(

@@ -1,6 +1,6 @@
-"""The positive temperature that turns decision values into probabilities, and a constant a class where base rates move.
+"""Calibration of probabilities: the temperature of decision values, and a shift for each class where base rates change.
 
-The temperature follows from sums over all held-out rows at a grid of temperatures, the constants from scores in memory.
+The temperature follows from sums over all held-out rows on a grid of temperatures, the shifts from scores in memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from scipy.special import chdtri, logsumexp
 
 from dkl.linear.sums import MULTIPLIERS
 
-# How sure it has to be that constants of classes do not gain by chance.
+# Confidence with which shifts of classes must improve the loss, to be used.
 _SURE = 0.99
 
 
@@ -19,27 +19,28 @@ def best_multiplier(
 ) -> float:
     """The inverse temperature a that minimises the log loss of ``softmax(a * scores)``.
 
-    Scores and labels can be separable, which would send a to infinity; so each row counts as uncertain to the degree
-    that Platt (1999) gives it, ``2 / (N + 2)`` of its weight spread over all labels.
+    Scores may separate the labels, and a would tend to infinity. So each row has the uncertain label of Platt (1999):
+    ``2 / (N + 2)`` of its weight is spread over all labels.
 
     Parameters
     ----------
     label, uniform : ndarray of shape (3, T)
-        Sums of loss, slope and curvature in log a (`dkl.linear.sums.calibration_sums`).
+        Sums of loss, slope and curvature in log a, at the true and at uniform labels
+        (`dkl.linear.sums.calibration_sums`).
     total_weight : float
-        N, of the rows that were summed.
+        N, the total weight of the summed rows.
     multipliers : ndarray of shape (T,)
         Ascending.
 
     Returns
     -------
     float
-        Positive and finite; the end of the grid where the loss still falls there.
+        Positive and finite; an end of the grid if the loss still falls there.
 
     Notes
     -----
-    The loss is convex in a, so its slope in log a changes sign once; the root is that of the cubic through slopes and
-    curvatures at both ends of the interval.
+    The loss is convex in a, so its slope in log a changes sign once. The root is that of the cubic which has the slopes
+    and curvatures at both ends of the interval.
     """
     doubt = 2.0 / (total_weight + 2.0)
     _, slope, curvature = (1.0 - doubt) * label + doubt * uniform
@@ -53,8 +54,8 @@ def best_multiplier(
     log_a = np.log(multipliers[ends])
     width = log_a[1] - log_a[0]
     values, slopes = slope[ends], curvature[ends] * width
-    # Bisection for where in [0, 1] the cubic with these values and slopes at both ends is zero: values[0] <= 0 and
-    # values[1] > 0.
+    # bisection for the zero in [0, 1] of the cubic with these values and slopes at its ends, where values[0] <= 0 <
+    # values[1]
     low, high = 0.0, 1.0
     for _ in range(60):
         t = 0.5 * (low + high)
@@ -69,12 +70,12 @@ def best_multiplier(
 
 
 def least_log_loss(label: np.ndarray, uniform: np.ndarray, total_weight: float) -> float:
-    """The mean log loss at the best inverse temperature, of rows that are as uncertain as for `best_multiplier`.
+    """The mean log loss at the best inverse temperature, with the uncertain labels of `best_multiplier`.
 
     Parameters
     ----------
     label, uniform, total_weight
-        As of `best_multiplier`.
+        As in `best_multiplier`.
 
     Returns
     -------
@@ -82,7 +83,7 @@ def least_log_loss(label: np.ndarray, uniform: np.ndarray, total_weight: float) 
 
     Notes
     -----
-    Between the points of the grid it is the least value of the parabola through the best one.
+    Between grid points it is the minimum of the parabola at the best one.
     """
     doubt = 2.0 / (total_weight + 2.0)
     loss, slope, curvature = (1.0 - doubt) * label + doubt * uniform
@@ -92,11 +93,10 @@ def least_log_loss(label: np.ndarray, uniform: np.ndarray, total_weight: float) 
 
 
 def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray] | None:
-    """The a and b that minimise the log loss of ``softmax(a * scores + b)``; None where no b is worth it.
+    """The a and b that minimise the log loss of ``softmax(a * scores + b)``; None where b improves it too little.
 
-    Rows are uncertain as in `best_multiplier`. The constants are worth it where twice the fall of the loss, beside that
-    with the best a alone, is more than chance would bring in one of a hundred samples (a likelihood ratio test with
-    K - 1 degrees of freedom).
+    Labels are uncertain as in `best_multiplier`. The shifts b must lower twice the loss, relative to the best a alone,
+    by more than chance would in 99 of 100 samples (a likelihood ratio test with K - 1 degrees of freedom).
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) 
     Platt 1999, "Probabilistic outputs for support vector machines"; for several classes the "bias-corrected
     temperature scaling" of Alexandari, Kundaje & Shrikumar 2020.
     """
-    # workers find temperatures without it, and it is large
+    # a large import that workers, which only compute temperatures, do not need
     from scipy.optimize import minimize
 
     n_classes = scores.shape[1]
@@ -125,7 +125,7 @@ def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) 
     shares = doubt / n_classes + (1.0 - doubt) * np.eye(n_classes)[codes]
 
     def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
-        # one class has no constant of its own: only differences count
+        # the first class has no shift, since only differences matter
         z = at[0] * scores + np.append(0.0, at[1:])
         total = logsumexp(z, axis=1)
         excess = weight[:, None] * (np.exp(z - total[:, None]) - shares)
@@ -136,7 +136,7 @@ def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) 
         value, gradient = loss(np.append(at, np.zeros(n_classes - 1)))
         return value, gradient[:1]
 
-    # in units of the scores, so that the first step has a sensible length
+    # in units of the scores, so that the first step has a suitable length
     start = np.array([1.0 / max(float(np.abs(scores).max(initial=0.0)), np.finfo(np.float64).tiny)])
     alone = minimize(with_slope_alone, start, jac=True, method="BFGS")
     both = minimize(loss, np.append(alone.x, np.zeros(n_classes - 1)), jac=True, method="BFGS")

@@ -26,6 +26,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.machines.columns import (
@@ -294,7 +295,7 @@ def _race(
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
         judging=cache(lambda contender: judged.judging(contender.learner)),
-        joining=cache(lambda contender: judged.telling(contender.learner)),
+        joining=cache(lambda contender: judged.comparing(contender.learner)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
@@ -491,6 +492,7 @@ class LogLoss:
         self._judged, self._whole = bench.terms.shape(sample.rows, "log_loss"), bench.terms.shape(dataset, "log_loss")
         self._by_squares, self._allowed = bench.terms.shape(dataset), bench.terms.allowed(dataset, own_columns)
         self._is_binary = dataset.schema.n_classes == 2
+        self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
         self.verdict: Literal["open", "declined", "promising", "clearly better"] = "open"
         # what was compared before variants is not compared again in the end, where one of the kinds has won
@@ -513,7 +515,7 @@ class LogLoss:
 
     def comparing(self, learner: FeatureLearner, n_folds: int) -> float:
         """Work of comparing the penalties of the log loss on a learner's features."""
-        return min(n_folds, self._n_folds) * self._judged.telling(learner, is_near=True)
+        return min(n_folds, self._n_folds) * self._judged.comparing(learner, is_near=True)
 
     @property
     def _n_folds(self) -> int:
@@ -546,7 +548,7 @@ class LogLoss:
 
     def _has_hessian(self, learner: FeatureLearner) -> bool:
         """Whether the features are few enough for one."""
-        return bool(self._whole.features_of(learner) <= head.MOST_FEATURES)
+        return bool(self._whole.features_of(learner) <= self._most_features)
 
     def compared(self, judged: Sequence[Judged], stage: str) -> Compared:
         """Compare the penalties of the log loss on the first folds, near the best penalty of squares."""
@@ -750,11 +752,12 @@ class PlannedChoice:
         """The problem of comparing the penalties of the log loss, on the most features that the budget allows it on."""
         size, allowed = self._terms.shape(self._sample.rows).features_of, self._terms.allowed(self._dataset)
         judged, whole = (self._terms.shape(rows, "log_loss") for rows in (self._sample.rows, self._dataset))
+        most_features = most_log_loss_features(self._dataset.schema.n_classes or 1)
         able = [
             contender.learner
             for contender in self._tried
-            if size(contender.learner) <= head.MOST_FEATURES
-            and judged.telling(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
+            if size(contender.learner) <= most_features
+            and judged.comparing(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = self._problem(max(able or [self._tried[0].learner], key=size), "log_loss")

@@ -29,43 +29,46 @@ from dkl.machines.trials import Bench, Sample, Terms
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import RowSample
 
-# Share of its loss that a plain model must lose by a change of columns.
+# Least relative fall of a plain model's held-out loss for which a change of columns is adopted.
 _CLEARLY = 0.01
-# Trials of the plainest kind, and of a kernel, that categories take at most, and the share of the budget for them.
+# The trials of numbers and crosses as categories: how many trials of the plainest learner and of a kernel they cost at
+# most, and the share of the budget beyond which they are left out.
 CATEGORY_TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
-# Encoded columns for each column of the table up to which further ones allow more work.
+# The budget grows with the encoded columns, but counts at most this many for each column of the table.
 _MOST_NUMBERS = 3
-# Share of the newest rows that lie beyond all older values of a column, above which it may be left out.
+# A column is a candidate for being left out if more than this share of the newest rows lie outside the range of the
+# older ones.
 _MOST_BEYOND = 0.5
 
 TOO_GOOD = "Too good"
 """The first words of the sentence on columns that predict the target almost perfectly; the shell always shows it."""
-# Quantile bins of a column that its values are compared in.
+# Quantile bins of a column; the mean target of its bin is the prediction for a row.
 _BINS = 64
-# Share of the squared error of the mean (of classes: of their indicators) up to which a prediction is almost perfect.
+# A prediction is almost perfect if at most this share of the variance of the target remains as squared error. Classes
+# are predicted by their indicators.
 _REMAINS = 5e-3
-# Rows of either half, below which a column is right by chance, and rows that are looked at.
+# Rows in each half below which a column may look perfect by chance, so that nothing is reported, and rows sampled.
 _FEWEST, _MOST_ROWS = 25, 2_000
-# Columns that are named.
+# Columns or pairs that the warning names; further ones are counted.
 _MOST_NAMED = 3
-# Columns of a table up to which pairs are looked at (1,225 pairs take a tenth of a second or two), and rows of either
-# half without the most frequent target, below which pairs are right by chance.
+# Pairs are examined in tables of at most 50 columns (1,225 pairs take a tenth of a second or two), and only where each
+# half has at least 10 rows without the most frequent target: with fewer, pairs look perfect by chance.
 _MOST_PAIRED, _FEWEST_UNUSUAL = 50, 10
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The rows with the columns that the features will see.
+    """The rows with the columns on which the machine learns features.
 
     Parameters
     ----------
     dataset : Dataset
     own_columns : int
-        Columns before any was made from categories: only these allow further work.
+        Encoded columns that the budget is computed from; columns computed from categories do not enlarge it.
     spent : float
-        Counted work of the trials of categories, texts and crosses.
+        Work already done by the trials of categories, texts and crosses, in counted nanoseconds.
     judging_seed : int or None
-        As of `Sample`.
+        See `Sample`.
     reasons : tuple of str
         A sentence for each decision.
     """
@@ -78,7 +81,7 @@ class Columns:
 
 
 class ColumnChoice:
-    """Decides on columns by trials of plain models."""
+    """Decides by trials of plain models which columns the machine fits on."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._terms, self._run = bench, bench.terms, bench.run
@@ -91,17 +94,21 @@ class ColumnChoice:
         self._own_columns = dataset.n_columns
         plain = self._with_gaining_texts(dataset)
         if plain.encoding is not None and not plain.encoding.array_dtype:
-            # a column of classes has many encoded ones, most of them 0
+            # one column of the table may be many encoded ones, most of their entries 0: they must not enlarge the
+            # budget
             self._own_columns = min(self._own_columns, _MOST_NUMBERS * len(plain.encoding.rules))
         rows = self._with_categories(plain) if looks_for_categories(self._terms, plain) else self._numbered(plain)
-        # target means of other rows leave the judging rows out: no others may judge then
+        # target means were computed without the judging rows, so every later comparison must hold out the same rows
         is_numbered = rows is not plain or has_scores(rows.encoding)
         seed = self._seed if is_numbered else None
         reasons = (*category_reasons(rows.encoding), *self._reasons, *left_out)
         return Columns(rows, self._own_columns, self._spent, seed, reasons)
 
     def _without_columns_ahead(self, dataset: Dataset) -> tuple[Dataset, tuple[str, ...]]:
-        """The rows of a table without columns whose newest values no older row has, if that gains on the newest rows.
+        """The rows of a table without the columns that run ahead in time, if a linear model does better without them.
+
+        A column runs ahead where its newest values lie outside the range of the older ones. Only rows that are held out
+        by time can have such columns.
 
         Only rows that are held out by time have such columns.
         """
@@ -130,18 +137,18 @@ class ColumnChoice:
         return without_columns(dataset, ahead), left_out
 
     def _with_gaining_texts(self, dataset: Dataset) -> Dataset:
-        """The rows with columns computed from free text, without texts by which a plain model gains nothing."""
-        made = with_texts(dataset, self._judging_rows, self._run)
-        if made is dataset:
+        """The rows with scores of free-text columns; a text whose scores do not improve a linear model is left out."""
+        scored = with_texts(dataset, self._judging_rows, self._run)
+        if scored is dataset:
             return dataset
-        of_texts = {rule.name: rule.output_names for rule in made.encoding.rules if rule.kind == "text"}
+        of_texts = {rule.name: rule.output_names for rule in scored.encoding.rules if rule.kind == "text"}
         # codes are not numbered yet
-        codes = [rule.name for rule in made.encoding.rules if rule.kind == "code"]
+        codes = [rule.name for rule in scored.encoding.rules if rule.kind == "code"]
         for place, (name, columns) in enumerate(of_texts.items()):
-            if made.total_weight < FEWEST_ROWS or len(codes) + len(columns) == made.n_columns:
+            if scored.total_weight < FEWEST_ROWS or len(codes) + len(columns) == scored.n_columns:
                 continue
             without, with_it = (
-                self._plain_score(self._sample(without_columns(made, left_out)), f"text {place}", "columns", stage)
+                self._plain_score(self._sample(without_columns(scored, left_out)), f"text {place}", "columns", stage)
                 for stage, left_out in (("without", [*codes, *columns]), ("with", codes))
             )
             stays = gains(1.0 - with_it, 1.0 - without, _CLEARLY)
@@ -151,24 +158,24 @@ class ColumnChoice:
                 f"Text: {name!r} is free text; {decided} (score of a linear model on held-out rows {with_it:.4f} with "
                 f"it, {without:.4f} without)."
             )
-            made = made if stays else without_columns(made, columns)
-        return made
+            scored = scored if stays else without_columns(scored, columns)
+        return scored
 
     def _with_categories(self, dataset: Dataset) -> Dataset:
-        """The rows with numbers in place of codes, and target means of further numbers and crosses, if these gain."""
-        found = more_categories(dataset, self._judging_rows, self._run, self._seed)
-        rows, made = self._numbered(dataset), NOTHING
-        for what in ("taken", "crosses"):
-            if not (names := getattr(found.made, what)):
+        """The rows with target means for codes; numbers and crosses become categories, too, where a trial gains."""
+        suspects = more_categories(dataset, self._judging_rows, self._run, self._seed)
+        rows, adopted = self._numbered(dataset), NOTHING
+        for change in ("taken", "crosses"):
+            if not (names := getattr(suspects.made, change)):
                 continue
-            tried = replace(made, numbers=found.made.numbers, **{what: names})
+            tried = replace(adopted, numbers=suspects.made.numbers, **{change: names})
             other = self._numbered(dataset, tried)
-            is_better, before, after = self._compared(rows, other, what)
-            self._reasons.append(found.told(what, is_better, before, after))
+            is_better, before, after = self._compared(rows, other, change)
+            self._reasons.append(suspects.told(change, is_better, before, after))
             if is_better:
-                made, rows = tried, other
-        if found.suspected and not found.made.taken:
-            self._reasons.append(found.told("taken", False))
+                adopted, rows = tried, other
+        if suspects.suspected and not suspects.made.taken:
+            self._reasons.append(suspects.told("taken", False))
         return rows
 
     def _numbered(self, dataset: Dataset, more: Made = NOTHING) -> Dataset:
@@ -177,54 +184,59 @@ class ColumnChoice:
 
     @property
     def _judging_rows(self) -> HeldOut:
-        """The rows that judge anything in this fit."""
+        """The rows held out in every comparison of this fit."""
         return HeldOut(max(self._terms.validation_fraction, JUDGING_SHARE), self._seed)
 
     def _sample(self, dataset: Dataset) -> Sample:
-        """The rows that plain models are compared on."""
+        """The sample of the rows on which plain models are compared."""
         is_numbered = isinstance(dataset.encoding, FittedEncoding) or has_scores(dataset.encoding)
         seed = self._seed if is_numbered else None
         return self._bench.sample(dataset, self._own_columns, judging_seed=seed)
 
-    def _compared(self, rows: Dataset, other: Dataset, what: str) -> tuple[bool, float, float]:
-        """Whether plain models do better on other columns of the rows, and the best scores before and after.
+    def _compared(self, rows: Dataset, other: Dataset, change: str) -> tuple[bool, float, float]:
+        """Whether plain models do better on changed columns, and the best score before and after the change.
+
+        The models are a linear one on the columns, and a kernel that is a product over columns, which finds by itself
+        which rows share values. For crosses the kernel is a large one, fitted only where the linear model gains enough.
 
         The models are a linear one on the columns, and a kernel that is a product over columns, which finds by itself
         which rows share values: a large one for crosses, fitted only where the linear model gains enough.
         """
-        # kernels find crosses by themselves on more rows than these: they must gain as much as one fold can show
-        least = BEHIND[0] if what == "crosses" else _CLEARLY
+        # with more rows a kernel learns crosses by itself, so they must gain as much as one fold can show
+        least = BEHIND[0] if change == "crosses" else _CLEARLY
         before = after = -np.inf
         judged, others = self._sample(rows), self._sample(other)
         for kind in ("columns", "kernel"):
-            before = max(before, self._plain_score(judged, what, kind, "before"))
-            after = max(after, self._plain_score(others, what, kind, "with"))
+            before = max(before, self._plain_score(judged, change, kind, "before"))
+            after = max(after, self._plain_score(others, change, kind, "with"))
             is_better = gains(1.0 - after, 1.0 - before, least)
-            if what == "crosses" and not is_better:
+            if change == "crosses" and not is_better:
                 break
         return is_better, before, after
 
-    def _plain_score(self, sample: Sample, what: str, kind: str, stage: str) -> float:
-        """The score of a linear model on the columns, or of a kernel, on the first fold of a sample."""
+    def _plain_score(self, sample: Sample, change: str, kind: str, stage: str) -> float:
+        """The score of one plain model on the first fold: a linear one on the columns, or a kernel."""
         terms = self._terms
-        kinds = contenders(sample.rows, usual_advice(), terms.budget, terms.knobs)
-        chosen = kinds[0]
+        candidates = contenders(sample.rows, usual_advice(), terms.budget, terms.knobs)
+        chosen = candidates[0]
         if kind == "kernel":
-            # without a metric to learn; the last kind where there is no kernel
-            kernels = [one for one in kinds if is_kernel(one) and not is_learned(one)]
-            chosen = (kernels or kinds)[-1]
-            if kernels and what == "crosses" and terms.knobs.n_features == "auto":
+            # a kernel without a learned metric; where no kernel is a candidate, the last candidate
+            kernels = [one for one in candidates if is_kernel(one) and not is_learned(one)]
+            chosen = (kernels or candidates)[-1]
+            if kernels and change == "crosses" and terms.knobs.n_features == "auto":
                 size = min(LARGE_KERNEL, terms.budget.most_features)
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
         self._spent += terms.shape(sample.rows).judging(chosen.learner)
-        return self._bench.trial(chosen.learner, sample, 0, f"{stage}-{what}-{kind}")[1].score
+        return self._bench.trial(chosen.learner, sample, 0, f"{stage}-{change}-{kind}")[1].score
 
 
 def looks_for_categories(terms: Terms, dataset: Dataset) -> bool:
-    """Whether trials of further categories are open to the machine and take a small share of the budget."""
-    kinds = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
+    """Whether numbers and crosses are tried as categories: if the user left it open and the trials are cheap."""
+    candidates = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
     judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.judged_rows))
-    trials = sum(judged.judging(kind.learner) for kind in (kinds[0], next(filter(is_kernel, kinds), kinds[-1])))
+    trials = sum(
+        judged.judging(kind.learner) for kind in (candidates[0], next(filter(is_kernel, candidates), candidates[-1]))
+    )
     return terms.finds_categories and CATEGORY_TRIALS * trials <= _SHARE_OF_CATEGORIES * terms.budget.allowed(judged)
 
 
@@ -285,21 +297,21 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
         return []
     columns = [dense_columns(rows.X, place, place + 1)[:, 0] for place in range(len(names))]
     shares = {name: judge.share(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)}
-    found: list[tuple[tuple[str, ...], float]] = [
+    perfect: list[tuple[tuple[str, ...], float]] = [
         ((name,), share) for name, share in shares.items() if share >= 1.0 - _REMAINS
     ]
     # a pair with a column that is perfect alone says nothing more
-    return found or _perfect_pairs(names, columns, judge)
+    return perfect or _perfect_pairs(names, columns, judge)
 
 
 def _perfect_pairs(
     names: Sequence[str], columns: list[np.ndarray], judge: _HalfOfRows
 ) -> list[tuple[tuple[str, ...], float]]:
-    """The pairs of columns that predict the target almost perfectly: by their values, or by their difference."""
+    """The pairs of columns that predict the target almost perfectly, by both values or by their difference."""
     if len(columns) > _MOST_PAIRED or judge.n_unusual < _FEWEST_UNUSUAL:
         return []
     codes = [np.unique(column, return_inverse=True) for column in columns]
-    found: list[tuple[tuple[str, ...], float]] = []
+    perfect: list[tuple[tuple[str, ...], float]] = []
     for first, second in combinations(range(len(columns)), 2):
         difference = columns[first] - columns[second]
         shares = [judge.share(_quantile_bins(difference, split_at=0.0))]
@@ -307,21 +319,21 @@ def _perfect_pairs(
         if n_first * n_second <= _BINS:
             shares.append(judge.share(codes[first][1] * n_second + codes[second][1]))
         if max(shares) >= 1.0 - _REMAINS:
-            found.append(((names[first], names[second]), max(shares)))
-    return found
+            perfect.append(((names[first], names[second]), max(shares)))
+    return perfect
 
 
 @dataclass(frozen=True, eq=False)
 class _HalfOfRows:
-    """Targets of sampled rows: means by bin are taken on every other row, and checked on those between them.
+    """Targets of sampled rows in two halves: the mean target of each bin is computed on one, and checked on the other.
 
     Parameters
     ----------
     learned, checked : ndarray of shape (n / 2, K), float64
-        Targets less the means of the learned ones; for classes their indicators, of two classes those of the second.
+        Targets of every second row, and of the rows between them, less the mean of the former; classes as indicators,
+        of two classes the second alone.
     n_unusual : int
-        Rows of either half, at least, whose target is not the most frequent one: with few of them a pair is right by
-        chance.
+        Rows without the most frequent target, in the half that has fewer of them.
     """
 
     learned: np.ndarray
@@ -330,10 +342,10 @@ class _HalfOfRows:
 
     @classmethod
     def of(cls, y: np.ndarray, classes: np.ndarray | None) -> _HalfOfRows | None:
-        """The halves of rows with codes of classes or numbers; None where they are too few, or all alike."""
+        """The two halves of the rows; None where there are too few rows, or all checked targets are equal."""
         targets = y[:, None].astype(np.float64) if classes is None else np.eye(len(classes))[y]
         if classes is not None and len(classes) == 2:
-            # the other class errs alike
+            # the indicators of two classes have equal errors
             targets = targets[:, 1:]
         if len(y) // 2 < _FEWEST:
             return None
@@ -347,11 +359,11 @@ class _HalfOfRows:
 
     @cached_property
     def _of_mean(self) -> float:
-        """The squared error of the mean on the rows that are checked."""
+        """The squared error of predicting the mean, over the checked half."""
         return float((self.checked**2).sum())
 
     def share(self, bins: np.ndarray) -> float:
-        """R^2 on the other half of the mean target by bin; a bin without rows predicts the mean of all."""
+        """R^2 on the checked half, where a row's bin predicts its mean target; a bin without rows predicts the mean."""
         learned, checked, size = bins[::2], bins[1::2], int(bins.max()) + 1
         counts = np.maximum(np.bincount(learned, minlength=size), 1)
         means = np.stack([np.bincount(learned, target, size) / counts for target in self.learned.T], axis=1)
@@ -359,35 +371,35 @@ class _HalfOfRows:
 
 
 def _quantile_bins(column: np.ndarray, split_at: float | None = None) -> np.ndarray:
-    """The bin of each value among the quantiles of every other row; `split_at` is a bin of its own."""
+    """The bin of each value between the quantiles of every second row; `split_at` has a bin of its own."""
     ordered = np.sort(column[::2]).astype(np.float64)
     places = np.arange(len(ordered))
     edges = np.unique(np.interp(np.linspace(0.0, len(ordered) - 1.0, _BINS + 1), places, ordered))
     if split_at is not None:
         edges = np.unique(np.append(edges, (split_at, np.nextafter(split_at, -np.inf))))
-    # a value beyond all of the first half is in the nearest bin
+    # a value beyond the range of the first half belongs to the outermost bin
     return np.minimum(np.searchsorted(edges, column), len(edges) - 1)
 
 
 def planned_columns(sample: Dataset, seed: int) -> list[tuple[list[RowSample], int]]:
-    """The pass that reads the rows; none for columns without names, a single column, and sparse rows."""
+    """The pass that samples rows for `perfect_columns`; none for unnamed columns, a single column, or sparse rows."""
     is_possible = sample.column_names is not None and sample.n_columns > 1 and not sample.source.is_sparse
     if not is_possible or sample.task is None or sample.schema.n_targets is not None:
         return []
     return [([RowSample("rows to look at columns alone", min(sample.n_rows, _MOST_ROWS), seed)], 1)]
 
 
-def too_good(found: list[tuple[tuple[str, ...], float]]) -> tuple[str, ...]:
-    """The sentence on such columns for the reasons of a fit; none where there are none."""
-    if not found:
+def too_good(perfect: list[tuple[tuple[str, ...], float]]) -> tuple[str, ...]:
+    """The warning about columns that predict the target almost perfectly; empty without such columns."""
+    if not perfect:
         return ()
-    is_pair = len(found[0][0]) > 1
+    is_pair = len(perfect[0][0]) > 1
     shown = ", ".join(
         f"{' and '.join(map(repr, names))} {'together give' if is_pair else 'alone gives'} {share:.3f}"
-        for names, share in found[:_MOST_NAMED]
+        for names, share in perfect[:_MOST_NAMED]
     )
     kind = "pairs" if is_pair else "columns"
-    more = f", and {len(found) - _MOST_NAMED} more {kind}" if len(found) > _MOST_NAMED else ""
+    more = f", and {len(perfect) - _MOST_NAMED} more {kind}" if len(perfect) > _MOST_NAMED else ""
     question = "are both" if is_pair else "is it"
     remedy = "If one of them" if is_pair else "If it"
     return (

@@ -97,7 +97,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
     if has_columns_alone(dataset, knobs):
-        return [Contender(tried[0].name, knobs.turned(columns))]
+        return [Contender(tried[0].name, knobs.with_pinned(columns))]
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
@@ -140,7 +140,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried += [*waves, *metrics]
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
-    return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
+    return [Contender(contender.name, knobs.with_pinned(contender.learner)) for contender in tried]
 
 
 def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:

@@ -10,7 +10,7 @@ from itertools import compress, islice
 import numpy as np
 from sklearn.base import clone
 
-from dkl.linear.judge import PenaltyChoice, agreed, gains, level_with_best
+from dkl.linear.judge import PenaltyChoice, agreed, gains, near_least
 from dkl.machines.contenders import (
     Contender,
     has_kernel,
@@ -242,7 +242,7 @@ class Race:
     def _within(self, able: list[int], share: float, best: int | None = None) -> list[int]:
         """Those of some candidates whose loss exceeds the least, or that of `best`, by at most a share of it."""
         least = None if best is None else self.loss(best)
-        return [able[place] for place in level_with_best([self.loss(number) for number in able], share, least)]
+        return [able[place] for place in near_least([self.loss(number) for number in able], share, least)]
 
     def shown_score(self, number: int) -> float:
         """The score that the summary shows: the accuracy on held-out rows, for numbers one less the loss."""

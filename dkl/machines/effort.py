@@ -1,4 +1,4 @@
-"""The budget of a choice and the work of its steps, counted from rows and columns, so that no clock decides."""
+"""The budget of a choice of features and the work of its steps, counted from rows and columns, without a clock."""
 
 from __future__ import annotations
 
@@ -11,50 +11,54 @@ from dkl.features.families import FiniteFamily
 from dkl.linear import head
 from dkl.methods.base import FeatureLearner
 
-# Work is counted in nanoseconds of one core. What the linear algebra takes follows from three rates; all other numbers
+# Work is counted in nanoseconds of one core. The work of linear algebra follows from three rates; all other numbers
 # were measured on tables of 2,000 to 8,000 rows and 5 to 70 columns.
 
-# Nanoseconds an operation: of matrix products in single and in double precision, and of triangular systems.
+# Nanoseconds of one operation: of a matrix product in single precision, in double precision, and of a triangular
+# system.
 _PRODUCTS, _EXACT_PRODUCTS, _SYSTEMS = 1.0 / 100.0, 1.0 / 50.0, 1.0 / 40.0
-# A search for waves: nanoseconds at its beginning, for each row and feature, and what each column and each model adds
-# to the latter.
+# Nanoseconds of a search for waves: at its beginning; for each row and feature; and what each column and each model
+# adds for each row and feature.
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 5.0
-# Rounds of steps: regions whose histograms a round looks at, at most; nanoseconds for each row of a column's histogram;
-# rows that its bins count for; the share that each further model adds; and nanoseconds at the beginning of a round.
+# Rounds of steps: the most regions whose histograms one round examines; nanoseconds for each row of a column's
+# histogram; rows that cost as much as its bins; the share that each further model adds; and nanoseconds at the
+# beginning of a round.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
-# Rows an atom below which rounds of steps usually end.
+# Rounds of steps usually end with at most one atom for this many rows.
 _ROWS_AN_ATOM = 8
-# Nanoseconds: of a cosine, of a kernel's value at a landmark, of each column in that value, and of the passes that a
-# trial on few rows takes.
+# Nanoseconds of one cosine; of one kernel value at a landmark, and what each column adds to it; and of the passes of
+# one trial on few rows, whatever its features.
 _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.2, 5e7
-# Bytes of similarities up to which all passes of a fit map the rows once.
+# Mapped rows of at most this many bytes stay in memory, so that all passes of one fit map them once.
 _KEPT_BYTES = 1 << 29
-# A learned metric: its usual rounds, its landmarks, the penalties of a round, and nanoseconds of a slope at a landmark.
+# A learned metric: its usual rounds, its landmarks, the penalties compared in a round, and nanoseconds of the
+# derivative of one kernel value.
 _METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 13.0, 10.0
-# Penalties that one comparison fits, by their loss, for other losses, and of many features.
+# Penalties that one comparison fits: of two losses, of any other loss, and where features are many.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
-# Features too many for a Gram matrix, by conjugate gradients: nanoseconds for each sparse row and model, and maps of
-# all rows.
+# With too many features for a Gram matrix, conjugate gradients are used: nanoseconds for each sparse row and model, and
+# how often all rows are mapped.
 _SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
-# Hessians a model of the squared hinge: when penalties are compared, and in the last fit.
+# Hessians that each model of the squared hinge forms: while penalties are compared, and in the last fit.
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
-# The same of other losses, for each penalty.
+# Hessians that each model of any other loss forms: for each penalty compared, and in the last fit.
 _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
-# The log loss of several classes, fitted together: passes for each penalty compared, and of the last fit; nanoseconds
-# of a pass at its beginning, for each number read, for each number of a mapped row and for each probability;
-# operations for each number of a mapped row and class, and for each of the factored Gram matrix.
+# The log loss of several classes, fitted jointly: passes for each penalty compared, and in the last fit; nanoseconds of
+# a pass at its beginning, for each number read, for each number of a mapped row and for each probability; operations
+# for each number of a mapped row and class, and for each entry of the factored Gram matrix.
 _PASSES_JUDGING, _PASSES_FITTING = 20.0, 50.0
 _PASS, _READ, _NUMBER, _PROBABILITY, _OF_ROWS, _OF_FACTORS = 2e6, 4.0, 1.2, 45.0, 6.0, 4.0
-# Advice on scalings and bandwidths: nanoseconds for each pair of rows, and for each triple of many; the share of the
-# budget that further rows may take; and rows at most, whose matrices take 130 MB.
+# Comparing scalings and bandwidths: nanoseconds for each pair of rows; for each triple of rows, which counts when rows
+# are many; the share of the budget that may be spent on more rows than usual; and the most rows, whose matrices take
+# 130 MB.
 _ADVICE, _ADVICE_OF_MANY, _SHARE_OF_ADVICE, _MOST_ADVISED = 800.0, 1.4, 0.0035, 2_000
-# Rows of the sample at most, and rows in all for each of them where that allows more.
+# The most rows of the sample; where memory allows more, one row for this many rows of the data.
 _MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
-# Features above which only penalties near the one preferred by fewer features are compared.
+# With more features than this, only penalties near the one preferred by fewer features are compared.
 MANY_FEATURES = 600
-# Factor on the time that a trial is expected to take, so that it ends within the limit.
+# Factor on the expected time of a trial, so that it ends within the limit.
 _CAUTION = 1.3
-# Seconds of work at the counted pace that the measured pace is averaged with, since short trials are slower.
+# The measured pace of work is averaged with this many seconds at the counted pace, since short trials are slower.
 _USUAL = 1.0
 
 
@@ -66,11 +70,11 @@ class Effort:
     ----------
     work, work_a_value : float
         Counted nanoseconds of the whole fit: a constant, and for each number of the table and model.
-    judged_rows : int
+    Counted nanoseconds of the whole fit: a constant, and a term for each number of the table and model.
         Rows of the sample that candidates are tried on; more where that is cheap.
-    advised_rows : int
+    Rows of the sample that candidates are tried on, at least; more where trying them all is cheap.
         Rows that scalings and bandwidths are compared on, at least.
-    folds : int
+    Rows on which scalings and bandwidths are compared, at least.
         Folds that judge in turn, at most.
     n_features, most_features : int
         Features of the first candidate of a kind, and of the largest.
@@ -88,22 +92,22 @@ class Effort:
     most_bags: int
 
     def advised(self, shape: Shape) -> int:
-        """Rows that scalings and bandwidths are compared on: more of them where the fit takes long anyway."""
+        """Rows on which scalings and bandwidths are compared; more than usual where the fit takes long anyway."""
         of_rows = self.allowed(shape) - self.work
         worth = int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE_OF_MANY))
         return max(self.advised_rows, min(worth, _MOST_ADVISED))
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
-        """Rows of the sample at most: of many rows, no more than stay in memory."""
+        """The most rows of the sample; with many rows, no more than fit in memory."""
         return max(_MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
 
     def advising(self, shape: Shape) -> float:
-        """The work of comparing scalings and bandwidths."""
+        """Work of comparing scalings and bandwidths, in counted nanoseconds."""
         n_rows = min(self.advised(shape), shape.n_rows)
         return max(_ADVICE * n_rows**2, _ADVICE_OF_MANY * n_rows**3)
 
     def allowed(self, shape: Shape) -> float:
-        """The budget of a fit to rows of this shape."""
+        """The budget of a fit to rows of this shape, in counted nanoseconds."""
         return self.work + self.work_a_value * shape.n_rows * shape.n_columns * shape.n_models
 
 
@@ -122,13 +126,13 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that the work of a fit is counted from.
+    """Rows, columns, models and loss of a fit, from which its work is counted in nanoseconds of one core.
 
     Parameters
     ----------
     n_rows, n_columns, n_models : int
         n, d, and K linear models side by side.
-    loss : str
+    The loss that the linear models minimise by Newton steps.
         Of Newton steps.
     """
 
@@ -138,67 +142,67 @@ class Shape:
     loss: str
 
     def features_of(self, learner: FeatureLearner) -> int:
-        """Features of a learner at most, D."""
-        given = learner.get_params(deep=False)
-        if together := given.get("features"):
-            return sum(self.features_of(part) for part in together)
-        size, family = given.get("n_features"), given.get("family")
+        """The largest number of features D that a learner can have on these rows."""
+        parameters = learner.get_params(deep=False)
+        if parts := parameters.get("features"):
+            return sum(self.features_of(part) for part in parts)
+        size, family = parameters.get("n_features"), parameters.get("family")
         if size is None or (family is not None and isinstance(family, FiniteFamily)):
             return self.n_columns if size is None else min(int(size), self.n_columns)
-        return min(int(size), self.n_rows) if "landmarks" in given else int(size) * given.get("bags", 1)
+        return min(int(size), self.n_rows) if "landmarks" in parameters else int(size) * parameters.get("bags", 1)
 
     def mapping(self, learner: FeatureLearner) -> float:
-        """Work of one map of all rows."""
-        given = learner.get_params(deep=False)
-        if together := given.get("features"):
-            return sum(self.mapping(part) for part in together)
+        """Work of mapping all rows to features once."""
+        parameters = learner.get_params(deep=False)
+        if parts := parameters.get("features"):
+            return sum(self.mapping(part) for part in parts)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
-        if given.get("n_features", D) is None:
-            # the columns themselves are there already
+        if parameters.get("n_features", D) is None:
+            # the features are the columns themselves
             return 0.0
-        if "landmarks" in given:
-            # the whitening is a triangle
+        if "landmarks" in parameters:
+            # whitening multiplies by a triangular matrix
             return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _PRODUCTS)
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
 
     def learning(self, learner: FeatureLearner) -> float:
-        """Work of learning the features."""
+        """Work of learning the features themselves, without the linear model."""
         n, d, K, D = self.n_rows, self.n_columns, self.n_models, self.features_of(learner)
-        given = learner.get_params(deep=False)
-        if together := given.get("features"):
-            return sum(self.learning(part) for part in together)
+        parameters = learner.get_params(deep=False)
+        if parts := parameters.get("features"):
+            return sum(self.learning(part) for part in parts)
         if D > head.MOST_FEATURES:
             return 0.0
-        if "features_per_round" not in given:
-            whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in given else 0.0
-            return whitening + (self._metric() if given.get("metric") else 0.0)
-        if "bins" in given:
-            m, bags = min(given["n_features"], n / _ROWS_AN_ATOM), given["bags"]
+        if "features_per_round" not in parameters:
+            whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in parameters else 0.0
+            return whitening + (self._metric() if parameters.get("metric") else 0.0)
+        if "bins" in parameters:
+            m, bags = min(parameters["n_features"], n / _ROWS_AN_ATOM), parameters["bags"]
             rounds = bags * (m / min(max(n / 60.0, 5.0), 25.0) + 8.0)
             looked_at = min(_REGIONS, m) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
             return rounds * (_ROUND + _STEP * looked_at)
         return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
 
     def _metric(self) -> float:
-        """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
+        """Work of learning a metric; a round has a Gram matrix, its linear systems, and gradients at every landmark."""
         landmarks = min(_METRIC_LANDMARKS, self.n_rows)
-        # products of rows with landmarks for the distances, of all similarities, and of slopes with landmarks
+        # distances of rows to landmarks, the Gram matrix of all kernel values, and the gradients at the landmarks
         products = 2.0 * (2.0 * self.n_columns + landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
         similarities = 2.0 * _KERNEL + _SLOPE * self.n_models + products
         systems = _METRIC_PENALTIES * landmarks**3 / 3.0 * _SYSTEMS
         return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
 
     def judging(self, learner: FeatureLearner) -> float:
-        """Work of a trial: learning the features and comparing penalties on them."""
-        return self.learning(learner) + self.telling(learner)
+        """Work of one trial: learning the features, and comparing penalties on them."""
+        return self.learning(learner) + self.comparing(learner)
 
-    def telling(self, learner: FeatureLearner, *, is_near: bool = False) -> float:
-        """Work of comparing penalties on learned features; `is_near` compares only those near a given one."""
+    def comparing(self, learner: FeatureLearner, *, is_near: bool = False) -> float:
+        """Work of comparing penalties on learned features; with `is_near`, only of those near a given penalty."""
         n_penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
         if is_near or self.features_of(learner) > MANY_FEATURES:
             n_penalties = min(n_penalties, _FEW_PENALTIES)
         if self._is_joint:
-            return self._together(learner, n_penalties, _PASSES_JUDGING * n_penalties)
+            return self._joint(learner, n_penalties, _PASSES_JUDGING * n_penalties)
         if self.loss == "squared_error":
             # one Hessian serves all penalties and models
             return self._steps(learner, 1.0, n_penalties, 1.3)
@@ -208,9 +212,9 @@ class Shape:
         return self._steps(learner, hessians, hessians, 4.0)
 
     def fitting(self, learner: FeatureLearner) -> float:
-        """Work of the last fit: learning the features, and the model at one penalty."""
+        """Work of the last fit: learning the features, and fitting the models at one penalty."""
         if self._is_joint:
-            return self.learning(learner) + self._together(learner, 1.0, _PASSES_FITTING)
+            return self.learning(learner) + self._joint(learner, 1.0, _PASSES_FITTING)
         K, maps = self.n_models, 2.0 if self.loss == "squared_error" else 6.0
         steps = {"squared_error": 1.0, "squared_hinge": _HESSIANS_FITTING}.get(self.loss, _OTHER_HESSIANS_FITTING)
         hessians = steps if self.loss == "squared_error" else steps * K
@@ -218,11 +222,13 @@ class Shape:
 
     @property
     def _is_joint(self) -> bool:
-        """Whether the models of all classes are fitted together."""
+        """Whether one convex problem fits the models of all classes."""
         return self.loss == "log_loss" and self.n_models > 1
 
-    def _together(self, learner: FeatureLearner, n_penalties: float, passes: float) -> float:
-        """Work of passes of all classes together, in the metric of one Gram matrix, factored for each penalty.
+    def _joint(self, learner: FeatureLearner, n_penalties: float, passes: float) -> float:
+        """Work of passes that fit all classes jointly, preconditioned by a Gram matrix factored for each penalty.
+
+        Each pass computes the scores, their change along the step, and the gradients.
 
         Each pass has the scores, their change along the step, and the gradients.
         """
@@ -236,22 +242,22 @@ class Shape:
         """Work of Newton steps from their Hessians, n D^2 each, linear systems, D^3/3 each, and maps of all rows."""
         D = float(self.features_of(learner))
         if D > head.MOST_FEATURES:
-            # rows are mapped anew for each product
+            # conjugate gradients map the rows again for every product
             return _TRIAL + self.n_models * self.n_rows * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
         products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS
-        together = learner.get_params(deep=False).get("features") or [learner]
-        keeps = self._is_joint or any("landmarks" in part.get_params(deep=False) for part in together)
+        parts = learner.get_params(deep=False).get("features") or [learner]
+        keeps = self._is_joint or any("landmarks" in part.get_params(deep=False) for part in parts)
         maps = 1.0 if keeps and 4.0 * self.n_rows * D <= _KEPT_BYTES else maps
         return _TRIAL + maps * self.mapping(learner) + products
 
 
 class Clock:
-    """Whether the next trial still ends within a limit of time; nothing else in a choice reads the time.
+    """Whether the next trial would still end within a limit of time. Nothing else in a choice reads the clock.
 
     Parameters
     ----------
     limit : float or None
-        Seconds from now on; None is no limit.
+        Seconds from now; None is no limit.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -260,7 +266,7 @@ class Clock:
         self._tried: float | None = None
 
     def count(self, work: float) -> None:
-        """Add counted work that was just done."""
+        """Add counted work that has been done since the last call."""
         self._work += work
 
     def start_counting(self) -> None:
@@ -273,10 +279,10 @@ class Clock:
         return time.monotonic() - self._begun
 
     def seconds_of(self, work: float) -> float:
-        """Seconds that further counted work takes at most, at the pace so far."""
-        taken = time.monotonic() - (self._begun if self._tried is None else self._tried)
-        return _CAUTION * work * (taken + _USUAL) / (self._work + 1e9 * _USUAL)
+        """Expected seconds of further counted work at the pace so far, with a margin."""
+        seconds = time.monotonic() - (self._begun if self._tried is None else self._tried)
+        return _CAUTION * work * (seconds + _USUAL) / (self._work + 1e9 * _USUAL)
 
     def allows(self, work: float) -> bool:
-        """Whether further counted work ends within the limit, at the pace so far."""
+        """Whether further counted work is expected to end within the limit."""
         return self.limit is None or self.elapsed + self.seconds_of(work) <= self.limit

@@ -1,4 +1,4 @@
-"""A fitted kernel machine from the linear model that a learner found its features with."""
+"""Makes a fitted kernel machine of a learner that has fitted a linear model while it learned its features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dkl.solvers.losses import LOG_LINK
 
 
 class ModelledFeatures(FittedFeatures, Protocol):
-    """Features that were learned together with a linear model on them; for labels they have `classes_`, too."""
+    """A learner that has fitted a linear model together with its features; for labels it has `classes_`, too."""
 
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -38,7 +38,7 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
     coef, intercept = learner.coef_, learner.intercept_
     classes: np.ndarray | None = getattr(learner, "classes_", None)
     machine: KernelClassifier | KernelRegressor
-    # every learner with a working model is a FeatureLearner, which a protocol cannot say
+    # every learner with a linear model is a FeatureLearner, which the protocol cannot express
     features: Any = learner
     if classes is None:
         linked = learner.loss if learner.loss in (*LOG_LINK, "pinball") else None
@@ -55,7 +55,8 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
         linear.n_features_in_ = coef.shape[1]
     elif getattr(learner, "loss_", learner.loss) == "log_loss":
         machine = KernelClassifier(features, loss="log_loss")
-        # probabilities need the loss of the estimator alone; the step lengths would serve a fit that goes on
+        # the estimator's loss decides how probabilities are computed; its step lengths are used only if the fit is
+        # continued
         schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)
         estimator = default_estimator("log_loss", schedule, alpha=1e-5)
         linear = fitted_estimator(estimator, coef, intercept, classes=classes)
@@ -71,7 +72,7 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
     if hasattr(learner, "feature_names_in_"):
         machine.feature_names_in_ = learner.feature_names_in_
     machine.n_epochs_, machine.validation_losses_, machine.message_ = len(learner.history_), (), learner.message_
-    # the working model is in the targets' own units already
+    # the coefficients are in the units of the targets, so that no scale is needed
     n_targets = 1 if classes is not None else len(coef)
     machine.target_center_, machine.target_scale_ = np.zeros(n_targets), np.ones(n_targets)
     return machine

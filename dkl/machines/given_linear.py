@@ -1,4 +1,4 @@
-"""The linear model that a user gives to a machine: an estimator with `partial_fit`, fitted on mapped blocks."""
+"""Fits the user's own linear model, an estimator with `partial_fit`, on mapped blocks."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from dkl.registry import STORED
 
 
 def is_of_dask_ml(estimator: object) -> bool:
-    """Whether an estimator is dask-ml's `Incremental`; without loading dask-ml, which takes seconds."""
+    """Whether an estimator is dask-ml's `Incremental`; found without importing dask-ml, which takes seconds."""
     return any(
         base.__module__.startswith("dask_ml.") and base.__name__ == "Incremental" for base in type(estimator).__mro__
     )
 
 
 def wrapped(estimator: Any) -> Any:
-    """The estimator within dask-ml's `Incremental`; any other as it is."""
+    """The estimator within dask-ml's `Incremental`; any other estimator itself."""
     return estimator.estimator if is_of_dask_ml(estimator) else estimator
 
 
 def loss_of_given(estimator: Any, task: str) -> str:
-    """The loss that an estimator says it has, where dkl knows it; else the one that its answers are closest to."""
+    """The loss of the user's estimator; where dkl does not have it, the one with the most similar predictions."""
     model = wrapped(estimator)
     loss = getattr(model, "loss", None)
     if task == "regression":
         return loss if loss in REGRESSION_LOSSES else "squared_error"
     if hasattr(model, "predict_proba") and not hasattr(model, "decision_function"):
-        return "softmax"  # its scores are the logarithms of its probabilities
+        return "softmax"  # the scores of such an estimator are the logarithms of its probabilities
     return loss if loss in CLASSIFICATION_LOSSES else "hinge"
 
 
 def check_given(name: str, estimator: Any, task: str) -> None:
-    """Raise an error for an estimator that learns no block at a time, or is for another task.
+    """Raise an error for an estimator without `partial_fit`, or one for the other task.
 
     Parameters
     ----------
     name : str
-        Of the machine.
+        The machine's class, for the message.
     """
     inner = wrapped(estimator)
     if isinstance(estimator, type) or not hasattr(inner, "partial_fit"):
@@ -67,12 +67,14 @@ def check_given(name: str, estimator: Any, task: str) -> None:
 def given_epochs(
     problem: LinearProblem, estimator: Any, n_blocks: int, *, epochs: int | None, scale: TargetScale, has_weight: bool
 ) -> EpochProblem:
-    """The steps of an estimator: `Incremental` takes mapped blocks in their stored order, any other shuffled ones."""
-    from dkl.linear.incremental import taken_by_partial_fit
+    """The epochs of the user's estimator: blocks in stored order for `Incremental`, shuffled for any other."""
+    from dkl.linear.incremental import partial_fit_parameters
 
-    taken, takes_all = taken_by_partial_fit(wrapped(estimator))
-    options = {"classes": problem.classes} if problem.classes is not None and (takes_all or "classes" in taken) else {}
-    if (has_weight or problem.class_weight is not None) and not (takes_all or "sample_weight" in taken):
+    accepted, takes_all = partial_fit_parameters(wrapped(estimator))
+    options = (
+        {"classes": problem.classes} if problem.classes is not None and (takes_all or "classes" in accepted) else {}
+    )
+    if (has_weight or problem.class_weight is not None) and not (takes_all or "sample_weight" in accepted):
         raise ValueError(
             f"these rows have weights, and {type(wrapped(estimator)).__name__}.partial_fit takes no sample_weight; "
             "leave the weights out"
@@ -104,17 +106,17 @@ def given_epochs(
 def fit_given(
     problem: LinearProblem, source: BlockSource, run: Run, estimator: Any, *, epochs: int | None
 ) -> LinearFit:
-    """Fit a clone of the estimator on mapped blocks, by the very `partial_fit` that it has.
+    """Fit a clone of the user's estimator on mapped blocks by its own `partial_fit`.
 
     Parameters
     ----------
     problem : LinearProblem
     source : BlockSource
     run : Run
-        No state is kept between blocks: of an estimator nothing can be written without pickling it.
+        No checkpoint is written between blocks, since an estimator can only be stored by pickling it.
     estimator : estimator
     epochs : int or None
-        Times that all rows are gone through; None is once.
+        How often the fit goes through all rows; None is once.
     """
     scale = TargetScale(np.zeros(1), np.ones(1))
     if problem.classes is None:
@@ -131,27 +133,27 @@ def fit_given(
 
 
 def wrapped_fitted(estimator: Any) -> Any:
-    """The fitted estimator within dask-ml's `Incremental`; any other as it is."""
+    """The fitted estimator within dask-ml's `Incremental`; any other estimator itself."""
     return estimator.estimator_ if is_of_dask_ml(estimator) else estimator
 
 
 def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
-    """A linear model in the targets' own units, of a class that files of models know."""
+    """The linear model in units of the targets, as an instance of a class that model files can store."""
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(np.asarray(model.intercept_, dtype=np.float64))
     if problem.classes is None:
         coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
     if type(model).__name__ in STORED and problem.classes is not None:
         return model
-    # of another class only the coefficients answer: those of an estimator that is known hold them
+    # files cannot store other classes: their coefficients move to an estimator that predicts the same from them
     loss = loss_of_given(model, "regression" if problem.classes is None else "classification")
     schedule = step_schedule(loss, alpha=1e-5, square_length=1.0, largest=2.0)
-    known = default_estimator(loss, schedule, alpha=1e-5, n_models=len(coef))
-    return fitted_estimator(known, coef, intercept, classes=problem.classes)
+    storable = default_estimator(loss, schedule, alpha=1e-5, n_models=len(coef))
+    return fitted_estimator(storable, coef, intercept, classes=problem.classes)
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorScorer:
-    """An estimator without coefficients on features: rows in, decision values out; as `dkl.methods.predicting.Scorer`.
+    """Maps encoded rows to decision values by an estimator without coefficients; used in the place of `Scorer`.
 
     Parameters
     ----------
@@ -159,9 +161,9 @@ class EstimatorScorer:
     estimator : fitted estimator
     dtype : {"float32", "float64"}
     center, scale : ndarray of shape (t,)
-        Of the targets of a regressor, whose answers are in units of `scale`.
+        Center and scale of a regressor's targets: its predictions are multiplied by the scale, and the center is added.
     n_outputs : int
-        Columns of what comes out: 1 of two classes.
+        Columns of the decision values; 1 for two classes.
     """
 
     feature_map: FeatureMap
@@ -176,7 +178,7 @@ class EstimatorScorer:
         return self.score(rows)
 
     def score(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
-        """The same: by `decision_function` where there is one, else by log probabilities, or by the label alone."""
+        """Decision values from `decision_function`; without one log probabilities, else the predicted label."""
         phi, model = map_rows(rows, self.feature_map, self.dtype), self.estimator
         if not is_classifier(model):
             return np.asarray(model.predict(phi), np.float64).reshape(len(phi), -1) * self.scale + self.center
@@ -190,7 +192,7 @@ class EstimatorScorer:
 
     @property
     def coef(self) -> Any:
-        """There is none."""
+        """Raises TypeError, since this estimator has no coefficients."""
         raise TypeError(
             f"{type(self.estimator).__name__} has no coefficients: what reads a model by its coefficients "
             "(explanations, predictors, graphs, files) needs a linear one, such as SGDClassifier"

@@ -46,119 +46,128 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     Parameters
     ----------
     features : "auto", feature learner, name of one, list of these, or None
-        "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
-        steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
-        held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom",
-        "aligned", ...) is the learner with its defaults; a list is `CombinedFeatures` of its parts, side by side. None
-        asks for searched waves of the kernel that suits the rows. A learner with ``warm_start=True`` goes on from the
-        features of the machine's last fit, on the same held-out rows.
+        "auto" compares kinds of features on a sample of the rows (the columns themselves, random and searched waves,
+        steps of columns, a kernel at landmarks), then larger ones and pairs of kinds, and uses those with the least
+        loss on held-out rows; `reasons_` lists what was tried. A learner is cloned; a name ("margin", "steps",
+        "nystrom", "aligned", ...) is that learner with its defaults; a list is the `CombinedFeatures` of its parts.
+        None searches waves of the kernel that suits the rows. A learner with ``warm_start=True`` continues from the
+        features of the machine's last fit, with the same rows held out.
     class_weight : dict, "balanced" or None
     calibrate : bool or None
-        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
-        True where the machine chooses its features; else the rows that judge the penalty (``alpha="auto"``, all rows
-        are fitted) or the epochs (``early_stopping=True``, or stochastic steps of more than a million rows, which stop
-        early by themselves) find the temperature in the same passes. Of rows that are held out by time, where the
-        machine chooses, the newest ones also say what to add to each intercept, if classes have become clearly rarer or
-        more frequent: decision values and labels follow the probabilities.
+        Whether to fit a temperature on held-out rows, in one more pass, so that `predict_proba` exists for every loss.
+        None is True where the machine chooses its features. With other features, None fits the temperature in passes
+        that take place anyway: those that choose the penalty (``alpha="auto"``; the model is then fitted to all rows)
+        or those that stop the epochs (``early_stopping=True``, or stochastic steps on more than a million rows, which
+        stop early by default). Where the machine chooses and rows are held out by time, the newest rows also determine
+        a shift of each intercept, if classes have become clearly rarer or more frequent; decision values and labels
+        follow the probabilities.
     linear : estimator or None
-        The linear model on the mapped rows; None is the machine's own, which every other parameter below speaks of.
-        ``dask_ml.wrappers.Incremental(SGDClassifier(...))`` is fitted by its own `partial_fit`, a block at a time, in
-        the order in which blocks are stored; any other estimator with `partial_fit` on blocks and rows in an order that
-        is drawn (`dkl.BlockIncremental`), `epochs` times. It brings its own loss, penalty and steps.
+        The linear model on the mapped rows; None is the machine's own, which all parameters below describe.
+        ``dask_ml.wrappers.Incremental(SGDClassifier(...))`` is fitted by its own `partial_fit`, block by block in the
+        stored order. Any other estimator with `partial_fit` (`dkl.BlockIncremental`) goes through blocks and rows in
+        random order, `epochs` times. It has its own loss, penalty and steps.
     n_features : int or "auto"
-        Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
+        The largest number of features. "auto" adds features while the held-out loss falls; a learner that you pass
+        keeps its own number.
     scaling : {"auto", "standard", "quantile", "minmax", "unit", "counts"} or None
-        Of the columns; "auto" is what held-out rows prefer where the machine chooses its features, "standard" (but for
-        sparse rows) for features by name, in the shell too, and that of given features. Steps need none.
+        Scaling of the columns. "auto" is the scaling with the least held-out loss where the machine chooses its
+        features, "standard" (none for sparse rows) for a learner given by name, and its own for a learner that you
+        pass. Steps need no scaling.
     sigma : float, "median" or "auto"
-        The bandwidth; where it is given, only features that have one are tried.
+        The bandwidth. If it is set, only features that have a bandwidth are tried.
     effort : {"fast", "balanced", "best"}
         How much work the choice of features may take. It is counted from rows and columns, never by a clock: about 1,
         5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
-        Seconds, from 10 on: no further trial begins that would not end in time. It alone reads the clock, between
-        trials; `reasons_` then says which `trials` gives the same model without it.
+        Seconds, at least 10: no trial begins that is expected to end later. Only this parameter reads the clock,
+        between trials; `reasons_` then gives the `trials` that reproduce the model without it.
     trials : sequence of int or None
-        The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
+        The numbers of the candidates to try, one for each trial, as `reasons_` gives them after a fit with
+        `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"} or None
-        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses its features,
-        "squared_error" (exact steps only), a regression on -1 and +1 whose one Hessian serves all classes and
-        penalties, or "log_loss" where held-out probabilities are better then. "softmax" is the log loss of all classes
-        together, of which stochastic steps of "log_loss" take one against the rest; Newton steps of both are the same.
+        None is "squared_hinge" for exact steps and "hinge" for stochastic ones. Where the machine chooses its features,
+        None is "squared_error" (exact steps only), a regression on -1 and +1 whose one Hessian serves all classes and
+        penalties, or "log_loss" where that improves the held-out probabilities. "softmax" is the log loss of all
+        classes jointly; "log_loss" by stochastic steps fits one class against the rest, and by Newton steps it is the
+        same as "softmax".
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
         the machine chooses its features and takes exact steps, else 1e-5.
     epochs : int or None
-        Times that all rows are gone through (at most, with early stopping). None is 10, and up to 50 on fewer than
-        20,000 rows: within 0.3 points of liblinear on MNIST and adult. Of more than a million rows None is at most 5,
-        and ends after the first that lowers the loss of 50,000 held-out rows no further.
+        How often the fit goes through all rows (at most, with early stopping). None is 10, and up to 50 for fewer than
+        20,000 rows: within 0.3 points of liblinear on MNIST and adult. For more than a million rows None is at most 5,
+        and ends after the first epoch that does not lower the loss of 50,000 held-out rows.
     solver : {"sgd", "newton"} or None
-        "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
-        passes with D x D sums, for D up to a few thousand, ``loss="squared_hinge"``, "squared_error" and "log_loss"
-        (of K classes together, as `LogisticRegression`, which takes more passes). None is "newton" where the
-        machine chooses its features or alpha="auto" (of losses other than the squared error: for at most some 2.5
-        million rows), else "sgd".
+        "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact and deterministic, a few
+        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``, "squared_error" or "log_loss"
+        (with K classes fitted jointly, as by `LogisticRegression`, which takes more passes). None is "newton" where the
+        machine chooses its features or alpha="auto" (for losses other than the squared error up to about 2.5 million
+        rows), else "sgd".
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.
     validation_fraction : float
         Share of the rows held out for early stopping, for calibration and for ``alpha="auto"``, chosen by a hash of the
-        row id. Where that is fewer than 1,000 rows, up to five such shares judge alpha, each fitted without.
+        row id. Where that is fewer than 1,000 rows, up to five such folds choose alpha, each on a model fitted without
+        it.
     patience : int
     conformal_fraction : float or None
-        Share of the rows, by another hash, that the whole fit does not see: by their scores `predict_set` promises its
-        coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
+        Share of the rows, by another hash, that the whole fit leaves out: `predict_set` calibrates its coverage on
+        their scores. None leaves out no rows; `conformalize` accepts rows that you have held out yourself.
     by_group : str or None
     by_time : str, False or None
-        The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
-        the newest rows, which alone judge alpha then. A group is no feature, a time stays one. Values in an array go to
-        `fit`, as groups or times. None takes the newest rows where ``features="auto"`` finds one column of dates,
-        without gaps and of many different ones: later rows are to be predicted, most likely. False never does.
+        The column of a data frame, or of a Dataset, that decides which rows are held out, in place of the hash: whole
+        groups, or the newest rows; alpha is then chosen on these. A group column is not used as a feature, a time
+        column is. Pass values from an array to `fit`, as groups or times. With None, ``features="auto"`` holds out the
+        newest rows if it finds exactly one column of dates, without gaps and with many different values, since the task
+        is then most likely to predict later rows. False never does.
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
-        None, where the machine chooses its features, also suspects whole numbers of many values, and tries mean targets
-        of their values, and of crosses of few values, on held-out rows: `reasons_` names them. An empty list does not.
+        None, where the machine chooses its features, also tries whole numbers with many values, and crosses of columns
+        with few values, as categories, on held-out rows: `reasons_` names those that it adopted. An empty list tries
+        none.
     drop_missing_target : bool
-        Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
+        Leave out rows whose target is missing, with a warning that counts them. By default they are an error.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
-        Where states are kept, so that a broken-off fit resumes.
+        Where the states of a fit are stored, so that an interrupted fit resumes.
     progress : bool, callable or None
-        None shows one line on how far the fit is, in a terminal or notebook; False nothing. A function is handed every
-        `dkl.events.Event`. During the choice of features Ctrl-C (a notebook's stop) ends the trials, and the best
-        so far is fitted; pressed again it stops the fit.
+        None shows one line on the progress of the fit in a terminal or notebook, False nothing. A function receives
+        every `dkl.events.Event`. Ctrl-C (a notebook's stop) while features are chosen ends the trials, and the best
+        candidate so far is fitted; a second one stops the fit.
     memory_limit : int, str or None
-        Bytes a process may use; what cannot be kept is refused.
+        Bytes that a process may use; a fit that needs more is refused.
 
     Attributes
     ----------
     features_ : fitted feature learner
     summary_ : str
-        What was chosen, and how it does on held-out rows, in one sentence; where the machine chose its features.
+        The features chosen and their score on held-out rows, in one sentence; only where the machine chose them.
     reasons_ : tuple of str
-        Why these features, in sentences; where the machine chose them.
+        Why these features were chosen, in sentences; only where the machine chose them.
     loss_, solver_ : str
-        What the fit worked with.
+        The loss and the solver of the fit.
     linear_ : SGDClassifier, LinearSVC or LogisticRegression
-        On mapped rows; of "softmax" by stochastic steps an `ArraySGDClassifier`.
+        The linear model on mapped rows; an `ArraySGDClassifier` for "softmax" by stochastic steps.
     classes_ : ndarray of shape (K,)
     n_epochs_ : int
         Epochs, or Newton steps.
     validation_losses_ : tuple of float
     message_ : str
-        How the linear model's steps ended.
+        Why the steps of the linear model ended.
     alpha_ : float
-        As given, or as chosen.
+        The penalty, as given or chosen.
     alphas_, validation_scores_ : ndarray of shape (A,)
-        The penalties that were tried, and one minus their mean squared hinge on held-out rows; ``alpha="auto"`` only.
+        The penalties tried, and one minus the mean squared hinge on held-out rows of each; only with ``alpha="auto"``.
     temperature_ : float
-        Decision values are divided by it; where held-out rows have found one, see `calibrate`.
+        Decision values are divided by it to become probabilities; only where it was fitted, see `calibrate`.
     conformal_ : HeldOutScores
-        With `conformal_fraction`, or after `conformalize`: what `predict_set` promises its coverage by.
+        With `conformal_fraction`, or after `conformalize`: the held-out scores on which `predict_set` bases its
+        coverage.
     seed_, provenance_, n_features_in_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     References
     ----------
@@ -183,25 +192,26 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
     @offered_unless(no_probabilities)
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
-        """Class probabilities, of "log_loss" and "softmax", or where held-out rows have found a temperature.
+        """Class probabilities, for "log_loss" and "softmax", and for any other loss with a calibrated temperature.
 
-        They do where the machine chooses its features, where ``alpha="auto"`` or ``early_stopping=True`` holds rows out
-        anyway, and with ``calibrate=True``. Where nothing is held out there are none.
+        The temperature is calibrated where the machine chooses its features, where ``alpha="auto"`` or
+        ``early_stopping=True`` holds rows out anyway, and with ``calibrate=True``. Where nothing is held out there are
+        no probabilities.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Refuse raw rows that are unlike those of `fit`, in place of warning about them.
 
         Returns
         -------
         ndarray of shape (n, K)
-            Columns in the order of `classes_`; the largest is that of `predict`. Lazy as `predict` is; for a Dataset a
-            DataFrame indexed by row id.
+            Columns in the order of `classes_`; the largest probability is that of the predicted class. Lazy as in
+            `predict`; for a Dataset a DataFrame indexed by row id.
         """
         check_is_fitted(self, "linear_")
-        # Rows are scored lazily where they are lazy; probabilities follow block by block.
+        # Scores of lazy rows are lazy; probabilities are computed from them block by block.
         scores = self._scores(X, strict)
         shares = blockwise(
             partial(probabilities, multiplier=self._multiplier), scores, dtype=np.float64, columns=len(self.classes_)
@@ -214,7 +224,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     def _check_targets(self, dataset: Dataset) -> None:
         classes = np.asarray(dataset.classes)
         check_labels(classes, "KernelRegressor")
-        # The classes are known before any pass, and class weights are checked against them.
+        # Classes are known before any pass, so that wrong class weights are refused early.
         self.classes_ = classes
 
     def _keep(self, fit: LinearFit) -> None:
@@ -228,7 +238,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         if self._settings.calibrate and temperature is not None:
             self.temperature_ = temperature
             if shift is not None:
-                # what is predicted follows the probabilities
+                # predicted labels follow the shifted probabilities
                 self.linear_.intercept_ = self.linear_.intercept_ + shift
         elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
@@ -244,69 +254,72 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     Parameters
     ----------
     features : "auto", feature learner, name of one, list of these, or None
-        As of `KernelClassifier`.
+        As in `KernelClassifier`.
     epsilon : float
-        Of "epsilon_insensitive" and "huber", in deviations of y.
+        The width of "epsilon_insensitive" and "huber", in standard deviations of y.
     quantiles : sequence of float
-        Of "pinball": predicted side by side, in order, a column each (of one alone a vector); of several targets those
-        of the first, then those of the second.
+        The quantiles of "pinball", each predicted in its own column (a single one as a vector); with several targets
+        all quantiles of the first come first.
     linear, n_features, scaling, sigma, effort, time_limit, trials
-        As of `KernelClassifier`.
+        As in `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"} or None
-        None is "squared_error", half the square. "huber" is it up to an error of `epsilon` and goes on straight;
-        "pinball" is of `quantiles`. "poisson" (counts, rates) and "gamma" (sizes above 0) predict a mean exp(f); their
-        targets are not standardised, and `fit` and `predict` take an `exposure`.
+        None is "squared_error", half the squared error. "huber" equals it up to an error of `epsilon` and is linear
+        beyond; "pinball" predicts `quantiles`. "poisson" (counts, rates) and "gamma" (positive sizes) predict a mean
+        exp(f); their targets are not standardised, and `fit` and `predict` accept an `exposure`.
     alpha : float, "auto", "evidence" or None
-        Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the best on held-out rows of 10
-        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. "evidence" (Newton only): the
-        one that makes the targets most likely, as `BayesianRidge` does, from the sums of all rows; it trusts features
-        that saw no target. None as of `KernelClassifier`.
+        Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the one with the least loss on
+        held-out rows among 10 to 1e-4, for features of mean squared length 1; then all rows are fitted with it.
+        "evidence" (Newton only): the one that maximises the marginal likelihood of the targets, as `BayesianRidge`
+        does, from the sums of all rows; suits features that were drawn without the target. None is as in
+        `KernelClassifier`.
     epochs : int or None
-        As of `KernelClassifier`.
+        As in `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps of every loss, for
-        so many features that Newton steps have no room for the products of all pairs, and for `partial_fit`. None as
-        of `KernelClassifier`; "pinball", "poisson" and "gamma" are by Newton steps unless `epochs` or `early_stopping`
-        are given.
+        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps for every loss, for so
+        many features that the products of all pairs do not fit in memory, and for `partial_fit`. None is as in
+        `KernelClassifier`; for "pinball", "poisson" and "gamma" it is "newton" unless `epochs` or `early_stopping` is
+        set.
     early_stopping, validation_fraction, patience
-        As of `KernelClassifier`.
+        As in `KernelClassifier`.
     conformal_fraction : float or None
-        As of `KernelClassifier`; what `predict_interval` promises its coverage by.
+        As in `KernelClassifier`; `predict_interval` bases its coverage on these rows.
     by_group, by_time, categorical, drop_missing_target
-        As of `KernelClassifier`.
+        As in `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
-        As of `KernelClassifier`.
+        As in `KernelClassifier`.
 
     Attributes
     ----------
     features_ : fitted feature learner
     summary_ : str
-        What was chosen, and how it does on held-out rows, in one sentence; where the machine chose its features.
+        The features chosen and their score on held-out rows, in one sentence; only where the machine chose them.
     reasons_ : tuple of str
-        Why these features, in sentences; where the machine chose them.
+        Why these features were chosen, in sentences; only where the machine chose them.
     loss_, solver_ : str
-        What the fit worked with.
+        The loss and the solver of the fit.
     linear_ : SGDRegressor or Ridge
-        On mapped rows, in the targets' own units; for "poisson" and "gamma" coefficients are of the logarithm of the
-        mean. By stochastic steps of these two, of "pinball" and of several targets it is an `ArraySGDRegressor`.
+        The linear model on mapped rows, in the units of the targets; for "poisson" and "gamma" its scores are
+        logarithms of means. By stochastic steps for these two, for "pinball" and for several targets it is an
+        `ArraySGDRegressor`.
     target_center_, target_scale_ : ndarray of shape (t,)
-        What the fit took off targets and divided them by; of "poisson" and "gamma" 0 and 1, by stochastic steps 0 and
-        the mean.
+        The fit subtracts the center from the targets and divides them by the scale; for "poisson" and "gamma" these are
+        0 and 1, by stochastic steps 0 and the mean.
     n_epochs_ : int
     validation_losses_ : tuple of float
     message_ : str
     alpha_ : float
     alphas_, validation_scores_ : ndarray of shape (A,)
-        As of `KernelClassifier`; the score is one minus the mean loss, of standardised targets where they are: for
-        "squared_error" the mean of whole squares.
+        As in `KernelClassifier`; the score is one minus the mean loss of the (standardised) targets, where the loss
+        "squared_error" is the whole square.
     posterior_ : CoefficientPosterior
-        Of exact fits of the squared error: what ``predict(X, return_std=True)`` needs of the Gram matrix.
+        Only of exact fits of the squared error: the part of the Gram matrix that ``predict(X, return_std=True)`` needs.
     noise_ : float or ndarray of shape (t,)
-        The standard deviation of the noise that such a fit finds, in the units of y.
+        The estimated standard deviation of the noise, in the units of y; only of such a fit.
     conformal_ : HeldOutScores
-        With `conformal_fraction`, or after `conformalize`: what `predict_interval` promises its coverage by.
+        With `conformal_fraction`, or after `conformalize`: the held-out scores on which `predict_interval` bases its
+        coverage.
     exposure_ : str
-        Of a fit with `exposure`: the column that held it, empty where values were given.
+        The column that held the exposure of the fit, or an empty string where values were passed.
     seed_ : int
     n_features_in_ : int
 
@@ -334,25 +347,26 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # scikit-learn's checks fit several targets where this is set
+        # scikit-learn's checks fit several targets if this is set
         tags.target_tags.multi_output = True
         return tags
 
     def predict(self, X: object, return_std: bool = False, *, exposure: object = None, strict: bool = False) -> Any:
-        """The target of each row, in its own units, and how far a new one may be off.
+        """The predicted target of each row, and on request the standard deviation of a new target around it.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         return_std : bool
-            The standard deviation of a new target too, its noise included: ``noise_ * sqrt(1 + h)``, where h of a row
-            is ``phi^T (G + lam I)^-1 phi`` of its centred features. It trusts the features and Gaussian noise that is
-            the same everywhere; `predict_interval` does not. Of exact fits of the squared error alone.
+            Return the standard deviation of a new target as well, its noise included: ``noise_ * sqrt(1 + h)``, where h
+            of a row is ``phi^T (G + lam I)^-1 phi`` of its centred features. It assumes that the features suffice and
+            that the noise is Gaussian and equal everywhere; `predict_interval` assumes neither. Only for exact fits of
+            the squared error.
         exposure : str, array of shape (n,), or None
-            Of ``loss="poisson"`` and "gamma": what means are multiplied by, or the column of a frame or Dataset that
-            holds it. None answers for one unit.
+            Only for ``loss="poisson"`` and "gamma": the factor of each row's mean, or the column of a frame or Dataset
+            that holds it. None predicts for one unit.
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Refuse raw rows that are unlike those of `fit`, in place of warning about them.
 
         Returns
         -------
@@ -360,13 +374,13 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame indexed by row
             id.
         std : the same
-            With `return_std`; the two are a tuple.
+            With `return_std`, in a tuple (prediction, std).
 
         Raises
         ------
         ValueError
-            With `return_std`, for a fit that leaves no Gram matrix: stochastic steps, another loss. With `exposure`,
-            for a loss that has none, and for values that are not above 0.
+            With `return_std`, for a fit without a Gram matrix: by stochastic steps, or for another loss. With
+            `exposure`, for a loss without one, and for values that are not positive.
 
         References
         ----------
@@ -383,23 +397,23 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         return with_row_id(values, X, "prediction" if values.ndim == 1 else output_names(self, values.shape[1]))
 
     def score(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
-        """The share of the loss of the best constant that the model takes away; 1 for a perfect one.
+        """The relative improvement of the loss over that of the best constant; 1 for perfect predictions.
 
-        That is R^2; for ``loss="poisson"`` and "gamma" D^2, the share of the deviance, as scikit-learn's
-        `PoissonRegressor` scores; for "pinball" the mean over the quantiles.
+        This is R^2; for ``loss="poisson"`` and "gamma" it is D^2, the same for the deviance, as in scikit-learn's
+        `PoissonRegressor`; for "pinball" it is the mean over the quantiles.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         y, sample_weight : array of shape (n,) or None
-            Those of a Dataset are its own.
+            None for a Dataset, which has its own.
         exposure : str, array of shape (n,), or None
-            As of `predict`; None is the column that the fit had.
+            As in `predict`; None reads the column that the fit had.
 
         Raises
         ------
         ValueError
-            If the fit had an exposure, and there is none here.
+            If the fit had an exposure and none is given here.
         """
         check_is_fitted(self, self._fitted_by)
         loss = self._settings.loss
@@ -413,23 +427,23 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     @available_if(lambda self: self._settings.loss in LOG_LINK)
     def deviance(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
-        """The mean deviance of rows, of those with an exposure per unit of it; smaller is better.
+        """The mean deviance of rows, per unit of exposure where there is one; smaller is better.
 
         Parameters
         ----------
         X, y, sample_weight, exposure
-            As of `score`.
+            As in `score`.
 
         Returns
         -------
         float
-            What scikit-learn's `mean_poisson_deviance` and `mean_gamma_deviance` say of the predictions.
+            The value of scikit-learn's `mean_poisson_deviance` or `mean_gamma_deviance` for these predictions.
         """
         check_is_fitted(self, self._fitted_by)
         return 2.0 * self._losses(X, y, sample_weight, exposure)[0]
 
     def _losses(self, X: object, y: object, sample_weight: object, exposure: object) -> tuple[float, float]:
-        """Half the mean deviance of the model, and of the best constant."""
+        """Half the mean deviance of the model, and half that of the best constant."""
         exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
@@ -438,18 +452,18 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     @property
     def _link(self) -> str:
-        """How scores become predictions, as of `dkl.solvers.losses.answered`."""
-        # of one quantile there is nothing to put in order
+        """The link from scores to predictions, as in `dkl.solvers.losses.answered`."""
+        # the single quantile needs no sorting
         return "" if self._settings.loss == "pinball" and not self._quantiles else loss_of(self._settings.loss).link
 
     @property
     def _quantiles(self) -> tuple[float, ...]:
-        """What the outputs of each target are quantiles of, in the order of their scores, where there are several."""
+        """The quantiles that each target's outputs predict, ascending; empty for a single one or another loss."""
         return tuple(self.quantiles) if self._settings.loss == "pinball" and len(self.quantiles) > 1 else ()
 
     def _has_one_target(self) -> bool:
         """Whether y had one dimension at `fit`."""
-        # a model that the user gave may have no coefficients
+        # the user's own model may have no coefficients
         return self.linear_.coef_.ndim == 1 if hasattr(self.linear_, "coef_") else len(self.target_center_) == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
@@ -458,7 +472,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         if self._settings.loss == "pinball":
             check_quantiles(self.quantiles)
             if self.conformal_fraction is not None:
-                # a single quantile is refused before the fit, which would find out in the end
+                # the interval score refuses a single quantile, which the fit would find out only at its end
                 self._interval_score()
         elif self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss)

@@ -1,4 +1,4 @@
-"""KernelMachine: the base of the classifier and the regressor, from features to a fitted linear model."""
+"""KernelMachine, the base of the classifier and the regressor: it fits features, and a linear model on them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from dkl.encodings.texts import has_scores
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.linear import head
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
+from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import (
@@ -84,15 +84,15 @@ from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.solvers.round_losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
-# Features of a pilot, with which penalties rank as with all features.
+# Features of a pilot fit, which compares penalties: they rank as with all features.
 _PILOT_FEATURES = 500
-# The parameters that make a searching learner draw all of its features.
+# The parameters by which a searching learner draws all of its features at random.
 _DRAWN = {"plain_share": 1.0}
 
 
 @estimator
 class MachineParameters:
-    """The parameters that both machines have; `KernelClassifier` documents them."""
+    """The parameters that both machines share, documented at `KernelClassifier`."""
 
     features: FeatureLearner | str | Sequence[FeatureLearner | str] | None = "auto"
     _: KW_ONLY
@@ -138,7 +138,7 @@ class KernelMachine(
     seed_: int
     reasons_: tuple[str, ...]
     summary_: str
-    # Temperature, and shift of intercepts, that the choice of the fit has found on held-out rows; `update` keeps them.
+    # The temperature and the shift of the intercepts from the last choice of features; `update` keeps them.
     _calibration: tuple[float | None, np.ndarray | None] = (None, None)
 
     @recorded
@@ -164,15 +164,16 @@ class KernelMachine(
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
         groups : str, array of shape (n,), or None
-            What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
-            is a column of a data frame, which is then no feature.
+            The group of each row. Rows of one group are held out together, wherever the fit holds rows out. A name is a
+            column of a data frame, which is then not used as a feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
-            and drop it from the frame where it shall be none.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; to exclude it,
+            pass its values and drop it from the frame.
         exposure : str, array of shape (n,), or None
-            Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
-            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame or
-            of a Dataset, which is then no feature; the model remembers it, and reads it of further rows to score them.
+            Only for ``loss="poisson"`` and "gamma": the amount that each row's target was counted over (years,
+            customers, area), above 0. The model then predicts the target per unit of it. A name is a column of a data
+            frame or of a Dataset, which is then not used as a feature; the model remembers it, and reads it from
+            further rows to score them.
 
         Returns
         -------
@@ -181,21 +182,21 @@ class KernelMachine(
         Raises
         ------
         ValueError
-            If a parameter or the rows have no meaning; before any pass.
+            If a parameter or the rows are invalid; before any pass.
         RuntimeError
-            If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
+            If ``device="gpu"`` and a process that computes on blocks has no GPU; before any row is read.
         """
         clock = Clock(self.time_limit)
         if not (goes_on := has_begun(self.features, getattr(self, "features_", None))):
             forget_fit(self)
-        dataset = self._begun(X, y, sample_weight, groups, times, exposure)
-        # a warm start holds out the same rows, and has checkpoints of its own
+        dataset = self._checked_rows(X, y, sample_weight, groups, times, exposure)
+        # a warm start holds out the same rows, and has its own checkpoints
         fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
         if not goes_on:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
-        # rows held out for intervals keep their counts
+        # rows held out for intervals keep their counts, which with_rates would divide by the exposure
         dataset = with_rates(self, dataset)
         if self.features is not None:
             check_plan(self, dataset, run.device, run.publish)
@@ -205,37 +206,37 @@ class KernelMachine(
         advised: FeatureLearner | None = None
         if self._chooses:
             chosen = choose(self._terms, dataset, weights, run, clock)
-            dataset, judging_seed = self._taken(chosen), chosen.columns.judging_seed
+            dataset, judging_seed = self._keep_choice(chosen), chosen.columns.judging_seed
             advised, choice = chosen.features, chosen.penalty
         else:
             dataset, judging_seed = self._numbered(dataset, run)
         if self.features is None:
-            # one pass and a sample decide on the features; the machine keeps its own parameters
+            # one pass and a sample choose the features; the machine keeps the parameters that the user gave
             advice = advise(dataset, run, self.seed_)
             advised, self.reasons_ = advice.features, advice.reasons_for(self)
         template = self._template(advised)
         folds = self._judging_folds(template, dataset) if choice is None else []
         if choice is None:
             choice, changes = self._piloted_choice(template, folds, dataset, weights, run, judging_seed=judging_seed)
-        # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
+        # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._staged(template, "features", last).set_params(**changes)
         context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
         self.features_ = learner.fit_within(dataset, context)
-        made = self.features_.feature_map_.n_features
-        if self._chooses and isinstance(self.n_features, Integral) and made < self.n_features:
-            self.reasons_ += (f"Features: {made:,}, of the {self.n_features:,} that n_features allows at most.",)
+        n_features = self.features_.feature_map_.n_features
+        if self._chooses and isinstance(self.n_features, Integral) and n_features < self.n_features:
+            self.reasons_ += (f"Features: {n_features:,}, of the {self.n_features:,} that n_features allows at most.",)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
-            # drawn features saw no target, so that their learner's model is no place to start from
+            # drawn features have not seen the target, so their learner has no useful coefficients to start from
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
         self._score_held_out(held_out)
         return self
 
-    def _begun(
+    def _checked_rows(
         self,
         X: object,
         y: object,
@@ -245,21 +246,21 @@ class KernelMachine(
         exposure: object = None,
     ) -> Dataset:
         """The rows of a fit, once parameters and rows have been checked and open parameters settled."""
-        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
+        # Everything that can be refused is refused here, before the first pass, which may take hours.
         check_constraints(self)
         self._check_features()
         self._check_solver()
         check_device(self.device)
-        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
-        exposed = Exposure(beside, exposure)
+        row_columns = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(row_columns, exposure)
         if exposed.name and isinstance(X, Dataset):
             record_rows(X)  # as they are stored, with the column that is no feature
         y = one_dimensional(y)
         own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
         dataset = rows_to_fit(
-            self, beside, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
+            self, row_columns, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
         )
-        # The learner inside would warn a second time that a store with splits is used whole.
+        # The learner inside would warn again that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
         dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
@@ -270,9 +271,9 @@ class KernelMachine(
         return dataset
 
     def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[Chosen, dict[str, Any]]:
-        """Choose as `fit` does before it learns from all rows: the choice, and parameters that pin it."""
-        dataset = self._begun(X, y, groups=groups, times=times)
-        # after the rows have been read: a date of their own may already hold them out
+        """Choose as `fit` does, without the last fit to all rows; the choice, and parameters that reproduce it."""
+        dataset = self._checked_rows(X, y, groups=groups, times=times)
+        # checked after reading the rows, whose own dates may hold rows out
         warn_of_random_folds(dataset, "suggest")
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
@@ -280,14 +281,14 @@ class KernelMachine(
         settings = self._settings
         alpha = settings.alpha if chosen.penalty is None else chosen.penalty.alpha
         pinned: dict[str, Any] = {"solver": settings.solver, "loss": chosen.loss, "alpha": alpha}
-        # the columns of a Dataset stay numbers, whatever the parameter says
-        if (taken := getattr(chosen.columns.dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
-            pinned["categorical"] = list(taken)
+        # the columns of a Dataset stay numbers, whatever `categorical` says
+        if (categorical := getattr(chosen.columns.dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
+            pinned["categorical"] = list(categorical)
         return chosen, pinned
 
     @property
     def _terms(self) -> Terms:
-        """What the parameters fix for the choice of features, on rows that open parameters were settled for."""
+        """The parameters that bind the choice of features, after open ones were settled for the rows."""
         settings = self._settings
         loss_is_open = self.loss is None and self.alpha in (None, "auto")
         return Terms(
@@ -307,8 +308,8 @@ class KernelMachine(
             planned_problem=self._planned_problem,
         )
 
-    def _taken(self, chosen: Chosen) -> Dataset:
-        """Leave what was chosen in the fitted attributes; the rows with the columns that were chosen."""
+    def _keep_choice(self, chosen: Chosen) -> Dataset:
+        """Store the choice in the fitted attributes; returns the rows with the chosen columns."""
         dataset = chosen.columns.dataset
         self.encoding_ = dataset.encoding
         record_columns(self, dataset)
@@ -317,9 +318,9 @@ class KernelMachine(
         return dataset
 
     def _numbered(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
-        """The rows with numbers in place of categories, and the seed of the rows that judge if there were any.
+        """The rows with target means for categories, and the seed of the rows that judge (None without categories).
 
-        Target means leave out the rows that judge, so that no other rows may judge then.
+        The target means leave out these rows, so that only they may judge later comparisons.
         """
         numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
         is_numbered = numbered is not dataset or has_scores(numbered.encoding)
@@ -332,48 +333,48 @@ class KernelMachine(
     def partial_fit(
         self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None, *, exposure: Any = None
     ) -> Self:
-        """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
+        """Continue the linear model for one epoch on further rows, with the same features; only for ``solver="sgd"``.
 
-        The first call is `fit` on its rows: they decide on the features, so let there be many of them. So does
-        `dask_ml.wrappers.Incremental` work here; `fit` takes Dask arrays itself, and learns from all rows.
+        The first call is `fit` on its rows: they determine the features, so pass many of them.
+        `dask_ml.wrappers.Incremental` uses this method; `fit` accepts Dask arrays itself, and learns from all rows.
 
         Parameters
         ----------
         X, y, sample_weight
-            As of `fit`. Labels must be among `classes_`.
+            As in `fit`. Labels must be among `classes_`.
         classes : array of shape (K,) or None
-            Those of `fit`, if given at all; all that will come, where the rows of the first call lack some.
+            All classes that will occur, where the first rows lack some; in later calls those of `fit`, or None.
         exposure
-            As of `fit`; None is the column that the fit had.
+            As in `fit`; None reads the column that the fit had.
 
         Raises
         ------
         ValueError
-            For a label that `fit` has not seen, another number of columns, or an exposure where the fit had none.
+            For a label that `fit` has not seen, another number of columns, or a missing exposure where the fit had one.
         """
         if not hasattr(self, "linear_"):
             if self._task == "classification" and classes is not None:
                 named = {"task": self._task, "classes": classes, "categorical": self.categorical or ()}
                 X, y, sample_weight = as_dataset(X, y, sample_weight, **named), None, None
             return self.fit(X, y, sample_weight, exposure=exposure)
-        known = getattr(self, "classes_", None)
-        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
-            raise ValueError(f"fit has found the classes {known}, not {np.asarray(classes)}; fit all rows again")
+        own_classes = getattr(self, "classes_", None)
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(own_classes)):
+            raise ValueError(f"fit has found the classes {own_classes}, not {np.asarray(classes)}; fit all rows again")
         dataset = further_rates(self, X, y, sample_weight, exposure)
         if self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss, of_fit=False)
-        # further rows are few: all of them are stepped on
+        # further rows are few: the model steps on all of them, and holds none out
         problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
-        problem = replace(problem, classes=known, held_out=HeldOut())
+        problem = replace(problem, classes=own_classes, held_out=HeldOut())
         self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
         return self
 
     @recorded
     def update(self, dataset: Dataset) -> Self:
-        """Take rows that were appended to the store of the fit or dropped from it.
+        """Update the fit after rows were appended to its store, or dropped from it.
 
-        The features are updated by the blocks that changed (`AlignedFeatures.update`); the linear model is fitted
-        anew on all rows.
+        The features are updated from the blocks that changed (`AlignedFeatures.update`); the linear model is fitted
+        again to all rows.
 
         Parameters
         ----------
@@ -389,10 +390,11 @@ class KernelMachine(
         NotFittedError
             Before `fit`.
         ValueError
-            If the features keep no sums, the rows do not suit them, or exposures of the fit are no column of them.
+            If the features store no sums, the rows do not match them, or the exposure of the fit is not a column of the
+            store.
         """
         check_is_fitted(self)
-        # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
+        # Candidates stay the same, so that sums of unchanged blocks are reused; the linear model has no such sums.
         self.features_, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
         if isinstance(dataset, Dataset):
             refuse_codes(dataset, "update", WHY_NO_UPDATE)
@@ -419,13 +421,13 @@ class KernelMachine(
         return tags
 
     def planned_stages(self, dataset: Dataset) -> list[tuple[Passes, dict[str, int]]]:
-        """The stages of a fit on `dataset`, none of which holds what another does: what `dkl.plan` adds up.
+        """The stages of a fit, of which each frees its memory before the next; `dkl.plan` adds them up.
 
         Returns
         -------
         list of (passes, held)
-            The records of each kind of pass and how often it runs at most, and the bytes that the driver holds at most
-            beside them, item by item. The features are chosen, then found, then the linear model is fitted.
+            The records of each kind of pass with the most often it can run, and the most bytes that the driver keeps
+            meanwhile, item by item. The stages choose the features, learn them, and fit the linear model.
         """
         check_constraints(self)
         self._check_features()
@@ -440,7 +442,7 @@ class KernelMachine(
             planned = PlannedChoice(unfitted._terms, dataset)
             stages, rows, unfitted.loss_ = planned.stages(weights), planned.rows_in_memory, planned.loss
             *others, advised = planned.may_win()
-            # features that win in place of the costliest take no further time, but must have room
+            # any of these may be the choice in place of the costliest: they add no time, but their memory must suffice
             for other in others:
                 learner = unfitted._staged(unfitted._template(other), "features")
                 records = [(of_pass, 0) for of_pass, _ in learner.planned_passes(dataset)]
@@ -448,28 +450,28 @@ class KernelMachine(
         template = unfitted._template(advised)
         last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
         learner = unfitted._staged(template, "features", last)
-        passes, held = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
+        passes, driver_bytes = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
         folds = unfitted._judging_folds(template, dataset)
         for changes in unfitted._rivals(template) if len(folds) > 1 else ():
-            # each rival is learned and judged on each fold
+            # each rival is learned without each fold, and judged on it
             pilot = unfitted._pilot(template, str(folds[0]), changes)
             judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
         problem = unfitted._planned_problem(learner, dataset, weights)
         if self._chooses and dataset.total_weight >= FEWEST_ROWS:
-            # the choice settles the penalty; for a plan any will do
+            # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
             problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
-            if problem.feature_map.n_features > head.MOST_FEATURES:
-                # the log loss is taken for features only that have room for its Hessians
+            if problem.feature_map.n_features > most_log_loss_features(problem.n_models):
+                # the log loss is chosen only where its sums over these features fit in memory
                 problem = replace(problem, loss=loss)
         # features and linear models are fitted one after the other
         linear = unfitted._planned_linear(problem, dataset)
         is_exact = unfitted._settings.solver == "newton"
         memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if is_exact else {}
-        return [*stages, (passes, held), (linear, {**memory, **rows})]
+        return [*stages, (passes, driver_bytes), (linear, {**memory, **rows})]
 
     def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
-        """The passes of the linear model, and of what follows it."""
+        """The planned passes of the linear model, and of the steps after it."""
         plan = PlannedRun(n_rows=dataset.n_rows)
         with suppress(PlanEndsError):
             self._keep(self._fit_linear(problem, dataset, plan))
@@ -481,18 +483,18 @@ class KernelMachine(
         return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
 
     def planned_features(self, dataset: Dataset) -> int:
-        """Features that a fit comes to at most; 0 where the machine chooses them, within what its effort allows."""
+        """The most features that a fit can have; 0 where the machine chooses them, which its effort bounds."""
         if self._chooses or self.features is None:
             return 0
         settled = self
         if not hasattr(self, "loss_"):
-            # a plan; a fit has settled its parameters, and copies nothing of the user's
+            # before a fit, on a copy; a fitted machine has settled its parameters already
             settled = self._unfitted()
             settled._settle(dataset)
         return settled._template().planned_features(dataset)
 
     def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the driver between the passes of its features."""
+        """Seconds that the driver computes between the passes of its features."""
         if self._chooses:
             return 0.0
         unfitted = self._unfitted()
@@ -502,23 +504,23 @@ class KernelMachine(
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
     ) -> UsualTime | None:
-        """The usual time of a fit on these rows, from their number and one block; None for given features.
+        """The usual time of a fit to these rows, from their number and one block; None where features are given.
 
         Parameters
         ----------
         dataset : Dataset
         block : Block or None
-            None where none was read: more than lines is expected then.
+            None where no block was read; then more than a linear model is expected.
         slots : int
-            Blocks that are computed on at once.
+            Blocks that are computed at the same time.
         flops_per_second : float
-            Of a product of matrices, on one thread.
+            The speed of a matrix product on one thread.
         """
         if not self._chooses or dataset.total_weight < FEWEST_ROWS:
             return None
         unfitted, has_codes = self._unfitted(), dataset.schema.has_codes
         unfitted._settle(dataset)
-        # how much categories tell is known when they are encoded
+        # whether categories matter is only known once they are encoded
         law: Law = "waves" if block is None or has_codes else likely_law(block, dataset.schema.n_classes)
         usual = usual_time(
             self.effort,
@@ -532,19 +534,19 @@ class KernelMachine(
         return usual if self.time_limit is None else replace(usual, seconds=min(usual.seconds, self.time_limit))
 
     def _unfitted(self) -> Self:
-        """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""
+        """An unfitted copy with a fixed seed, on which plans settle parameters; the machine itself stays unchanged."""
         unfitted = clone(self)
         unfitted.seed_ = 0
         return unfitted
 
     @property
     def _fit(self) -> LinearFit:
-        """The linear fit that the fitted attributes stand for, from which `partial_fit` goes on."""
+        """The linear fit behind the fitted attributes; `partial_fit` continues from it."""
         units = self.target_center_, self.target_scale_
         return LinearFit(self.linear_, *units, self.n_epochs_, self.validation_losses_, alpha=self._settings.alpha)
 
     def _keep(self, fit: LinearFit) -> None:
-        """Leave a linear fit in the machine's fitted attributes."""
+        """Store a linear fit in the machine's fitted attributes."""
         self.linear_ = fit.model
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
@@ -554,17 +556,17 @@ class KernelMachine(
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        """Steps after the linear model is fitted, such as calibration."""
+        """Hook for steps after the linear model is fitted, such as calibration."""
 
     def _as_fitted(self, fit: LinearFit) -> Self:
-        """This machine as it would be with a linear fit that is under way."""
+        """A copy of this machine with an unfinished linear fit, for subscribers to events."""
         machine = copy.copy(self)
         machine._keep(fit)
         return machine
 
     def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
-        """Fit the linear model by the machine's solver; subscribers may look at the machine under way."""
-        # a machine that calibrates has no probabilities before its last pass, so that nobody is shown it under way
+        """Fit the linear model by the machine's solver; subscribers receive the unfinished machine."""
+        # before calibration, in the last pass, a machine has no probabilities, so that none is shown
         run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
         if self.linear is not None:
             return fit_given(problem, dataset.source, run, self.linear, epochs=self.epochs)
@@ -574,7 +576,7 @@ class KernelMachine(
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
     def _stopping(self, n_rows: int) -> tuple[int | None, float]:
-        """The patience of stochastic epochs, None to run all of them, and the share of rows held out for it."""
+        """The patience of stochastic epochs (None runs all of them) and the share of rows held out to stop them."""
         if self.linear is not None:
             return None, 0.0
         if self.early_stopping:
@@ -582,17 +584,17 @@ class KernelMachine(
         return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
-        """All rows that judge anything in this fit: the larger of the shares of the machine and its features."""
+        """The rows held out for any decision of this fit: the larger share of the machine's and its features' own."""
         shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
         if self.features is not None and not self._chooses:
             shares.append(judging_share(self._staged(self._template(), "features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
     def _judging_folds(self, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
-        """The rows that judge the penalty of searched features: a share of many rows, five folds of few.
+        """The folds that choose the penalty of searched features: one fold of many rows, five of few.
 
-        Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
-        small: the rows that judge are kept out of the search.
+        Features searched on all rows fit each of them too well, so that a penalty chosen there is too small. The search
+        must therefore leave out the rows that judge.
         """
         settings = self._settings
         if settings.alpha != "auto" or settings.solver != "newton" or not template._searches:
@@ -610,14 +612,14 @@ class KernelMachine(
         *,
         judging_seed: int | None,
     ) -> tuple[PenaltyChoice | None, dict[str, Any]]:
-        """The penalty that the folds agree on, each with a search of its own, and changes of the features' parameters.
+        """The penalty that all folds agree on, each with its own search, and changes of the features' parameters.
 
-        On few rows a search may follow the noise: random features of the same number take its place unless it gains
-        clearly on held-out rows. (None, {}) for a single fold.
+        On few rows a search may fit noise: random features of the same number replace it unless it clearly lowers the
+        held-out loss. (None, {}) for a single fold.
         """
         if len(folds) < 2:
             return None, {}
-        # each rival is learned once a fold, without the rows of the fold
+        # each rival is learned once for each fold, without its rows
         context = FitContext(for_machine=True, is_pilot=True, judging_seed=judging_seed)
         choices, *rivals = (
             [self._judged(template, replace(context, withheld=fold), changes, dataset, weights, run) for fold in folds]
@@ -643,9 +645,9 @@ class KernelMachine(
         weights: np.ndarray | None,
         run: Run,
     ) -> PenaltyChoice:
-        """The scores of the penalties on a fold that the features do not see."""
+        """The scores of all penalties on a fold that the features have not seen."""
         fold: Any = context.withheld
-        # the stage names the folder of a checkpoint
+        # the stage names a folder of the checkpoint
         stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
         pilot = self._pilot(template, stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
@@ -656,17 +658,21 @@ class KernelMachine(
         return chosen_penalty(problem, source, own, summary, square_length)
 
     def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
-        """Changes of parameters that are compared: none, and all features drawn, where a search draws some.
+        """Parameter changes to compare: none, and drawing all features, where the learner searches for some of them.
 
-        Features of few columns are wanted for being readable, so that random ones do not take their place.
+        Features of few columns are requested for being readable, so random ones cannot replace them.
         """
-        # a learner without a share of random features has nothing to be compared with
-        given = {"plain_share": 0.0, **template.get_params(deep=False)}
-        draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
+        # a learner without a share of random features has no rival
+        parameters = {"plain_share": 0.0, **template.get_params(deep=False)}
+        draws = (
+            parameters["plain_share"] is None
+            and parameters["solver"] == "corrective"
+            and parameters["sparse_share"] < 1.0
+        )
         return [{}, _DRAWN] if draws and not isinstance(template.family, FiniteFamily | list | tuple) else [{}]
 
     def _pilot(self, template: FeatureLearner, stage: str, changes: dict[str, Any]) -> FeatureLearner:
-        """A learner with fewer features and no refinement, which is enough to judge a choice."""
+        """A copy with fewer features and no refinement, cheaper and sufficient for comparing penalties."""
         pilot = self._staged(template, f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
@@ -675,9 +681,9 @@ class KernelMachine(
         return pilot
 
     def _staged(self, template: FeatureLearner, stage: str, last: FeatureLearner | None = None) -> FeatureLearner:
-        """A copy of the features for one stage of the fit, or one that goes on from the last fit.
+        """A copy of the features for one stage of the fit, or one that continues the last fit.
 
-        Features without a checkpoint of their own keep it in a folder of the machine's, named by the stage.
+        Features without their own checkpoint use a folder of the machine's, named after the stage.
         """
         learner = clone(template)
         if self.checkpoint is not None and learner.get_params(deep=False).get("checkpoint") is None:
@@ -685,23 +691,23 @@ class KernelMachine(
         return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
 
     def _template(self, advised: FeatureLearner | None = None) -> FeatureLearner:
-        """The features that are fitted, with the machine's own seed where they have none.
+        """The features to fit, with the machine's options, and its seed unless they have one.
 
         Parameters
         ----------
         advised : FeatureLearner or None
-            Those that were chosen, or that the rows ask for, with ``features="auto"`` and None.
+            The features that the choice (``features="auto"``) or the advice (``features=None``) has found.
 
         Raises
         ------
         ValueError
-            If features are to be chosen, and none were.
+            If features are open and `advised` is None.
         """
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str) and not self._chooses:
             learner = learner_entry(self.features).learner_class(**options)
             if "scaling" in learner.get_params(deep=False):
-                # a learner by its name has the scaling that suits the rows
+                # a learner given by name has the scaling that suits the rows
                 learner.set_params(scaling="auto")
         elif self.features is None or isinstance(self.features, str):
             if advised is None:
@@ -714,24 +720,24 @@ class KernelMachine(
             learner = CombinedFeatures(clone(self.features, safe=False), **options)
         else:
             learner = clone(self.features)
-        learner = self._knobs.turned(learner)
-        given = learner.get_params(deep=False)
+        learner = self._knobs.with_pinned(learner)
+        parameters = learner.get_params(deep=False)
         if self._settings.loss in ROUND_LOSSES:
-            # rounds without a loss of their own minimise that of the machine
+            # learners by rounds that have no loss of their own minimise that of the machine
             parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
             if self.features is None or isinstance(self.features, str):
                 parts = [learner, *getattr(learner, "features", ())]
             for rounds in parts:
                 if "features_per_round" in rounds.get_params(deep=False):
                     rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)
-        if given.get("random_state") is None:
+        if parameters.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
         return learner
 
     def _problem(
         self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
-        """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
+        """The linear problem on the rows of a dataset, mapped by `feature_map`."""
         settings = self._settings
         calibrates = settings.calibrate and self._calibration[0] is None
         _, share = self._stopping(dataset.n_rows)
@@ -753,16 +759,16 @@ class KernelMachine(
         )
 
     def _problem_on(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
-        """`_problem` on fitted features, starting from the linear model that they were learned with."""
+        """`_problem` on fitted features, starting from the linear model that their learner has fitted, if any."""
         problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
         return replace(problem, start=working_start(features, problem.n_models))
 
     def _planned_problem(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
-        """`_problem` on the largest map that features which are not fitted yet can come to."""
+        """`_problem` on the largest feature map that unfitted features can have."""
         return self._problem(features.planned_map(dataset), features.dtype, dataset, weights)
 
     def _run(self, fingerprint: str) -> Run:
-        """How the passes of the linear model are run; without a fingerprint no checkpoint is kept."""
+        """Settings for the passes of the linear model; an empty fingerprint means no checkpoint."""
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
@@ -773,14 +779,14 @@ class KernelMachine(
 
     @property
     def _scorer(self) -> Scorer:
-        """The linear model with the feature map before it, which predicts rows."""
+        """The fitted feature map and linear model as one function of encoded rows."""
         if not hasattr(self.linear_, "coef_"):
             n_outputs = (
                 1 if len(getattr(self, "classes_", ())) == 2 else len(getattr(self, "classes_", self.target_center_))
             )
             units = self.target_center_, self.target_scale_
-            given: Any = EstimatorScorer(self.feature_map_, self.linear_, self.features_.dtype, *units, n_outputs)
-            return given
+            scorer: Any = EstimatorScorer(self.feature_map_, self.linear_, self.features_.dtype, *units, n_outputs)
+            return scorer
         coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
         return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
 
@@ -790,14 +796,14 @@ class KernelMachine(
         return self.features_.feature_map_
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
-        """The factor of each class, (K,); None for none, and for targets that are numbers."""
+        """The weight of each class, (K,); None for equal weights, and for regression."""
         return None
 
     def _rows(self, X: object, y: object, sample_weight: object) -> Dataset:
         """Further rows, encoded as those of `fit`."""
-        # Further rows may lack some of the classes of fit, and may not bring others.
-        known = getattr(self, "classes_", None)
-        dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
+        # Further rows may lack some classes of the fit, but contain no others.
+        own_classes = getattr(self, "classes_", None)
+        dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=own_classes)
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset
@@ -807,25 +813,25 @@ class KernelMachine(
 
     @property
     def _settings(self) -> Settings:
-        """The values of open parameters; for a fitted machine, those of its fit."""
+        """The values of open parameters: of a fitted machine those of its fit."""
         settings = settled(self._open_parameters(), self._task)
         if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
             return settings
         solver = self.solver or self.solver_
         loss = joint_name(self.loss or self.loss_, solver)
-        # stochastic steps choose no penalty, and have a small one
+        # stochastic steps cannot choose a penalty, and have a small fixed one
         alpha = LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
     def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
-        """Whether the rows that judge the penalty or the epochs of given features also find the temperature."""
+        """Whether the passes that choose the penalty or the epochs fit the temperature, too (for given features)."""
         settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
         judges = settings.alpha == "auto" if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
         return self._task == "classification" and is_open and judges and settings.loss not in PROBABLE
 
     @property
     def _knobs(self) -> Knobs:
-        """The parameters of the features that the user has pinned on the machine."""
+        """The parameters of features that the user has set at the machine."""
         return Knobs(self.n_features, self.scaling, self.sigma)
 
     @property
@@ -835,7 +841,7 @@ class KernelMachine(
 
     def _open_parameters(self) -> OpenParameters:
         if self.linear is not None:
-            # its steps are stochastic ones, of a loss and a penalty of its own
+            # the user's model has stochastic steps, and its own loss and penalty
             loss, calibrate = loss_of_given(self.linear, self._task), bool(getattr(self, "calibrate", None))
             return OpenParameters(loss, LIGHT, "sgd", calibrate, chooses=self._chooses, stops_early=True)
         return OpenParameters(
@@ -848,7 +854,7 @@ class KernelMachine(
         )
 
     def _settle(self, dataset: Dataset) -> Settings:
-        """Settle open parameters for these rows; `loss_` and `solver_` keep them."""
+        """Settle open parameters for these rows, and store them in `loss_` and `solver_`."""
         n_classes = dataset.schema.n_classes or 1
         is_wide = self._chooses and has_columns_alone(dataset, self._knobs)
         n_models = 1 if n_classes == 2 else n_classes
@@ -858,23 +864,23 @@ class KernelMachine(
 
     @property
     def _exposure_weighs(self) -> bool | None:
-        """Whether a row of twice the exposure counts twice, as for counts; None for losses without exposure."""
+        """Whether twice the exposure counts a row twice, as for counts; None for losses without exposure."""
         loss = LOG_LINK.get(self._settings.loss)
         return None if loss is None else loss.counts_exposure
 
     def _check_solver(self) -> None:
-        """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
+        """Raise ValueError for values of solver, loss, alpha and early stopping that exclude each other."""
         if self.linear is not None:
             name = type(self).__name__
             check_given(name, self.linear, self._task)
             own = {"loss": None, "alpha": None, "solver": None, "early_stopping": False}
-            if pinned := [known for known, default in own.items() if getattr(self, known) != default]:
+            if pinned := [parameter for parameter, default in own.items() if getattr(self, parameter) != default]:
                 raise ValueError(
                     f"{pinned[0]}={getattr(self, pinned[0])!r} is of the linear model that {name} fits by itself, and "
                     f"linear={self.linear!r} has its own; set it there, or leave {pinned[0]} out"
                 )
             return
-        # those before any row was seen: an earlier fit decides on nothing
+        # settled without rows, since an earlier fit must not influence the check
         settings = settled(self._open_parameters(), self._task)
         if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":
             raise ValueError(
@@ -896,7 +902,7 @@ class KernelMachine(
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_features(self) -> None:
-        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor several, nor None."""
+        """Raise ValueError unless `features` is a learner, the name of one, a list of these, or None."""
         several = isinstance(self.features, list | tuple)
         each: list[Any] = list(self.features) if isinstance(self.features, list | tuple) else [self.features]
         wrong = [one for one in each if not isinstance(one, str | FeatureLearner) and (several or one is not None)]

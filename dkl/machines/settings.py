@@ -1,4 +1,4 @@
-"""The values of open parameters of a machine: loss, penalty, solver and calibration that suit each other."""
+"""Values for a machine's open parameters (loss, penalty, solver, calibration) that suit each other and the rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dkl.linear.newton import NEWTON_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.solvers.losses import LOG_LINK
 
-# Operations of Newton steps of losses other than the squared error, and classes of the squared hinge, which forms a
-# Hessian for each, beyond which stochastic steps are taken; features and steps that the operations are counted for.
+# Exact steps are the default up to this many operations of Newton steps (for losses other than the squared error), and
+# up to this many classes of the squared hinge, which forms a Hessian for each. The operations are counted for this many
+# features and steps, which a fit usually has.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
-# Losses that take exact steps unless a parameter of stochastic ones is given.
+# Losses that have exact steps by default; early stopping or a number of epochs selects stochastic ones.
 _EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
-# The penalty alpha of stochastic steps.
+# The default penalty alpha of stochastic steps.
 LIGHT = 1e-5
 
 
@@ -31,9 +32,9 @@ class OpenParameters:
     solver : {"sgd", "newton"} or None
     calibrate : bool or None
     chooses : bool
-        The machine chooses its features, too.
+        Whether the machine chooses its features as well.
     stops_early : bool
-        The user gave a parameter of stochastic steps: early stopping, or a number of epochs.
+        Whether the user set a parameter of stochastic steps: early stopping, or a number of epochs.
     """
 
     loss: str | None
@@ -46,7 +47,7 @@ class OpenParameters:
 
 @dataclass(frozen=True)
 class Knobs:
-    """The parameters of features that the machine has, too; "auto" leaves each to the features.
+    """Parameters of features that the user may set at the machine; "auto" leaves each to the features.
 
     Parameters
     ----------
@@ -62,29 +63,29 @@ class Knobs:
     sigma: float | str = "auto"
 
     def bandwidth_of(self, learner: FeatureLearner) -> str | None:
-        """The parameter of a learner that is its bandwidth; None where it has none."""
+        """The name of the parameter that is a learner's bandwidth; None for a learner without one."""
         deep = learner.get_params()
         return next((name for name in ("family__sigma", "kernel__sigma") if name in deep), None)
 
-    def turned(self, learner: FeatureLearner) -> FeatureLearner:
-        """A copy of a learner with the pinned parameters that it has."""
-        turned, given = clone(learner), learner.get_params(deep=False)
-        if self.n_features != "auto" and "n_features" in given:
-            turned.set_params(n_features=self.n_features)
-        if self.scaling != "auto" and "scaling" in given:
-            turned.set_params(scaling=self.scaling)
+    def with_pinned(self, learner: FeatureLearner) -> FeatureLearner:
+        """A copy of a learner in which the pinned parameters are set, as far as it has them."""
+        copied, parameters = clone(learner), learner.get_params(deep=False)
+        if self.n_features != "auto" and "n_features" in parameters:
+            copied.set_params(n_features=self.n_features)
+        if self.scaling != "auto" and "scaling" in parameters:
+            copied.set_params(scaling=self.scaling)
         if self.sigma != "auto" and (name := self.bandwidth_of(learner)) is not None:
-            # a factor multiplies a bandwidth that was not given
-            factor = {"sigma_factor": 1.0} if "sigma_factor" in given else {}
-            turned.set_params(**{name: self.sigma}, **factor)
-        return turned
+            # a pinned bandwidth is used as it is, without the factor that multiplies the median distance
+            factor = {"sigma_factor": 1.0} if "sigma_factor" in parameters else {}
+            copied.set_params(**{name: self.sigma}, **factor)
+        return copied
 
     def check(self, learner: FeatureLearner) -> None:
         """Raise ValueError where a parameter is pinned that the user's own features do not have."""
-        given = learner.get_params(deep=False)
-        has = {"sigma": self.bandwidth_of(learner), **{name: name in given for name in ("n_features", "scaling")}}
-        for name, known in has.items():
-            if getattr(self, name) != "auto" and not known:
+        parameters = learner.get_params(deep=False)
+        has = {"sigma": self.bandwidth_of(learner), **{name: name in parameters for name in ("n_features", "scaling")}}
+        for name, has_it in has.items():
+            if getattr(self, name) != "auto" and not has_it:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is pinned, and {type(learner).__name__} has no such parameter; "
                     f"leave {name} at 'auto', or take other features"
@@ -93,7 +94,7 @@ class Knobs:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settled parameters of a machine.
+    """A value for each parameter of a machine that may be left open.
 
     Parameters
     ----------
@@ -114,18 +115,23 @@ def squared_loss(task: str | None) -> str:
     return "squared_hinge" if task == "classification" else "squared_error"
 
 
-def exact_loss(given: OpenParameters, task: str, *, is_wide: bool = False) -> str:
-    """The default loss of exact steps: where the machine chooses its features, the squared error.
+def exact_loss(opened: OpenParameters, task: str, *, is_wide: bool = False) -> str:
+    """The default loss of exact steps; the squared error where the machine chooses its features.
+
+    One Hessian of the squared error serves all classes, penalties and steps. The same work therefore affords many more
+    features, which gain more than the squared hinge does.
 
     Its one Hessian serves all classes, penalties and steps, so that the same work affords many more features, which
     gain more than the squared hinge does. Wide rows have no Hessian and no further features: their labels take the
     squared hinge.
     """
-    return "squared_error" if given.chooses and not is_wide else squared_loss(task)
+    return "squared_error" if opened.chooses and not is_wide else squared_loss(task)
 
 
 def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
-    """The name of a loss for a solver: Newton steps of the log loss are of all classes together, as "softmax" is.
+    """The name of a loss for a solver: "softmax" by Newton steps is "log_loss", as these fit all classes jointly.
+
+    For two classes both names mean the same loss of one score.
 
     Two classes have one score, of which the softmax is the log loss, too.
     """
@@ -133,47 +139,47 @@ def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
 
 
 def settled(
-    given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1, *, is_wide: bool = False
+    opened: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1, *, is_wide: bool = False
 ) -> Settings:
-    """Every open parameter at the value that suits the others and the rows; parameters of the user stay.
+    """A value for every open parameter that suits the others and the rows; what the user set is kept.
 
     Parameters
     ----------
-    given : OpenParameters
+    opened : OpenParameters
     task : {"classification", "regression"}
     n_rows : int or None
-        None before rows were seen.
+        None before the rows have been seen.
     n_models : int
-        Linear models side by side: one for two classes, else one a class or target.
+        Linear models fitted: one for two classes, else one a class or target.
     is_wide : bool
-        The machine chooses its features, and the only ones are columns too many for a Hessian.
+        The machine chooses its features, and the only candidates are columns that are too many for a Hessian.
     """
-    # Features of the user keep the defaults of version 0.1; without any settings exact steps at the penalty that
-    # held-out rows prefer do best, as long as the rows are not too many.
-    solver = given.solver
+    # The user's own features keep the defaults of version 0.1. Without any settings, exact steps at the penalty that
+    # held-out rows prefer do best, as long as rows are not too many.
+    solver = opened.solver
     if solver is None:
-        may_be_exact = not given.stops_early and (given.loss in (None, "softmax") or given.loss in NEWTON_LOSSES)
-        # of classes, the squared error has exact steps alone
-        only_exact = task == "classification" and given.loss == "squared_error"
-        exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
-        named = joint_name(given.loss or exact_loss(given, task, is_wide=is_wide), "newton")
-        # the log loss of several classes takes one Gram matrix
+        may_be_exact = not opened.stops_early and (opened.loss in (None, "softmax") or opened.loss in NEWTON_LOSSES)
+        # the squared error of class indicators has no stochastic steps
+        only_exact = task == "classification" and opened.loss == "squared_error"
+        exact = may_be_exact and (opened.chooses or isinstance(opened.alpha, str) or only_exact)
+        named = joint_name(opened.loss or exact_loss(opened, task, is_wide=is_wide), "newton")
+        # the log loss of several classes is preconditioned by a single Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
-        # the squared error takes one pass of any number of rows, which is fewer than epochs take; the evidence has a
-        # meaning for exact steps alone
-        one_pass = named == "squared_error" or given.alpha == "evidence"
-        few = one_pass or (is_wide and given.loss is None) or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
-        only_exact = only_exact or (given.loss in _EXACT_BY_DEFAULT and not given.stops_early)
+        # the squared error takes one pass for any number of rows, fewer than stochastic epochs take; the evidence is
+        # defined for exact steps only
+        one_pass = named == "squared_error" or opened.alpha == "evidence"
+        few = one_pass or (is_wide and opened.loss is None) or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        only_exact = only_exact or (opened.loss in _EXACT_BY_DEFAULT and not opened.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
-    loss = None if given.loss is None else joint_name(given.loss, solver)
+    loss = None if opened.loss is None else joint_name(opened.loss, solver)
     if loss is None:
-        loss = exact_loss(given, task, is_wide=is_wide) if solver == "newton" or task == "regression" else "hinge"
-    alpha = given.alpha
+        loss = exact_loss(opened, task, is_wide=is_wide) if solver == "newton" or task == "regression" else "hinge"
+    alpha = opened.alpha
     if alpha is None:
-        alpha = "auto" if given.chooses and solver == "newton" else LIGHT
-    elif alpha == "auto" and solver == "sgd" and given.solver is None:
-        # Newton steps compare penalties; stochastic ones, taken for many rows, have a small one by default
+        alpha = "auto" if opened.chooses and solver == "newton" else LIGHT
+    elif alpha == "auto" and solver == "sgd" and opened.solver is None:
+        # Newton steps compare penalties; stochastic ones, chosen for many rows, have one small penalty by default
         alpha = LIGHT
-    calibrate = given.chooses if given.calibrate is None else given.calibrate
+    calibrate = opened.chooses if opened.calibrate is None else opened.calibrate
     return Settings(loss, alpha, solver, calibrate)

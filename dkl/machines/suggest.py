@@ -1,4 +1,4 @@
-"""Advice from one pass and a sample of the rows: scaling, kernel, bandwidth, learner and size, each with its reason."""
+"""Advice on scaling, kernel, bandwidth, learner and size from one pass and a sample of the rows, with reasons."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from dkl.protocols.records import RowSample
 from dkl.registry import learner_entry
 from dkl.solvers.leave_one_out import left_out_ridge
 
-# Sampled rows that are each predicted by a kernel machine on all others: 0.3 s a kernel on one core.
+# Sampled rows, each predicted by a kernel machine fitted to all others: 0.3 s for one kernel on one core.
 JUDGED_ROWS = 1_000
 PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
-# Bandwidths in units of the median distance between the scaled rows.
+# Bandwidths tried, in units of the median distance between the scaled rows.
 _BANDWIDTHS = (0.35, 1.0, 2.5)
-# Numbers of features that are advised: round ones, since the loss is flat near the best.
+# Numbers of features that are advised: round ones, since the loss changes little near the best number.
 _SIZES = (100, 200, 300, 500, 1_000)
-# Classes above which Newton steps, which form a Hessian for each, take too long, and sparse columns above which a
-# search over directions finds little.
+# Newton steps form a Hessian for each class, which takes too long with more classes than this. A search over directions
+# gains little with more sparse columns than this.
 _MOST_CLASSES, _WIDE = 30, 5_000
 
 
@@ -51,27 +51,27 @@ SPARSE_SCALINGS: tuple[ScalingKind | None, ...] = (None, "counts")
 
 
 class RowsAlikeError(ValueError):
-    """All sampled rows are equal, so that no kernel tells them apart."""
+    """All sampled rows are equal, so that no kernel can distinguish them."""
 
 
 @dataclass(frozen=True)
 class TriedKernel:
-    """One kernel on sampled rows.
+    """The leave-one-out result of one kernel on sampled rows.
 
     Parameters
     ----------
     scaling : {None, "standard", "quantile", "counts"}
     kernel : {"gaussian", "laplacian", "linear"}
     factor : float
-        Of the median distance between scaled rows.
+        The bandwidth over the median distance between scaled rows.
     sigma : float
         The bandwidth.
     errors : ndarray of shape (m,)
-        The squared error of each row by the machine on the others, at the best penalty.
+        The squared error of each row, predicted from all others, at the best penalty.
     score : float
-        Accuracy, or R^2.
+        Accuracy for classes, R^2 for numbers.
     degrees_of_freedom : float
-        Effective degrees of freedom at the largest penalty that is not clearly worse.
+        Effective degrees of freedom at the largest penalty that is not clearly worse than the best.
     """
 
     scaling: ScalingKind | None
@@ -87,24 +87,24 @@ class TriedKernel:
         return float(self.errors.mean())
 
     def beats(self, other: TriedKernel) -> bool:
-        """Whether its errors are clearly smaller on the same rows."""
+        """Whether this kernel's errors are clearly smaller on the same rows."""
         return is_clear(other.errors - self.errors)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Features and parameters that suit the rows.
+    """Features and parameters of a machine that suit the rows.
 
     Parameters
     ----------
     features : FeatureLearner
         Not fitted.
     machine : mapping
-        Parameters of the kernel machine on them; empty for rows without a target.
+        Parameters of a kernel machine on the features; empty for rows without a target.
     reasons : tuple of str
-        One sentence a choice.
+        One sentence for each decision.
     scalings : tuple of (str or None), of length 0 or 2
-        The two scalings that held-out rows may decide between; empty where none changes these rows.
+        The two scalings between which held-out rows decide; empty where scaling does not change these rows.
     """
 
     features: FeatureLearner
@@ -113,7 +113,7 @@ class Advice:
     scalings: tuple[ScalingKind | None, ...] = DENSE_SCALINGS
 
     def reasons_for(self, machine: Estimator) -> tuple[str, ...]:
-        """The reasons, for a machine that takes the features alone and has its own parameters."""
+        """The reasons for a machine that uses the advised features but its own parameters."""
         given = machine.get_params(deep=False)
         if all(given[name] == value for name, value in self.machine.items()):
             return self.reasons
@@ -123,7 +123,7 @@ class Advice:
 
 
 def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
-    """Advice for these rows, by kernel machines on a number of them; one pass reads the rows.
+    """Advice from kernel machines on sampled rows, which one pass reads.
 
     With 0 judged rows no kernel machine is fitted, and the advice is all columns themselves.
 
@@ -162,7 +162,7 @@ _Scalers = dict[ScalingKind | None, Scaler | None]
 
 
 def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _Scalers, Moments]:
-    """A sample of the rows, the scalers that may suit them, and the moments of all rows."""
+    """A sample of the rows, the scalers to compare, and the moments of all rows."""
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
     moments_of_all = moments_record(dataset.n_columns, is_sparse=problem.is_sparse)
     records = RowSample("rows to judge on", problem.sample_rows, seed), moments_of_all
@@ -187,7 +187,7 @@ def _scalings(dataset: Dataset, scalers: _Scalers) -> tuple[ScalingKind | None, 
 
 
 class _Judge:
-    """Kernels judged on sampled rows, each row by the machine on all others."""
+    """Compares kernels on sampled rows by leave-one-out errors."""
 
     def __init__(
         self,
@@ -201,14 +201,14 @@ class _Judge:
         self._classes = dataset.classes
         y = np.asarray(sample.y)[:judged_rows]
         n_classes = dataset.schema.n_classes
-        # classes are indicators, one column each; both are regressed on, less their means
+        # classes become indicator columns; both kinds of targets are centred
         self._outputs = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)
         self._mean = self._outputs.mean(axis=0)
         deviation = np.ones(len(self._mean)) if n_classes else self._outputs.std(axis=0)
         self._targets = (self._outputs - self._mean) / np.where(deviation > 0.0, deviation, 1.0)
 
     def trials(self) -> list[TriedKernel]:
-        """The usual kernel first, then its rivals: other scalings, then other bandwidths and kernels."""
+        """The usual kernel first, then other scalings of it, other bandwidths, and other kernels."""
         in_scalings = list(self._of_kernel("gaussian", 1.0))
         if not in_scalings:
             raise RowsAlikeError(
@@ -225,9 +225,9 @@ class _Judge:
         return [usual, *rescaled, *others]
 
     def _of_kernel(self, kernel: str, factor: float, *scalings: ScalingKind | None) -> Iterator[TriedKernel]:
-        """A kernel on the rows in each of these scalings, or in all; none for rows that it has no meaning for."""
+        """One kernel in each of these scalings, by default all; none where the kernel is not defined for the rows."""
         if kernel == "laplacian" and sparse.issparse(self._rows):
-            # distances in the 1-norm would write the sparse rows out
+            # distances in the 1-norm would need dense rows
             return
         for scaling in scalings or self._scalers:
             rows = scale_rows(self._rows, self._scalers[scaling], "float64")
@@ -238,12 +238,12 @@ class _Judge:
     def _judged(
         self, scaling: ScalingKind | None, kernel: str, factor: float, matrix: np.ndarray, sigma: float
     ) -> TriedKernel:
-        """Kernel ridge regression of each row on all others, at the best of the penalties."""
+        """Leave-one-out kernel ridge regression, at the best of the penalties."""
         # adding a constant to the kernel gives the machine an intercept
         ridge = left_out_ridge(matrix + 1.0, self._targets, PENALTIES)
         errors = ((ridge.predictions - self._targets) ** 2).sum(axis=2)
         best = int(np.argmin(errors.mean(axis=1)))
-        # the largest penalty that is not clearly worse gives the degrees of freedom that are needed
+        # the features needed are estimated at the largest penalty that is not clearly worse
         enough = max(at for at in range(len(errors)) if not is_clear(errors[at] - errors[best]))
         if self._classes is None:
             variance = max((self._targets**2).sum(axis=1).mean(), np.finfo(float).tiny)
@@ -255,7 +255,7 @@ class _Judge:
 
 
 def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: float) -> tuple[np.ndarray | None, float]:
-    """The kernel matrix of sampled rows, on a diagonal of mean 1, and its bandwidth; None where rows do not differ."""
+    """The kernel matrix of sampled rows, with a diagonal of mean 1, and its bandwidth; None if all rows are equal."""
     products: Any = rows @ rows.T if kernel == "linear" or sparse.issparse(rows) else None
     if sparse.issparse(products):
         products = products.toarray()
@@ -277,9 +277,9 @@ def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: flo
 
 
 def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
-    """Scaling, kernel, learner, size and machine after the trials: the usual ones unless others are clearly better.
+    """The advice that follows from the trials: the usual kernel and scaling unless others are clearly better.
 
-    The first trial is the usual kernel in the usual scaling.
+    The first trial must be the usual kernel in the usual scaling.
     """
     waves = [trial for trial in trials if trial.kernel != "linear"]
     linear = next((trial for trial in trials if trial.kernel == "linear"), None)
@@ -293,7 +293,7 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
         _scaling_sentence(scaled, rescaled, dataset, sample),
         _kernel_sentence(kernel, scaled, waves),
     ]
-    # four columns for each degree of freedom, no more than half as many as rows
+    # four columns for each degree of freedom, at most half as many as rows
     wanted = max(min(4.0 * kernel.degrees_of_freedom, dataset.total_weight / 2.0), 1.0)
     size = min(_SIZES, key=lambda size: abs(np.log(size / wanted)))
     features: FeatureLearner
@@ -307,7 +307,7 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
         )
     else:
         law = Laplacian if kernel.kernel == "laplacian" else Gaussian
-        # the median distance of all rows is better than that of a sample, so only other bandwidths are pinned
+        # the median distance over all rows is more accurate than over a sample, so only other factors pin a bandwidth
         family = law() if kernel.factor == 1.0 else law(sigma=float(f"{kernel.sigma:.4g}"))
         features = learner_entry("margin").learner_class(family, n_features=size, scaling=kernel.scaling)
         reasons.append(
@@ -326,12 +326,12 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
 
 
 def exact_steps(task: str | None) -> dict[str, Any]:
-    """Parameters of a kernel machine: Newton steps by the squared loss of the task, the penalty by held-out rows."""
+    """Parameters of a machine with Newton steps on the squared loss of the task, its penalty by held-out rows."""
     return {"solver": "newton", "loss": squared_loss(task), "alpha": "auto"}
 
 
 def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
-    """Parameters of the machine on the features, and why these."""
+    """Parameters of the machine on the advised features, and the reason."""
     if dataset.classes is not None and len(dataset.classes) > _MOST_CLASSES:
         why = f"since Newton steps form a matrix for each of {dataset.schema.n_classes} classes"
         return {"solver": "sgd", "loss": "hinge"}, why
@@ -339,7 +339,7 @@ def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
 
 
 def _rows_sentence(dataset: Dataset, judged: int) -> str:
-    """How many rows there are, of which kind, and how many of them were judged on."""
+    """A sentence on the number and kind of the rows, and how many of them were sampled."""
     target = {None: "without a target", "regression": "with numbers to predict"}.get(
         dataset.task, f"of {dataset.schema.n_classes} classes"
     )
@@ -353,7 +353,7 @@ def _rows_sentence(dataset: Dataset, judged: int) -> str:
 
 
 def _scaling_sentence(scaled: TriedKernel, rescaled: list[TriedKernel], dataset: Dataset, sample: Block) -> str:
-    """Which scaling is suggested, and the score of each that was tried."""
+    """A sentence on the advised scaling, with the score of each one tried."""
     if len(rescaled) < 2:
         return "Scaling: none, so that sparse rows stay sparse; they hold negative numbers, or zeros and ones alone."
     measure = "R^2" if dataset.classes is None else "accuracy"
@@ -364,7 +364,7 @@ def _scaling_sentence(scaled: TriedKernel, rescaled: list[TriedKernel], dataset:
 
 
 def _kernel_sentence(kernel: TriedKernel, usual: TriedKernel, waves: list[TriedKernel]) -> str:
-    """Which kernel is suggested, and the score of each that was tried in the same scaling."""
+    """A sentence on the advised kernel, with the scores of all kernels tried in the same scaling."""
     name = {"gaussian": "Gaussian", "laplacian": "Laplacian"}[kernel.kernel]
     scores = ", ".join(
         f"{trial.kernel} x {trial.factor:g} {trial.score:.3f}" for trial in waves if trial.scaling == kernel.scaling

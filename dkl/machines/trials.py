@@ -1,6 +1,6 @@
-"""One trial of a candidate: its features are learned without the rows of a fold, and penalties compared on these rows.
+"""One trial of a candidate: features are learned without a held-out fold, and penalties are compared on the fold.
 
-Trials run on a sample, which one pass reads into memory where that is worth its bytes.
+Trials use a sample, which one pass reads into memory where it is small enough.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.solvers.losses import LOG_LINK
 
-# Bytes of sampled rows up to which one pass reads them into memory; larger and sparse samples are read where they are.
+# One pass reads a dense sample of at most this many bytes into memory; larger and sparse ones stay in the store.
 _MOST_BYTES = 1 << 26
-# Share of the work left after the last fit that trying all kinds once may take before the sample stops growing.
-_SHARE_OF_KINDS = 0.7
+# The sample stops growing where trying every candidate once would take more than this share of the work that the last
+# fit leaves.
+_SHARE_OF_FIRST_TRIALS = 0.7
 
 Judged = tuple[FeatureLearner, PenaltyChoice]
 """Features learned without the rows of a fold, and the held-out scores of each penalty on these rows."""
@@ -47,34 +48,34 @@ Judged = tuple[FeatureLearner, PenaltyChoice]
 
 @dataclass(frozen=True)
 class Terms:
-    """The parameters of a machine that its choice goes by.
+    """The parameters of a machine that its choice of features depends on.
 
     Parameters
     ----------
     name : str
-        The class of the machine, for messages.
+        The machine's class, for messages.
     effort : {"fast", "balanced", "best"}
     knobs : Knobs
-        The size, scaling and bandwidth that the user has pinned.
+        The size, scaling and bandwidth that the user has set.
     settings : Settings
-        Loss, penalty, solver and calibration, as settled for these rows.
+        Loss, penalty, solver and calibration after open ones were settled for the rows.
     takes_log_loss : bool
-        The user has given neither loss nor penalty, so that the log loss may replace the squared error.
+        Whether the log loss may replace the squared error: the user has set neither loss nor penalty.
     finds_categories : bool
-        The user has not said which columns are categorical, so that numbers and crosses may become categories.
+        Whether numbers and crosses may become categories: the user has not said which columns are categorical.
     validation_fraction : float
     seed : int
     time_limit : float or None
     trials : sequence of int or None
-        The numbers of the candidates to try, in order; None for all that the budget allows.
+        The numbers of the candidates to try, in order; None tries all that the budget allows.
     checkpoint : str or None
     new_learner : callable
-        A copy of a feature learner with the machine's seed, device, progress and memory limit; its second argument
-        names the stage, and so the folder of its checkpoint.
+        Copies a feature learner with the machine's seed, device, progress and memory limit. Its second argument, the
+        stage, names the folder of its checkpoint.
     new_problem : callable
-        The linear problem of the machine on fitted features, a dataset and class weights.
+        The machine's linear problem on fitted features, a dataset and class weights.
     planned_problem : callable
-        The same on features that are not fitted, at the largest size that they can have.
+        The same for unfitted features, at their largest size.
     """
 
     name: str
@@ -94,28 +95,28 @@ class Terms:
 
     @property
     def judging_loss(self) -> str:
-        """The loss that candidates are compared by: the machine's own where Newton steps fit it, else squares."""
+        """The loss that compares candidates: the machine's own if Newton steps minimise it, else the squared error."""
         return self.settings.loss if self.settings.loss in NEWTON_LOSSES else "squared_error"
 
     @property
     def budget(self) -> Effort:
-        """The work that the choice may take, and the sizes that it begins with."""
+        """The budget of the choice, and the sizes it begins with."""
         return EFFORTS[self.effort]
 
     def shape(self, dataset: Dataset, loss: str | None = None) -> Shape:
-        """The numbers of rows, columns and linear models that work is counted from."""
+        """The numbers of rows, columns and linear models from which work is computed."""
         n_classes = dataset.schema.n_classes
         n_models = dataset.schema.n_targets or 1 if n_classes is None else 1 if n_classes == 2 else n_classes
         return Shape(dataset.n_rows, dataset.n_columns, n_models, loss or self.judging_loss)
 
     def allowed(self, dataset: Dataset, own_columns: int | None = None) -> float:
-        """Work that the whole fit may take; with `own_columns`, those made from categories allow no further work."""
+        """The budget of the whole fit; columns beyond `own_columns` (computed from categories) do not enlarge it."""
         shape = self.shape(dataset)
         n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
         return self.budget.allowed(replace(shape, n_columns=n_columns))
 
     def sample(self, dataset: Dataset, own_columns: int | None = None, effort: Effort | None = None) -> Sample:
-        """The rows that candidates are tried on, all of them where they are few, and the folds that judge."""
+        """The rows that candidates are tried on (all of them if they are few), and the folds that judge them."""
         effort = effort or self.budget
         n_rows = self._sampled_rows(dataset, effort, own_columns)
         rows = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed)
@@ -125,17 +126,20 @@ class Terms:
         return Sample(rows, tuple(folds[: min(effort.folds, enough)]))
 
     def _sampled_rows(self, dataset: Dataset, effort: Effort, own_columns: int | None) -> int:
-        """Rows of the sample: doubled from `effort.judged_rows` while trying every kind once stays cheap.
+        """The size of the sample: `effort.judged_rows`, doubled while trying every candidate once stays cheap.
 
-        A kind that gains most by further rows is not the best one on few.
+        More rows matter, since some features rank last on few rows and first on many.
         """
         shape, n_rows = self.shape(dataset), effort.judged_rows
         known = tried_once(contenders(dataset, usual_advice(), effort, self.knobs))
-        kinds = [one.learner for one in known if not is_learned(one)]
-        left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in kinds)
+        candidates = [one.learner for one in known if not is_learned(one)]
+        left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:
-            if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
+            if (
+                sum(replace(shape, n_rows=more).judging(learner) for learner in candidates)
+                > _SHARE_OF_FIRST_TRIALS * left
+            ):
                 break
             n_rows = more
         return n_rows
@@ -149,10 +153,10 @@ class Sample:
     ----------
     rows : Dataset
     folds : tuple of HeldOut
-        Each judges the candidates that were learned without its rows.
+        Each fold judges candidates that were learned without its rows.
     judging_seed : int or None
-        The seed of the folds where columns hold target means, which were taken without the rows of the folds: rounds
-        of a learner may then hold out no other rows.
+        The seed of the folds where columns hold target means, which were computed without these folds: learners that
+        hold rows out must use the same ones.
     """
 
     rows: Dataset
@@ -161,12 +165,12 @@ class Sample:
 
 
 class Bench:
-    """Runs trials: every pass over rows that compares candidates starts here; `weights` are factors of the classes."""
+    """Runs trials: every pass that compares candidates starts here; `weights` are class weights."""
 
     def __init__(self, terms: Terms, weights: np.ndarray | None, run: Run) -> None:
         self.terms, self.weights, self.run = terms, weights, run
-        # What trials find of the same rows: scalers and bandwidths; by source and loss the targets' moments; by source
-        # and feature map the length of mapped rows.
+        # Results that trials on the same rows share: scalers and bandwidths; the moments of the targets, by source and
+        # loss; and the mean squared length of mapped rows, by source and feature map.
         self._prepared: dict[Any, Any] = {}
         self._moments: dict[Any, TargetMoments] = {}
         self._lengths: dict[Any, float] = {}
@@ -178,12 +182,12 @@ class Bench:
         effort: Effort | None = None,
         judging_seed: int | None = None,
     ) -> Sample:
-        """`Terms.sample`, its rows in memory where that is worth their bytes."""
+        """`Terms.sample`, with its rows in memory where they are few enough."""
         found = self.terms.sample(dataset, own_columns, effort)
         return replace(found, rows=self.gathered(found.rows), judging_seed=judging_seed)
 
     def gathered(self, rows: Dataset) -> Dataset:
-        """Sampled rows in memory, where that is worth their bytes."""
+        """The sample with its rows in memory where they are few enough."""
         return gathered(rows, self.run, self.terms.seed)
 
     def trial(
@@ -207,15 +211,15 @@ class Bench:
         sample : Sample
         fold : int
         stage : str
-            Names the folders of checkpoints.
+            The name of the trial's folder of checkpoints.
         near : PenaltyChoice or None
-            Only penalties near the best one of this choice are compared.
+            If given, only penalties near the best one of this choice are compared.
         parts : sequence of FeatureLearner
-            Fitted features of this fold that are set side by side in place of learning them again.
+            Fitted features of this fold, which are joined column by column in place of learning.
         known : FeatureLearner or None
-            Fitted features of this fold whose learned metric is used again.
+            Fitted features of this fold whose learned metric is reused.
         drawn : FeatureLearner or None
-            The same features, fitted for another fold: without targets they are drawn alike for all folds.
+            These features, fitted for another fold: features that use no target are the same for all folds.
         """
         pilot = drawn or self.terms.new_learner(learner, f"pilot-{stage}")
         if parts:
@@ -243,7 +247,7 @@ class Bench:
         loss: str,
         near: PenaltyChoice | None = None,
     ) -> PenaltyChoice:
-        """The scores of the penalties of a loss on a fold that the features have not seen."""
+        """The scores of all penalties of a loss on a fold that the features have not seen."""
         problem = self.terms.new_problem(pilot, sample.rows, self.weights)
         problem = replace(problem, validation=sample.folds[fold], choice=near, loss=loss, alpha="auto")
         own = replace(self.run, checkpoint=stage_checkpoint(self.terms.checkpoint, f"linear-{stage}"))
@@ -256,9 +260,9 @@ class Bench:
         return chosen_penalty(problem, source, own, self._moments[targets], self._lengths[mapped])
 
     def log_loss(self, judged: Sequence[Judged], sample: Sample) -> float:
-        """The log loss of calibrated probabilities on held-out rows, the mean of the first folds.
+        """The mean log loss of calibrated probabilities on held-out rows, over the first folds.
 
-        It is infinite where the best penalty of a fold has left no model.
+        Infinite if the best penalty of a fold has left no model.
         """
         losses = []
         for (pilot, choice), fold in zip(judged, sample.folds, strict=False):
@@ -271,8 +275,8 @@ class Bench:
     def calibration(self, judged: Judged, sample: Sample) -> tuple[float | None, np.ndarray | None]:
         """The temperature of probabilities on the first fold, which the features have not seen, and a shift.
 
-        The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
-        or more frequent: the shift is what is added to the intercepts of the K models, where that is sure.
+        The model may afterwards be fitted to all rows. Where rows are held out by time, classes may have become rarer
+        or more frequent: the shift is added to the intercepts of the K models, where it is significant.
 
         Returns
         -------
@@ -286,14 +290,14 @@ class Bench:
         problem = replace(self.terms.new_problem(pilot, rows, self.weights), held_out=sample.folds[0])
         if rows.schema.held_by == "time" and (found := calibrate_by_class(problem, model, rows.source, self.run)):
             slope, shifts = found
-            # two classes have one model, whose score is the difference of their scores
+            # two classes have one model, whose intercept shifts by the difference of their shifts
             shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
             return 1.0 / slope, shifts / slope
         return 1.0 / calibrate(problem, model, rows.source, self.run), None
 
 
 def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
-    """The linear model of the best penalty on fitted features; None where comparing penalties left none."""
+    """The linear model of the best penalty on fitted features; None if its coefficients do not match the features."""
     coefficients = choice.start
     if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
         return None
@@ -303,26 +307,26 @@ def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
 
 
 def gathered_bytes(sample: Dataset) -> int:
-    """Bytes that sampled rows take in memory; 0 where each pass reads them where they are."""
+    """Bytes of the sampled rows in memory; 0 if each pass reads them from their source."""
     # arrays are in memory already
     stays = isinstance(sample.source, ArraySource) or sample.n_rows > most_gathered(sample)
     return 0 if stays else sample.n_rows * _row_bytes(sample)
 
 
 def most_gathered(dataset: Dataset) -> int:
-    """Rows that one pass reads into memory at most, 0 of sparse ones; trials on more read the whole store each time."""
+    """The largest sample that one pass reads into memory; 0 for sparse rows, which trials read from the store."""
     if isinstance(dataset.source, ArraySource):
         return dataset.n_rows
     return 0 if dataset.source.is_sparse else _MOST_BYTES // _row_bytes(dataset)
 
 
 def _row_bytes(dataset: Dataset) -> int:
-    """Bytes of a row in memory: its columns, target, weight, number, and the key that holds it out."""
+    """Bytes of a row in memory: its columns, target, weight, number, and the hash key that holds it out."""
     return dataset.n_columns * dataset.source.dtype.itemsize + 32
 
 
 def gathered(sample: Dataset, run: Run, seed: int) -> Dataset:
-    """The same rows in memory, after one pass: trials go over them a hundred times without reading the store."""
+    """The sample in memory, after one pass: trials read its rows some hundred times."""
     if not gathered_bytes(sample):
         return sample
     result = run_pass(
@@ -338,7 +342,7 @@ def gathered(sample: Dataset, run: Run, seed: int) -> Dataset:
 
 
 def planned_gathering(sample: Dataset, seed: int) -> list[tuple[Any, int]]:
-    """The pass that reads the sample into memory; none where it stays where it is."""
+    """The pass that reads the sample into memory; none if it stays in its source."""
     return [([_record(sample, seed)], 1)] if gathered_bytes(sample) else []
 
 
@@ -347,18 +351,18 @@ def _record(sample: Dataset, seed: int) -> RowSample:
 
 
 class GatheredSource(ArraySource):
-    """Rows that a pass has read from a source, in the order of their numbers there.
+    """Rows that a pass has read into memory, in the order of their numbers in the source.
 
     Parameters
     ----------
     rows : Block
     base : RowSource
-        The source they were read from: they are held out as there.
+        The source that they were read from, whose rule holds rows out.
     n_classes : int or None
     """
 
     def __init__(self, rows: Block, base: RowSource, n_classes: int | None) -> None:
-        # blocks are no larger than those of the source, which plans count by
+        # blocks are no larger than those of the source, from which plans count
         fitting = memory_block_rows(row_bytes(rows.X), rows.n_rows)
         most = min(fitting, int(base.block_rows.max(initial=1)))
         super().__init__(rows.X, rows.y, rows.weight, n_classes=n_classes, row_id=rows.row_id, rows_a_block=most)
@@ -366,7 +370,7 @@ class GatheredSource(ArraySource):
         self.place = base.place
 
     def ticket(self, index: int) -> Block:
-        """The rows of block `index`, each with the key that holds it out."""
+        """The rows of block `index`, each with the hash key that holds it out."""
         block = super().ticket(index)
         if self._held is None:
             return block

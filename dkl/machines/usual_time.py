@@ -1,4 +1,4 @@
-"""The usual time of a machine without settings, from its effort, the size of the rows, and one block of them."""
+"""The usual time of a machine without settings, estimated from its effort, the size of the rows, and one block."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from dkl.protocols.block import Block
 
 Law = Literal["lines", "steps", "waves"]
 
-# Measured in 40 fits of 150 to 10,000,000 rows: operations a second of a matrix product on each core, and cores, of the
-# machine; seconds of trials, and of the last fit, over their counted work; seconds to read and map one number.
+# Measured in 40 fits of 150 to 10,000,000 rows: operations a second of a matrix product on one core, and the cores, of
+# the machine measured on; seconds over counted seconds, of trials and of the last fit; and seconds to read and map one
+# number.
 _REFERENCE, _CORES = 1e11, 2
 _TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.4, 1.6e-7
-# Rows below which trials end sooner, rows of the sample above which they take longer in proportion, rows above which
-# rounds of steps take no longer, since they are played on a sample, and the factor of the trials of categories.
+# With fewer rows than the first number trials end sooner; with more sampled rows than the second they take longer in
+# proportion; with more rows than the third rounds of steps take no longer, since they use a sample. The factor is for
+# the trials of categories.
 _FULL_TRIALS, _LONGER_TRIALS, _MOST_OF_STEPS, _OF_CATEGORIES = 600, 12_000, 300_000, 1.5
-# Usual passes, most of them over the sample.
+# Usual passes of a fit, most of them over the sample.
 _PASSES = {"fast": 90, "balanced": 110, "best": 200}
-# The longest time over the usual one.
+# Factor of the longest time over the usual one.
 _AT_MOST = 3.0
-# The block that is looked at: rows at most and at least, outputs and columns at most, the gain in R^2 above which more
-# than straight lines is expected, and the share of it that thresholds of single columns reach where they are the law.
+# The block examined: its rows at most and at least, outputs and columns at most; the gain in R^2 above which more than
+# a linear model is expected; and the share of this gain that thresholds of single columns must reach to be the law.
 _LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN, _OF_STEPS = 20_000, 1_000, 20, 200, 3e-3, 0.7
-# Columns above which the look takes three quarters of the rows and regresses on a part of the bins alone, and how
-# many: of 150 columns such a look takes a second.
+# With more columns than this, only three quarters of the rows and this many bins are examined: with 150 columns that
+# takes a second.
 _WIDE, _MOST_BINS = 60, 160
 
 
 @dataclass(frozen=True)
 class UsualTime:
-    """The time of choosing features and fitting on them.
+    """The estimated time of choosing features and fitting on them.
 
     Parameters
     ----------
     seconds, at_most : float
-        Usually, and at most.
+        The usual and the longest time.
     passes : int
-        Usually.
+        The usual number of passes.
     fixed : float
-        The part of `seconds` that trials take, whatever the number of rows and slots.
+        The part of `seconds` that trials take, which depends on neither rows nor slots.
     """
 
     seconds: float
@@ -51,7 +53,7 @@ class UsualTime:
     fixed: float
 
     def at(self, longer: float) -> UsualTime:
-        """The same where everything but the trials takes longer by a factor."""
+        """The estimate if everything but the trials takes `longer` times as long."""
         seconds = self.fixed + (self.seconds - self.fixed) * longer
         return replace(self, seconds=seconds, at_most=self.fixed + (self.at_most - self.fixed) * longer)
 
@@ -59,31 +61,31 @@ class UsualTime:
 def usual_time(
     effort: str, shape: Shape, *, sampled: int, has_codes: bool, law: Law, slots: int, flops_per_second: float
 ) -> UsualTime:
-    """The usual time of a machine without settings.
+    """The usual time of a machine without settings on rows of this shape.
 
     Parameters
     ----------
     effort : {"fast", "balanced", "best"}
     shape : Shape
-        Of all rows.
+        Of all rows, not of the sample.
     sampled : int
-        Rows that candidates are tried on.
+        Rows of the sample that candidates are tried on.
     has_codes : bool
-        Whether there are categories.
+        Whether the rows have categories.
     law : {"lines", "steps", "waves"}
-        What the rows seem to follow: of straight lines the trials end with the columns themselves, and of thresholds
-        the last fit searches a sample of the rows.
+        The law that the rows seem to follow: for "lines" trials end with the columns themselves; for "steps" the last
+        fit uses a sample of the rows.
     slots : int
-        Blocks that are computed on at once.
+        Blocks that are computed at the same time.
     flops_per_second : float
-        Of a product of matrices, on one thread.
+        The speed of a matrix product on one thread.
     """
     allowed, numbers = EFFORTS[effort], shape.n_rows * shape.n_columns * shape.n_models
     trials = _TRIALS * 1e-9 * allowed.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / _LONGER_TRIALS)
     lines = numbers * _A_NUMBER * _CORES / slots
     waves = numbers * _LAST_FIT * 1e-9 * allowed.work_a_value * _CORES / slots
-    # the square root, since the speed of memory differs less from machine to machine than that of products: one with
-    # 1.5 times the operations a second took .9 of the time in seven fits
+    # the square root, since the speed of memory differs less between machines than that of products: a machine with 1.5
+    # times the operations a second took .9 of the time in seven fits
     pace = np.sqrt(_REFERENCE / flops_per_second) * (_OF_CATEGORIES if has_codes else 1.0)
     last_fit = {"lines": 0.0, "steps": waves * min(1.0, _MOST_OF_STEPS / max(shape.n_rows, 1)), "waves": waves}[law]
     usual, longest = (pace * (trials + lines + curves) for curves in (last_fit, waves))
@@ -91,14 +93,15 @@ def usual_time(
 
 
 def likely_law(block: Block, n_classes: int | None) -> Law:
-    """Whether waves or thresholds predict held-out rows of a block better than the columns themselves do, and which.
+    """The law that held-out rows of a block seem to follow: linear in the columns, steps of columns, or waves.
 
-    Ridge regressions are fitted to one half of the rows, each with a rising curve of its scores, and compared on the
-    other. Of more bins than are regressed on, those stay whose means explain most of what straight lines leave, and
-    what is curved is expected to take the longest: random waves of so many columns do not show which law it is. Waves
-    where nothing can be told: for few rows, sparse rows, many columns or classes, and rows of one class.
+    Ridge regressions with a monotone curve of their scores are fitted to one half of the rows, and compared on the
+    other. Of many columns, only the bins whose means explain most of the residuals of a linear model are regressed on;
+    any curvature then counts as waves, the longest, since random waves of so many columns cannot show which law it is.
+    The answer is waves, too, where nothing can be estimated: for few rows, sparse rows, many columns or classes, and
+    rows of one class.
     """
-    # a plan needs them, and no fit
+    # only plans need these imports
     from sklearn.isotonic import IsotonicRegression
     from sklearn.kernel_approximation import RBFSampler
     from sklearn.linear_model import Ridge, RidgeCV
@@ -116,9 +119,9 @@ def likely_law(block: Block, n_classes: int | None) -> Law:
     Y = np.asarray(y, dtype=np.float64).reshape(rows.n_rows, -1)
     if Y.shape[1] > _MOST_OUTPUTS or np.any(np.ptp(Y, axis=0) == 0.0):
         return "waves"
-    known = np.isfinite(X)
-    means = np.sum(X, axis=0, where=known, dtype=np.float64) / np.maximum(known.sum(axis=0), 1)
-    X = np.where(known, X, means)
+    is_finite = np.isfinite(X)
+    means = np.sum(X, axis=0, where=is_finite, dtype=np.float64) / np.maximum(is_finite.sum(axis=0), 1)
+    X = np.where(is_finite, X, means)
     X = X[:, np.ptp(X, axis=0) > 0.0]
     if X.shape[1] == 0:
         return "waves"
@@ -127,7 +130,7 @@ def likely_law(block: Block, n_classes: int | None) -> Law:
     is_wide = X.shape[1] > _WIDE
     if is_wide:
         left = Y[:half] - Ridge().fit(X[:half], Y[:half]).predict(X[:half]).reshape(half, -1)
-        # |1_b' left|^2 / |1_b|^2: squares that the mean of the rows of a bin explains
+        # |1_b' left|^2 / |1_b|^2 is the squared error that the mean residual of bin b explains
         in_bin = np.asarray(bins[:half].sum(axis=0)).ravel()
         explains = np.sum((bins[:half].T @ left) ** 2, axis=1) / np.maximum(in_bin, 1.0)
         bins = bins[:, np.argsort(-explains, kind="stable")[:_MOST_BINS]]
@@ -136,11 +139,11 @@ def likely_law(block: Block, n_classes: int | None) -> Law:
     waves = make_pipeline(StandardScaler(), sampler).fit_transform(X)
 
     def explained(*further: np.ndarray) -> float:
-        """R^2 on the second half, of the columns and further ones."""
+        """R^2 on the second half of a ridge regression on the columns and further ones."""
         columns = np.column_stack([X, *further])
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 4, 3))).fit(columns[:half], Y[:half])
         scores = model.predict(columns).reshape(Y.shape)
-        # a rising curve, so that a line which separates classes well is not called curved
+        # a monotone curve, so that a linear separation of classes does not count as curved
         fitted = [
             IsotonicRegression(out_of_bounds="clip").fit(score[:half], y[:half]).predict(score[half:])
             for score, y in zip(scores.T, Y.T, strict=True)

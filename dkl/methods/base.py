@@ -1,4 +1,4 @@
-"""FeatureLearner, the scikit-learn transformer that all feature learners are, and how one runs its drivers."""
+"""FeatureLearner, the scikit-learn transformer behind every feature learner: fits, checkpoints, plans, `transform`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import Driver, largest_held
 from dkl.solvers.losses import LOG_LINK
 
-# Share of the rows held out for the linear model on the features of a learner that holds out none itself.
+# Share of the rows held out for target means of categories, for learners that hold out no rows themselves.
 _JUDGING_SHARE = 0.1
 
 
@@ -92,14 +92,14 @@ class FeatureLearner(
     _task: ClassVar[TaskChoice] = "auto"
     # Parameters that are objects with parameters of their own, such as ``family__sigma``.
     _parts: ClassVar[tuple[str, ...]] = ("family",)
-    # Whether frequencies are searched for by ascents on the rows. Searched ones look too good on these rows, while a
-    # draw from a pool knows so little of them that it may be judged there.
+    # Whether frequencies are optimised on the rows. Such frequencies fit these rows too well to be judged on them,
+    # while a draw from a pool depends on them so little that it may be.
     _searches: ClassVar[bool] = False
-    # The circumstances of the last fit; `fit_within` sets others.
+    # Settings of the last fit by a machine; `fit_within` replaces them.
     _context: FitContext = FitContext()
-    # Records the passes in a plan; None in a fit.
+    # Records the passes of a plan; None in a fit.
     _plan: PlannedRun | None = None
-    # Of the fit under way, by which its checkpoints are known; "" where states are not saved.
+    # Identifies the fit in its checkpoints; "" if states are not saved.
     _fingerprint: str = ""
 
     family: Any
@@ -128,11 +128,11 @@ class FeatureLearner(
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
         groups : str, array of shape (n,), or None
-            What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
-            is a column of a data frame, which is then no feature.
+            The group of each row: rows of one group are held out together, wherever the fit holds rows out. A name is a
+            column of a data frame, which is then not used as a feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
-            and drop it from the frame where it shall be none.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; to exclude it,
+            pass its values and drop it from the frame.
 
         Returns
         -------
@@ -141,19 +141,19 @@ class FeatureLearner(
         Raises
         ------
         ValueError
-            If a parameter or the rows have no meaning; before any pass.
+            If a parameter or the rows are invalid; before any pass.
         RuntimeError
-            If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
+            If ``device="gpu"`` and a process that computes on blocks has no GPU; before any row is read.
         """
         check_parameters(self)
         if not getattr(self, "warm_start", False):
             forget_fit(self)
         self._check_rest()
         check_device(self.device)
-        beside = BesideFeatures(X, groups, times)
-        # counts are whole numbers, which would count as labels else
+        row_columns = BesideFeatures(X, groups, times)
+        # counts are whole numbers, which would be taken for labels otherwise
         task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
-        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=task)
+        dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
@@ -164,7 +164,7 @@ class FeatureLearner(
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
         self._learn(dataset)
-        # Rows of huge numbers overflow in sums; a model of NaN would answer every row alike.
+        # sums over huge values overflow; a model of NaN would predict the same for every row
         refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
 
@@ -205,11 +205,11 @@ class FeatureLearner(
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; with `deep` the parameters of the family too, as ``family__sigma``."""
-        given = super().get_params(deep=deep)
+        parameters = super().get_params(deep=deep)
         for part in self._parts if deep else ():
             of_part = family_parameters(self._part(part))
-            given.update({f"{part}__{name}": value for name, value in of_part.items()})
-        return given
+            parameters.update({f"{part}__{name}": value for name, value in of_part.items()})
+        return parameters
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters; ``family__sigma=2.0`` gives the learner a changed copy of its family.
@@ -230,7 +230,7 @@ class FeatureLearner(
         return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The records of each pass over `dataset` and how often it runs at most, which `dkl.plan` adds up."""
+        """The records of each pass over `dataset` and the most often it runs, which `dkl.plan` adds up."""
         return self._replayed(dataset).passes
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
@@ -238,15 +238,15 @@ class FeatureLearner(
         return largest_held(self._replayed(dataset).held)
 
     def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the drivers outside the passes, as of `Driver`."""
+        """Seconds of the drivers outside the passes, as in `Driver`."""
         return sum(seconds(few, flops_per_second) for seconds in self._replayed(dataset).driving)
 
     def _replayed(self, dataset: Dataset) -> PlannedRun:
-        """What `fit` would hand to passes: the same `_learn`, over a run that records them. No row is read."""
+        """The passes of `fit`: the same `_learn`, with a run that records them and reads no row."""
         check_parameters(self)
         self._check_rest()
         learner = copy.copy(self)
-        # any seed will do, since sizes do not depend on it; nothing is found in the rows, and no state is saved
+        # the plan does not depend on the seed, reuses nothing from other fits, and saves no state
         learner.seed_, learner._fingerprint, learner.stats_ = 0, "", []
         learner._context = replace(self._context, prepared=None, metric=None)
         learner._plan = PlannedRun(n_rows=dataset.n_rows)
@@ -255,17 +255,17 @@ class FeatureLearner(
         return learner._plan
 
     def planned_features(self, dataset: Dataset) -> int:
-        """Features that a fit to these rows comes to at most; 0 where they are not given by a number."""
+        """The most features that a fit to these rows can have; 0 where no parameter gives their number."""
         size: Any = getattr(self, "n_features", None)
         return int(size) if is_count(size) else 0
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn, with other frequencies, for plans of later passes."""
+        """A feature map of the largest size that `fit` can learn, with arbitrary frequencies, to plan later passes."""
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)
         size = kept_frequencies(type(self).__name__, self.n_features, family)
-        # The size is added up before anything is drawn, since a plan must not take the memory that it warns of.
+        # the size is checked before anything is drawn, since a plan must not use the memory that it warns of
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
 
@@ -282,8 +282,8 @@ class FeatureLearner(
     def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
         """A name for each column of the mapped rows.
 
-        Features of at most three columns are named after these: ``cos(age, bmi)``, ``bmi > 31.5``; further ones of the
-        same columns are numbered. The others have the learner's name and their place.
+        Features of at most three columns are named after these: ``cos(age, bmi)``, ``bmi > 31.5``; several features of
+        the same columns are numbered. The others have the learner's name and their number.
 
         Parameters
         ----------
@@ -301,11 +301,12 @@ class FeatureLearner(
             If `input_features` are not the names of the columns of `fit`.
         """
         check_is_fitted(self, "feature_map_")
-        # the names of the columns that go in, checked
+        # the checked names of the columns of X
         names = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
         encoding = getattr(self, "encoding_", None)
         if encoding is not None and (not encoding.array_dtype or encoding.n_columns != len(names)):
-            # columns of tables, and of arrays with missing values, become several
+            # encoded columns have names of their own: a column of a table, or of an array with missing values, may be
+            # several
             names = encoding.column_names
         columns = [str(name) for name in names]
         return np.array(self.feature_map_.names(columns, type(self).__name__.lower()), dtype=object)
@@ -324,7 +325,7 @@ class FeatureLearner(
         return tags
 
     def _part(self, name: str) -> Any:
-        """The object that a parameter of `_parts` names."""
+        """The object that is the value of a parameter in `_parts`."""
         return family_of(self) if name == "family" else getattr(self, name)
 
     def _prior(self) -> Any:
@@ -332,18 +333,18 @@ class FeatureLearner(
         return family_of(self)
 
     def _planned_family(self) -> Any:
-        """The family, with some bandwidth."""
+        """The family, with an arbitrary bandwidth where it needs one."""
         family = self._prior()
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
 
     def _unfitted(self) -> Self:
-        """A copy with any seed and bandwidth in the place of fitted ones, for plans."""
+        """A copy for plans, with an arbitrary seed and bandwidth in place of fitted ones."""
         unfitted = copy.copy(self)
         unfitted.seed_, unfitted.family_ = 0, self._planned_family()
         return unfitted
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """A pool of the size that a fit weights, for plans."""
+        """A pool of candidates of the size that a fit weights, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
@@ -359,39 +360,39 @@ class FeatureLearner(
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
-        """The factor of each class, (K,); None for none.
+        """The weight of each class, (K,); None for equal weights.
 
         Raises
         ------
         ValueError
-            If factors are given for targets that are numbers.
+            If weights are given for numeric targets.
         """
         if self.class_weight is None:
             return None
-        # "balanced" needs the total weight of each class, for which the targets of a view are read
+        # "balanced" needs the total weight of each class, for which a view must read its targets
         if dataset.classes is not None and dataset.class_weights is not None:
             return class_weights(self.class_weight, dataset.classes, np.asarray(dataset.class_weights))
         raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
 
     def _prepare(self, dataset: Dataset) -> Any:
-        """Find the scaler, which is returned, and the bandwidth of `family_`, in one pass if either needs it."""
+        """Return the scaler and set `family_` with its bandwidth, by one pass if either depends on the rows."""
         family = self._prior()
         problem = self._preparation(dataset, family, self.seed_)
-        known = {} if self._context.prepared is None else self._context.prepared
-        if (key := (dataset.source, problem.key)) not in known:
-            known[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
-        state = known[key]
+        prepared = {} if self._context.prepared is None else self._context.prepared
+        if (key := (dataset.source, problem.key)) not in prepared:
+            prepared[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
+        state = prepared[key]
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
         if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 
     def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
-        """The scaler and the bandwidth that are to be found in the rows first."""
+        """The problem of finding scaler and bandwidth from the rows."""
         return preparation_problem(dataset, family, self.scaling, seed)
 
     def _running(self, stage: str) -> Run:
-        """What runs passes, with the state of a stage saved below the checkpoint; in a plan, what records them."""
+        """Settings for passes, with the checkpoint of a stage; in a plan the run that records passes."""
         return self._plan or Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
@@ -410,14 +411,14 @@ class FeatureLearner(
         *,
         keep: Callable[[Self, Any], None] | None = None,
     ) -> Any:
-        """The final state of a driver; its passes are added to `stats_`.
+        """Run a driver and return its final state; the statistics of its passes are appended to `stats_`.
 
-        `keep` sets the fitted attributes of a state on a learner: on this one at the end of a fit, and on copies for
-        callbacks that need the model so far.
+        `keep` stores a state in the fitted attributes of a learner: of this one at the end, and of copies for callbacks
+        that need the unfinished model.
         """
 
         def learner_so_far(state: object) -> FeatureLearner:
-            """A copy of this learner with the fitted attributes of a state; only called where `keep` is given."""
+            """A copy of this learner with the fitted attributes of an unfinished state."""
             learner = copy.copy(self)
             if keep is not None:
                 keep(learner, state)
@@ -450,18 +451,18 @@ class PoolLearner(FeatureLearner):
         return self.pool_.phases
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """A pool of the size that a fit weights, drawn with any seed."""
+        """A pool of the size that a fit weights, drawn with an arbitrary seed."""
         return self._draw(family, dataset, seed=0)
 
     def _draw(self, family: Family, dataset: Dataset, *, seed: int) -> FeatureMap:
-        """The candidates, if memory holds them: draws from the family at each of the bandwidth factors in turn."""
+        """Draw the candidates from the family, at each bandwidth factor in turn, if they fit in memory."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._pool_size(family)
         check_room(self, size, dataset.n_columns)
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
     def _pool_size(self, family: Family) -> int | None:
-        """The number of candidates to draw; None is each feature of a finite family once."""
+        """The number of candidates to draw; None takes every feature of a finite family once."""
         return self.n_candidates
 
     def _choose(self) -> None:
@@ -469,17 +470,17 @@ class PoolLearner(FeatureLearner):
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
     def _keep(self, choice: FeatureChoice) -> None:
-        """Set the feature map of a choice, with amplitudes on the scale of the family's kernel."""
-        # c of the family, with which c^2 phi(x).phi(y) is the kernel in the mean
+        """Set the feature map of a choice, with amplitudes scaled to the family's kernel."""
+        # the family's factor c, for which c^2 phi(x).phi(y) is the kernel in expectation
         scale = self.family_.feature_scale(self.pool_.n_columns)
         self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
 
     def _chosen_again(self, **parameters: Any) -> Self:
-        """A fitted copy with other parameters that act on stored values (None keeps a parameter), without a pass."""
+        """A fitted copy with other parameters of the choice (None keeps one), without a pass."""
         check_is_fitted(self)
-        given = {name: value for name, value in parameters.items() if value is not None}
-        # The values of all candidates are stored, so that only the choice among them is made again.
-        other = copy.copy(self).set_params(**given)
+        changed = {name: value for name, value in parameters.items() if value is not None}
+        # the values of all candidates are stored, so only the choice among them is repeated
+        other = copy.copy(self).set_params(**changed)
         check_parameters(other)
         other._check_rest()
         other._choose()
@@ -502,24 +503,24 @@ class SelectingLearner(Updated, PoolLearner):
         self._class_weights(dataset)
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        # Sums of float32 features lose what little large targets vary by, unless a number near their mean goes first.
+        # float32 sums lose the variation of large targets, unless a number near their mean is subtracted first
         self.target_pivot_ = None if self._plan else first_targets(dataset)
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
         problem = self._problem(self.pool_, dataset)
         return self._driver, replace(problem, class_weight=self._class_weights(dataset), pivot=self.target_pivot_)
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the value of each candidate in one pass over the rows, then choose."""
-        state = self._sum(*self._asked(dataset), dataset, "potentials")
+        state = self._sum(*self._summing(dataset), dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state)
         self._choose()
 
     def _check_task(self, dataset: Dataset) -> None:
-        """Raise ValueError for targets that the method does not take."""
+        """Raise ValueError for targets that the method does not support."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""
@@ -528,5 +529,5 @@ class SelectingLearner(Updated, PoolLearner):
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
     def _keep_values(self, state: PotentialState) -> None:
-        """Store the values of the candidates (m,) from the pass, under the method's name for them."""
+        """Store the values of the candidates (m,) under the method's attribute names."""
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

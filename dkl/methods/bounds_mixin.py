@@ -1,4 +1,4 @@
-"""`bounds_`: guarantees of fitted learners by the theorems of their papers, computed on access."""
+"""Theoretical guarantees of fitted learners (`bounds_`), by the theorems of their papers, computed on access."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dkl.methods.predicting import score_rows
 
 
 class Certified:
-    """A learner that carries the bounds of its paper; a subclass says which."""
+    """A learner with bounds from its paper; a subclass implements `bounds`."""
 
     class_weight: Any
 
     @property
     def bounds_(self) -> Bounds:
-        """The bounds of this fit, each of which fails with probability 0.05 at most; computed without rows."""
+        """The bounds of this fit, each of which fails with probability at most 0.05; computed without rows."""
         check_is_fitted(self)
         return self.bounds()
 
@@ -32,21 +32,21 @@ class Certified:
         raise TypeError(f"{type(self).__name__} does not say which bounds it carries")
 
     def _why_no_bounds(self) -> str:
-        """Why theorems on independent rows do not cover this fit; empty where they do."""
+        """The reason why theorems on independent rows do not cover this fit; empty if they do."""
         if self.class_weight is None:
             return ""
         return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
 
 
 class OnPool(Protocol):
-    """A fitted learner that has weighed a pool of candidates."""
+    """A fitted learner with a pool of candidates."""
 
     pool_: FeatureMap
     family_: Any
 
 
 def why_no_waves(learner: OnPool) -> str:
-    """Why theorems on labels and waves of length 1 do not cover a fit; empty where they do."""
+    """The reason why theorems on labels and bounded Fourier features do not cover a fit; empty if they do."""
     if not hasattr(learner, "classes_"):
         return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
     if not learner.pool_.is_fourier:
@@ -55,7 +55,7 @@ def why_no_waves(learner: OnPool) -> str:
 
 
 class CertifiedMargins(Certified):
-    """A learner of margins: theorem 4.1 and corollary 4.2 for the game that was played, theorem 4.3 for given rows."""
+    """Bounds of a margin learner: theorem 4.1 and corollary 4.2 for the fitted game, theorem 4.3 for given rows."""
 
     solver: str
     loss: Any
@@ -72,12 +72,13 @@ class CertifiedMargins(Certified):
     total_weight_: float
 
     def bounds(self) -> Bounds:
-        """Guarantees of the game: the objective on the features found, and the distance of the margin from the best.
+        """Bounds of the game: on the objective with its features, and on the distance of the margin from the best.
 
         Returns
         -------
         Bounds
-            Empty for rounds, whose dual weights the theorems do not cover; `error_bound` has theorem 4.3.
+            Empty for corrective rounds, whose dual weights the theorems do not cover; see `error_bound` for theorem
+            4.3.
 
         References
         ----------
@@ -88,17 +89,17 @@ class CertifiedMargins(Certified):
                 why_none="theorems 4.1 and 4.2 are about solver='game'; error_bound(X, y) has the probability of error"
             )
         last = self.history_[-1]
-        # the margin of the fit is within upper - lower of the best one of the game
+        # the margin of the fit differs from the best one of the game by at most upper - lower
         shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
         if "response" not in last or self.projection != "exact":
             return Bounds([shortfall])
         rounds = {name: [turn[name] for turn in self.history_] for name in ("step", "gradient", "weight", "response")}
         rules = GameRules(C=1.0 if self.C is None else self.C, loss=self.loss or "hinge")
-        # each dual weight lies in [0, box]; there is one for each row, and for each class of several
+        # each dual weight lies in [0, box]; there is one for each row, and with several classes for each class
         box = rules.upper(self.total_weight_)
         duals = self.total_weight_ * (1 if len(self.classes_) == 2 else len(self.classes_))
         regret = played_regret(rounds["step"], rounds["gradient"], box * np.sqrt(duals), rounds["weight"])
-        # No objective of the hinge exceeds the sum of all dual weights at their bound.
+        # the hinge objective is at most the sum of all dual weights at their upper bound
         largest = box * duals if rules.loss == "hinge" else None
         return Bounds([played_value(rounds["response"], regret, weights=rounds["weight"], largest=largest), shortfall])
 
@@ -114,11 +115,11 @@ class CertifiedMargins(Certified):
         y : array of shape (n,) or None
             Labels; None for a Dataset, which has its own.
         row_norm : float
-            R_x, no row is further from some fixed point; of scaled rows, where `scaling` is set.
+            R_x: a radius such that all rows lie in a ball of it; in scaled units where `scaling` is set.
         eps : float
-            The bound fails with this probability at most.
+            The bound fails with at most this probability.
         as_printed : bool
-            The paper's form, which is not valid; for comparison.
+            Use the paper's form, which is not valid, for comparison.
 
         Returns
         -------
@@ -127,8 +128,8 @@ class CertifiedMargins(Certified):
         Raises
         ------
         ValueError
-            Where the theorem has no R_w: without `max_norm`, or for features that are no waves; for more than two
-            classes; for rows without labels.
+            If R_w is not bounded: without `max_norm`, or for other than Fourier features; for more than two classes;
+            for rows without labels.
 
         References
         ----------
@@ -139,14 +140,14 @@ class CertifiedMargins(Certified):
         labels = X.y if isinstance(X, Dataset) else y
         if labels is None:
             raise ValueError("theorem 4.3 counts margins, which need labels; pass y, or a Dataset that has a target")
-        # Theorem 4.3 is about f(x) = w.phi(x), without the intercept.
+        # theorem 4.3 is about f(x) = w.phi(x), without an intercept
         scores = score_rows(self, Scorer(self.feature_map_, self.coef_, np.zeros(1), self.dtype), X)
         signs = np.where(np.asarray(labels) == self.classes_[1], 1.0, -1.0)
         margins = normalised_margins(np.asarray(scores)[:, 0], signs, self.coef_)
         return error_bound(margins, float(self.max_norm or 0.0), row_norm, eps=eps, as_printed=as_printed)
 
     def _check_theorem(self) -> None:
-        """Raise ValueError where theorem 4.3 does not cover the fit."""
+        """Raise ValueError if theorem 4.3 does not cover the fit."""
         name, classes = type(self).__name__, getattr(self, "classes_", ())
         if len(classes) != 2:
             raise ValueError(
@@ -154,7 +155,7 @@ class CertifiedMargins(Certified):
             )
         if self.feature_map_.activation != "cos-sin":
             raise ValueError("theorem 4.3 is about frequencies in R^d; use Gaussian() or another family of waves")
-        # R_w has to be known before the rows are seen; rounding and refinement may have gone beyond it.
+        # R_w must be fixed before the rows are seen; refinement may have exceeded it, rounding slightly
         lengths = np.linalg.norm(self.feature_map_.projection.dense(), axis=1)
         if self.max_norm is None or lengths.max() > self.max_norm * (1.0 + 1e-5):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""scikit-learn's callbacks hear the passes and rounds of a fit, see the model so far, and can end the rounds."""
+"""Reports passes and rounds of a fit to scikit-learn's callbacks, which may read the model and end the rounds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ try:
 except ImportError:  # before scikit-learn 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """A stand-in for scikit-learn versions without `set_callbacks`; `progress=` gets the same events."""
+        """A stand-in for scikit-learn versions without `set_callbacks`; `progress=` receives the same events."""
 
     def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method itself."""
+        """Returns the method unchanged."""
         return method
 
 
@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 
 def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """A `fit` that reports itself, and every pass as a task, to the callbacks of ``set_callbacks``.
+    """Decorate `fit` to report itself, and every pass as a task, to the callbacks of ``set_callbacks``.
 
     Callbacks may score the model of each round, and end the rounds.
     """
@@ -36,17 +36,17 @@ def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P
     plain: Callable[..., Any] = fit
 
     @functools.wraps(fit)
-    def run(self: Any, X: object, y: object = None, sample_weight: object = None, **beside: object) -> Any:
+    def run(self: Any, X: object, y: object = None, sample_weight: object = None, **further: object) -> Any:
         if not getattr(self, "_skl_callbacks", None):
-            return plain(self, X, y, sample_weight, **beside)
-        # scorers take the weights of the rows as metadata
+            return plain(self, X, y, sample_weight, **further)
+        # scorers receive the weights of the rows as metadata
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         fit_of = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         context = self._init_callback_context(max_subtasks=None)
         context.figures = {}
         context.call_on_fit_task_begin(**fit_of)
         with listening(_Tasks(context, fit_of)):
-            plain(self, X, y, sample_weight, **beside)
+            plain(self, X, y, sample_weight, **further)
         context.call_on_fit_task_end(**fit_of, reconstruction_attributes=_fitted_attributes(self))
         return self
 
@@ -56,15 +56,15 @@ def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P
 class _Tasks:
     """Turns events into scikit-learn's tasks.
 
-    A task is one pass; where the pass belongs to a round of a driver, the task ends with the round, has its metrics in
-    `context.figures` and can return the model so far.
+    A task is one pass. Within the rounds of a driver a task ends with the round, has the round's metrics in
+    `context.figures`, and provides the unfinished model.
 
     Parameters
     ----------
     context : sklearn.callback.CallbackContext
-        Of the whole fit.
+        The context of the whole fit.
     fit_of : dict
-        "estimator", "X", "y" and "metadata", as callbacks are given them.
+        "estimator", "X", "y" and "metadata", the arguments of callbacks.
     """
 
     def __init__(self, context: Any, fit_of: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class _Tasks:
             self._task.figures = {}
             self._task.call_on_fit_task_begin(estimator=self._fit_of["estimator"])
         elif event.kind == "finished" and not self._in_rounds:
-            # within rounds, the task ends when the round has advanced, since only then there is a model
+            # within rounds a task ends after the round has advanced, since only then is there a model
             self._end_task(event)
 
     def _end_task(self, event: Event) -> bool:
@@ -98,11 +98,11 @@ class _Tasks:
         task.figures, model_so_far = dict(event.detail), event.model
 
         def attributes() -> dict[str, Any] | None:
-            """The fitted attributes if the rounds ended here; None where no model has been found yet."""
+            """The fitted attributes if the rounds ended here; None before there is a model."""
             estimator, model = self._fit_of["estimator"], model_so_far()
             if isinstance(model, type(estimator)):
                 return _fitted_attributes(model)
-            # The features of a machine are under way: their working model predicts, and knows no probabilities.
+            # a machine's features are unfinished: their working model predicts, but has no probabilities
             working = None if hasattr(estimator, "predict_proba") else getattr(model, "machine_", None)
             return None if working is None else _fitted_attributes(working)
 

@@ -1,4 +1,4 @@
-"""How a learner uses one checkpoint folder: whose it is, the seed, drawn only once, and a part for each stage."""
+"""The checkpoint folder of a learner: the identity of its run, its seed (drawn only once), a part for each stage."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from dkl.protocols.estimators import Estimator
 from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
-# Parameters that do not change the result: a run may resume from its checkpoint with other values of them.
+# parameters that do not change the result, so that a run may resume with other values
 _WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
 
 
 def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext | None = None) -> str:
     """The identity of a run, by which its checkpoint is recognised: data, parameters, withheld rows and version.
 
-    Empty without a checkpoint, since hashing rows in memory takes a read.
+    Empty without a checkpoint, since hashing rows in memory reads them all.
     """
     store = estimator.get_params(deep=False)["checkpoint"]
     if store is None:
         return ""
     recognise_rows(dataset, store, resolve_progress(estimator.get_params(deep=False).get("progress", False)))
     withheld, judging = (None, None) if context is None else (context.withheld, context.judging_seed)
-    # A machine's learner has the machine's seed, unless it was given one of its own.
+    # a machine passes its seed to learners, unless they have their own
     own = judging is None or judging == estimator.get_params(deep=False).get("random_state")
-    settings = (what_counts(estimator), *([] if withheld is None else [withheld]), *([] if own else [judging]))
+    settings = (effective_parameters(estimator), *([] if withheld is None else [withheld]), *([] if own else [judging]))
     return digest_of(*settings, dataset.fingerprint, __version__)
 
 
 def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> None:
-    """Recognise arrays in memory as the rows that the run in a checkpoint has read, if their values are equal.
+    """Recognise arrays in place as those that the run of a checkpoint has read, if their values are equal.
 
-    Arrays in place are known by the names, sizes and times of their objects, which a copy of them does not share. The
-    digests that passes of the run have noted are kept in the checkpoint, and a copy is read once to compare them.
+    Arrays in place are identified by the names, sizes and times of their objects, which a copy does not share. The
+    checkpoint stores digests of the blocks that the run has read, and a copy is read once to compare them.
 
     Raises
     ------
     StoreError
-        A chunk has other values than when the run read it.
+        If a chunk has other values than the run has read.
     """
     source, kept = dataset.source.base, stage_checkpoint(store, "rows-0")
     if kept is None or not isinstance(source, InPlaceSource):
@@ -70,48 +70,50 @@ def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> N
 
 
 def _no_sums(block: Block, operands: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """The block function of a pass that only reads."""
+    """A block function without sums, for a pass that only reads."""
     return {}
 
 
 def digest_of(*parts: object) -> str:
-    """SHA-256 of plain values and arrays, by their written form."""
-    # NumPy writes long arrays with dots in their middle, and two of them would look alike.
+    """SHA-256 of plain values and arrays, by their full text representation."""
+    # NumPy abbreviates long arrays by dots, so that different ones would have the same text
     with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def what_counts(value: object) -> object:
-    """The name of an estimator and the parameters that its result depends on, inner estimators included.
+def effective_parameters(value: object) -> object:
+    """The class name of an estimator and the parameters that affect its result, with those of inner estimators.
 
     Parameters
     ----------
     value : estimator, or anything else
-        Anything else is returned unchanged.
+        Other values are returned unchanged.
     """
     if not isinstance(value, BaseEstimator):
         return value
-    parameters = {k: what_counts(v) for k, v in value.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
+    parameters = {
+        k: effective_parameters(v) for k, v in value.get_params(deep=False).items() if k not in _WITHOUT_EFFECT
+    }
     if not isinstance(parameters.get("random_state"), Integral):
         parameters["random_state"] = None
     return type(value).__name__, sorted(parameters.items())
 
 
 def stage_checkpoint(store: StorePath, stage: str) -> Checkpoint | None:
-    """The place of one stage's state, below the learner's checkpoint."""
+    """The checkpoint of one stage, in a subfolder of the learner's."""
     return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
 
 
 def stored_seed(random_state: RandomState, store: StorePath, fingerprint: str) -> int:
-    """The seed of `random_state`, stored in the checkpoint, so that a run with a drawn seed resumes with the same one.
+    """The seed of `random_state`, stored in the checkpoint, so that a resumed run has the same one.
 
     Raises
     ------
     StoreError
-        If the checkpoint belongs to another run: before any pass, whatever stage that run had come to; or if its
-        place is a dataset or a model, or inside one.
+        If the checkpoint belongs to another run (raised before any pass), or if its path is a dataset or a model, or
+        inside one.
     NotADirectoryError
-        If its place is a file.
+        If its path is a file.
     """
     checkpoint = stage_checkpoint(store, "seed")
     if store is None or checkpoint is None:

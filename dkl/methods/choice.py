@@ -46,7 +46,7 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice
     edges = np.cumsum(weights)
     points = stream(seed, "choice").random(n_draws) * edges[-1]
     drawn = np.searchsorted(edges, points, side="right")
-    # a point that rounding has put on the last edge belongs to the last candidate of positive weight
+    # a point that rounding has put on the last edge belongs to the last candidate with positive weight
     last = np.searchsorted(edges, edges[-1])
     index, counts = np.unique(np.minimum(drawn, last), return_counts=True)
     return FeatureChoice(index.astype(np.int64), np.sqrt(counts / n_draws))
@@ -80,29 +80,29 @@ def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def _are_single(groups: np.ndarray) -> bool:
-    """Whether each candidate is a block of its own, in their order."""
+    """Whether each candidate is a block by itself, in order."""
     return np.array_equal(groups, np.arange(len(groups)))
 
 
 def choose_blocks(
     weights: np.ndarray, groups: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
 ) -> FeatureChoice:
-    """`choose_features` for candidates that are chosen block by block: at most `n_kept` of them, in whole blocks.
+    """`choose_features` for blocks of candidates: at most `n_kept` candidates, in whole blocks.
 
     Parameters
     ----------
     weights : ndarray of shape (n_blocks,)
     groups : ndarray of shape (D,), int64
-        The block of each candidate.
+        The block of each candidate; candidates of a block are kept or left out as a whole.
     n_kept : int or None
-        Candidates, not blocks.
+        The most candidates (not blocks) to keep.
     seed : int
     estimator : {"auto", "draw", "support"}
 
     Returns
     -------
     Choice
-        Of candidates; the weight of a block is divided evenly among its candidates.
+        Indices of candidates; the weight of a block is divided evenly among its candidates.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def choose_blocks(
     elif estimator == "support":
         blocks = keep_support(_fitting(weights, sizes, n_kept))
     else:
-        # The first draws are the same however many there are, so the number that fits is found by bisection.
+        # the first draws do not depend on their number, so the largest number that fits is found by bisection
         n_draws = bisect_left(range(1, n_kept), True, key=overflows) if overflows(n_kept) else n_kept
         fits = n_draws > 0
         blocks = draw_features(weights, n_draws, seed) if fits else keep_support(_fitting(weights, sizes, n_kept))
@@ -135,7 +135,7 @@ def choose_blocks(
 
 
 def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
-    """The weights with all blocks set to zero but the largest that fit into `room` together."""
+    """The weights of the largest blocks that together have at most `room` candidates; all others are set to zero."""
     kept = np.zeros_like(weights)
     for block in np.argsort(-weights, kind="stable"):
         if sizes[block] <= room and weights[block] > 0:
@@ -152,10 +152,10 @@ def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
 def choose_features(
     weights: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
 ) -> FeatureChoice:
-    """At most `n_kept` features by the rule of the paper, or by the estimator that is named.
+    """At most `n_kept` features by the rule of the paper, or by the given estimator.
 
-    "auto": the support (6) where it has at most `n_kept` features, else `n_kept` draws (5). "draw": always (5).
-    "support": always (6), of the `n_kept` largest weights alone where the support is larger.
+    "auto": the support (6) if it has at most `n_kept` features, else `n_kept` draws (5). "draw": always (5). "support":
+    always (6), restricted to the `n_kept` largest weights if the support is larger.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def choose_features(
     n_kept : int or None
         None keeps the support whatever its size.
     seed : int
-        Of the draw.
+        Determines the draw.
     estimator : {"auto", "draw", "support"}
 
     References
@@ -174,7 +174,7 @@ def choose_features(
     if n_kept is None or (estimator != "draw" and support <= n_kept):
         return keep_support(weights)
     if estimator == "support":
-        # all but the largest weights are set to zero; of equal ones the first stay
+        # all but the largest weights are set to zero; of equal weights the first ones stay
         kept = np.argsort(-weights, kind="stable")[:n_kept]
         largest = np.zeros_like(weights)
         largest[kept] = weights[kept]

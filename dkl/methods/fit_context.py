@@ -12,33 +12,33 @@ from dkl.linear.minibatches import HeldOut
 
 @dataclass(frozen=True)
 class FitContext:
-    """The circumstances of a learner's fit; one that is fitted by itself has the default.
+    """Settings of a machine for the fit of its features; a learner fitted alone has the defaults.
 
     Parameters
     ----------
     withheld : HeldOut or None
-        Rows on which the machine will judge its penalty. Features that were searched for on these rows would look
-        too good there, so a search leaves them out, and the machine fits a linear model of its own afterwards.
+        Rows on which the machine compares penalties. Features searched on these rows would fit them too well, so the
+        search leaves them out, and the machine fits its own linear model afterwards.
     for_machine : bool
-        A machine fits a linear model of its own on the features, so that the learner's own model is only where that
-        one starts: it need not settle.
+        A machine fits its own linear model on the features, and the learner's model is only its start, so the latter
+        need not converge.
     is_pilot : bool
-        The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
+        The fit only serves a comparison by the machine; its unfinished model is not shown to subscribers.
     hints : bool
-        Whether to suggest other settings to the user; not where a machine chooses them.
+        Whether to suggest other settings to the user; False where a machine chooses them.
     judging_seed : int or None
-        The seed of the rows that the machine holds out, where categories are coded by target means: the targets of
-        these rows enter the code of no other one, so that whatever judges has to be among them. None where nothing is
-        coded, and each learner may hold out rows of its own.
+        The seed of the rows that the machine holds out, if categories are encoded by target means: the means exclude
+        the targets of these rows, so that only they may judge. None without such categories; each learner may then hold
+        out other rows.
     weighs : bool
-        False ends the fit once the candidates, their scaling and bandwidth are there: those who agree on them weigh
-        them by the sums of rows that come later.
+        False ends the fit after the candidates, their scaling and bandwidth: federated sites, which agree on them, add
+        the sums of their rows later.
     metric : (ndarray, float) or None
-        A metric that was learned from the same rows in the same scaling, by rounds that the learner's kernel has no
-        part in, and the bandwidth in it at `sigma_factor` 1: it is not learned again.
+        A metric learned from the same rows and scaling, independently of the learner's kernel, and the bandwidth in it
+        for a `sigma_factor` of 1: it is used in place of learning one.
     prepared : dict or None
-        By source of rows and preparation, the scalers and bandwidths that earlier fits to the same rows have found;
-        each fit adds its own. None where no other fit is to these rows.
+        A cache of scalers and bandwidths, by source of rows and preparation, which fits to the same rows read and
+        extend. None if there are no other fits to these rows.
     """
 
     withheld: HeldOut | None = None
@@ -51,10 +51,10 @@ class FitContext:
     prepared: dict[Any, Any] | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
-        """A share of the rows to hold out, by a learner's seed, or by a machine's whose codes exclude these rows."""
+        """A share of rows to hold out, by the machine's seed if target means exclude its rows, else the learner's."""
         return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)
 
     def judging(self, share: float, seed: int) -> HeldOut:
-        """The rows that judge a learner's rounds: the rows that the machine withholds, else `held_out`."""
-        given = self.withheld
-        return given if given is not None and given.share > 0.0 else self.held_out(share, seed)
+        """The rows that judge a learner's rounds: those that the machine withholds, else `held_out`."""
+        withheld = self.withheld
+        return withheld if withheld is not None and withheld.share > 0.0 else self.held_out(share, seed)

@@ -1,4 +1,4 @@
-"""WorkingModel: features that were learned together with a linear model on them, which predicts and starts others."""
+"""WorkingModelMixin, for learners that fit a linear model together with their features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WorkingModelMixin:
     @property
     def machine_(self) -> Any:
         """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
-        # Machines stand above the learners, so that they can be imported when the method is called, not before.
+        # machines import the learners, so they are imported on call
         from dkl.machines.from_learner import fitted_machine
 
         check_is_fitted(self)
@@ -26,5 +26,5 @@ class WorkingModelMixin:
 
     @property
     def working_model_(self) -> tuple[np.ndarray, np.ndarray]:
-        """(coef, intercept): where a linear model on these features may start."""
+        """(coef, intercept), from which another linear model on these features may start."""
         return self.coef_, self.intercept_

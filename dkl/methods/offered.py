@@ -1,4 +1,4 @@
-"""Methods that an estimator has under some settings only, and says which where it has not."""
+"""Methods that an estimator has only under some settings; if it lacks one, the error gives the reason."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 
 def offered_unless(reason: Callable[[Any], str | None]) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator as scikit-learn's `available_if`, whose AttributeError says what the method needs.
+    """A decorator like scikit-learn's `available_if`, whose AttributeError gives the reason.
 
     Parameters
     ----------
     reason : callable
-        Takes the estimator to a sentence that says why it has no such method, or to None where it has.
+        Maps the estimator to a sentence on why it lacks the method, or to None if it has it.
     """
     return lambda function: _Offered(function, reason)
 
 
 class _Offered:
-    """The descriptor of such a method."""
+    """The descriptor of a method with a condition."""
 
     def __init__(self, function: Callable[..., Any], reason: Callable[[Any], str | None]) -> None:
         wrapper: Any = self

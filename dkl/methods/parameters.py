@@ -34,38 +34,39 @@ from dkl.solvers.round_losses import ROUND_LOSSES
 E = TypeVar("E")
 
 Constraints = dict[str, list[Any]]
-# What users may give for parameters that many estimators have.
+# Types of parameters that many estimators share.
 ClassWeight = Mapping[Any, float] | str | None
 RandomState = int | np.random.RandomState | None
 StorePath = str | os.PathLike[str] | None
 Progress = bool | Subscriber | None
 
-# Beyond these numbers no computer has the memory or the time; the squares of larger floats would overflow in sums.
+# Upper bounds of counts, rows, floats and powers: no computer has the memory or time for more, and squares of larger
+# floats would overflow in sums.
 _MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 10**12, 2**53, 1e100, 1_000
-# A class that counts for more than this leaves nothing of the others in a sum of floats.
+# A class with a larger weight would make the others vanish in a floating-point sum.
 _LARGEST_FACTOR = 1e15
 
 
 @runtime_checkable
 class Constrained(Estimator, Protocol):
-    """An estimator that declares what each of its parameters may be."""
+    """An estimator that declares the constraints of its parameters."""
 
     _parameter_constraints: ClassVar[Constraints]
 
 
 class OnFamily(Constrained, Protocol):
-    """A learner whose frequencies come from a family, None being the default one."""
+    """A learner whose frequencies come from a family; None is the default family."""
 
     family: Family | None
 
 
 @dataclass_transform(eq_default=False)
 def estimator(cls: type[E]) -> type[E]:
-    """Give an estimator the `__init__` of its annotated parameters, which it keeps under their names.
+    """Give an estimator class an `__init__` of its annotated parameters, which sets attributes of the same names.
 
-    Those of a base that is one, too, follow its own, each with the base's default unless the class has another; one
-    that the class annotates as `ClassVar` is none of its parameters. It is no dataclass afterwards: what a fit has
-    learned counts, too, where models are saved, compared or hashed.
+    Parameters of a base class that is decorated, too, follow the class's own, with the base's default unless the class
+    has another; a parameter that the class annotates as `ClassVar` is dropped. The result is no dataclass, since
+    saving, comparing and hashing must include fitted attributes.
     """
     own: dict[str, Any] = dict(vars(cls).get("__annotations__", {}))
     of_base = {
@@ -79,15 +80,15 @@ def estimator(cls: type[E]) -> type[E]:
             setattr(cls, name, dataclasses.field(default=default, kw_only=parameter.kind is parameter.KEYWORD_ONLY))
     new = {name: hint for name, hint in own.items() if name not in of_base}
     cls.__annotations__ = new | {name: own.get(name, parameter.annotation) for name, parameter in of_base.items()}
-    made = dataclasses.dataclass(eq=False, repr=False)(cls)
-    made.__annotations__ = own
+    built = dataclasses.dataclass(eq=False, repr=False)(cls)
+    built.__annotations__ = own
     for name in ("__dataclass_fields__", "__dataclass_params__", "__match_args__"):
-        delattr(made, name)
-    return made
+        delattr(built, name)
+    return built
 
 
 def _count(least: int) -> Interval:
-    """Whole numbers from `least` on."""
+    """The constraint of integers from `least` on."""
     return Interval(Integral, least, _MOST, closed="both")
 
 
@@ -307,7 +308,7 @@ TUNED_CLASSIFIER: Constraints = {
     "class_weight": COMMON["class_weight"],
 }
 
-# losses of a margin are for labels
+# losses of margins need labels
 TUNED_REGRESSOR: Constraints = {
     **TUNED,
     "loss": [StrOptions({name for name, row in TUNED_LOSSES.items() if row.takes_one_pass})],
@@ -322,15 +323,15 @@ def check_parameters(estimator: OnFamily) -> None:
 
 
 def check_constraints(estimator: Constrained) -> None:
-    """Raise an error for a parameter that does not keep to its declaration.
+    """Raise an error for a parameter that violates its declaration.
 
-    scikit-learn takes a truth value for a number, a class for one of its instances (it has the methods), and a text
-    without letters for a path; none of them is meant.
+    scikit-learn accepts a boolean as a number, a class as one of its instances (it has the methods), and blank text as
+    a path; these are refused.
     """
-    # These are refused before scikit-learn's own validation, which would let them pass.
-    name, given = type(estimator).__name__, estimator.get_params(deep=False)
+    # refused here, since scikit-learn's own validation would accept them
+    name, values = type(estimator).__name__, estimator.get_params(deep=False)
     constraints = estimator._parameter_constraints
-    for parameter, value in given.items():
+    for parameter, value in values.items():
         allowed = constraints.get(parameter, ["no_validation"])
         options = [option for each in allowed if isinstance(each, Options) for option in each.options]
         if isinstance(value, bool | np.bool_) and "boolean" not in allowed and value not in options:
@@ -341,28 +342,28 @@ def check_constraints(estimator: Constrained) -> None:
             _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
         if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
             _refuse(name, parameter, value, "be a number of at most 64 bits")
-    # The bounds overflow in half precision, and a comparison with them would warn.
-    plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in given.items()}
+    # the bounds overflow in half precision, and comparing with them would warn
+    plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in values.items()}
     validate_parameter_constraints(constraints, plain, caller_name=name)
-    checked_limit(given.get("memory_limit"))
-    if "sigma_factors" in given:
-        bandwidth_factors(name, given["sigma_factors"])
+    checked_limit(values.get("memory_limit"))
+    if "sigma_factors" in values:
+        bandwidth_factors(name, values["sigma_factors"])
 
 
 def _refuse(name: str, parameter: str, value: object, must: str) -> None:
-    """Raise scikit-learn's error for a parameter, in its words."""
+    """Raise scikit-learn's error for an invalid parameter."""
     raise InvalidParameterError(f"The {parameter!r} parameter of {name} must {must}. Got {value!r} instead.")
 
 
 def family_of(estimator: OnFamily) -> Any:
-    """The family that was given, several as one, or a Gaussian with the median bandwidth."""
+    """The estimator's family; a list of families as one, and None as a Gaussian with the median bandwidth."""
     if isinstance(estimator.family, list | tuple):
         return Dictionaries.of(estimator.family)
     return Gaussian() if estimator.family is None else estimator.family
 
 
 def family_parameters(family: object) -> dict[str, Any]:
-    """The fields of a family that is a dataclass; none of others."""
+    """The fields of a family that is a dataclass; empty for others."""
     if not dataclasses.is_dataclass(family):
         return {}
     return {field.name: getattr(family, field.name) for field in dataclasses.fields(family)}
@@ -374,18 +375,18 @@ def with_parameters(family: Any, parameters: Mapping[str, Any]) -> Any:
     Raises
     ------
     ValueError
-        For a name that is none of its fields.
+        For a name that is not a field.
     """
-    known = family_parameters(family)
-    unknown = [name for name in parameters if name not in known]
+    fields = family_parameters(family)
+    unknown = [name for name in parameters if name not in fields]
     if unknown:
-        raise ValueError(f"Invalid parameter {unknown[0]!r} for {family!r}. Valid parameters are: {sorted(known)}")
+        raise ValueError(f"Invalid parameter {unknown[0]!r} for {family!r}. Valid parameters are: {sorted(fields)}")
     return dataclasses.replace(family, **parameters)
 
 
 def drawn_seed(random_state: RandomState) -> int:
-    """A seed below 2^31: the number itself if it is one, else drawn from the state."""
-    # A number is the seed itself: the same features on every machine and with every version of NumPy.
+    """A seed below 2^31: an integer `random_state` itself, else drawn from the state."""
+    # an integer is the seed itself, so that features do not depend on the machine or the version of NumPy
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
@@ -397,7 +398,7 @@ def columns_a_frequency(family: Family) -> int:
 
 
 def check_finite_pool(estimator: Estimator, family: Family) -> None:
-    """Raise ValueError for n_candidates=None, each feature once, with a family of infinitely many features."""
+    """Raise ValueError for n_candidates=None (each feature once) with an infinite family."""
     if estimator.get_params(deep=False)["n_candidates"] is None and not isinstance(family, FiniteFamily):
         raise ValueError(
             f"The 'n_candidates' parameter of {type(estimator).__name__} is None, each feature once, for finite "
@@ -406,7 +407,7 @@ def check_finite_pool(estimator: Estimator, family: Family) -> None:
 
 
 def check_waves(name: str, family: Family) -> None:
-    """Raise ValueError for a family whose features are no waves, each with a kernel cos(w.(x - x')) of its own."""
+    """Raise ValueError for a family whose features are not Fourier features, with a kernel cos(w.(x - x')) each."""
     if not family.with_bandwidth(1.0).draw(1, 2, 0).is_fourier:
         raise ValueError(
             f"{name} needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is none. Use "
@@ -415,7 +416,7 @@ def check_waves(name: str, family: Family) -> None:
 
 
 def check_labels(name: str, dataset: Dataset) -> None:
-    """Raise ValueError for targets that are numbers."""
+    """Raise ValueError for numeric targets."""
     if dataset.task != "classification":
         raise ValueError(
             f"{name} learns from class labels, and these targets are numbers (regression); use AlignedFeatures for "
@@ -424,12 +425,12 @@ def check_labels(name: str, dataset: Dataset) -> None:
 
 
 def kept_frequencies(name: str, n_features: int, family: Family) -> int:
-    """How many frequencies fit into `n_features` output columns.
+    """The number of frequencies that fit into `n_features` output columns.
 
     Raises
     ------
     ValueError
-        If not even one does.
+        If none fits.
     """
     # A cosine-sine pair is one frequency and two columns.
     columns = columns_a_frequency(family)
@@ -442,8 +443,8 @@ def kept_frequencies(name: str, n_features: int, family: Family) -> int:
 
 
 def bandwidth_factors(name: str, factors: object) -> tuple[float, ...]:
-    """The factors as numbers, if all of them are positive and finite and there is at least one."""
-    # Anything that is no sequence of numbers gets the same error as wrong numbers.
+    """The factors as floats; raises ValueError unless there is at least one and all are positive and finite."""
+    # anything but a sequence of numbers gets the same error as wrong numbers
     try:
         array = np.asarray(factors, dtype=np.float64)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -457,29 +458,29 @@ def bandwidth_factors(name: str, factors: object) -> tuple[float, ...]:
 
 
 def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.ndarray) -> np.ndarray | None:
-    """A factor for each class, in the order of `classes`.
+    """The weight of each class, in the order of `classes`.
 
     Parameters
     ----------
     class_weight : dict of label to factor, "balanced" or None
-        "balanced": n / (K n_k), n_k the weight of class k.
+        "balanced" is n / (K n_k), with n_k the total weight of the rows of class k.
     classes : ndarray of shape (K,)
     totals : ndarray of shape (K,)
-        The weight of each class.
+        The total weight of the rows of each class.
 
     Raises
     ------
     ValueError
-        For a label that is not a class, a factor that is negative or not finite, or factors that are all 0.
+        For a label that is not a class, a weight that is negative or not finite, or weights that are all 0.
     """
     if class_weight is None:
         return None
     if isinstance(class_weight, str):
-        # n / (K n_k); a class without rows has no weight to give
+        # n / (K n_k); a class without rows gets 0
         return totals.sum() / (len(classes) * np.maximum(totals, np.finfo(np.float64).tiny)) * (totals > 0.0)
     factors = np.ones(len(classes))
     for label, factor in class_weight.items():
-        # A misspelt label would silently weigh nothing.
+        # a misspelt label would have no effect
         position = np.flatnonzero(classes == label)
         if len(position) != 1:
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
@@ -495,7 +496,7 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
 
 
 def check_quantiles(quantiles: Sequence[float]) -> None:
-    """Raise ValueError for quantiles that are none, or the same twice."""
+    """Raise ValueError unless the quantiles are distinct numbers between 0 and 1."""
     numbers = [float(value) for value in quantiles if isinstance(value, Real) and 0.0 < value < 1.0]
     if not numbers or len(numbers) < len(quantiles) or len(set(numbers)) < len(numbers):
         raise ValueError(

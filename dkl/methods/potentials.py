@@ -1,4 +1,4 @@
-"""The one read that selection needs, class sums of all candidates, as a record; and the drivers on top of it."""
+"""The pass that selection of candidates needs: sums of their features by class, as a record with its drivers."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class PotentialProblem:
     n_outputs : int
         Targets of a regression.
     class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights.
+        Weights of the classes, which multiply the weights of rows.
     dtype : {"float32", "float64"}
         Of the arithmetic; sums are float64.
     center : bool
-        Take the mean off the class indicators (regression targets are always centred).
+        Subtract the mean from the class indicators (regression targets are always centred).
     diagonal : bool
-        Keep the terms i = j, as (4) does. False subtracts them.
+        Include the terms i = j, as (4) does. False subtracts them.
     similarity : ndarray of shape (K, K) or None
-        Of two labels; None is 1 within a class and -1 across.
+        The similarity of two labels; None is 1 within a class and -1 across.
     pivot : ndarray of shape (n_outputs,) or None
-        Near the mean of regression targets, and taken off them first: sums of float32 features would lose what little
-        large targets vary by.
+        A value near the mean of regression targets, subtracted first: sums of float32 features would lose the variation
+        of large targets.
     """
 
     candidates: FeatureMap
@@ -63,14 +63,14 @@ class PotentialProblem:
 
     @property
     def n_squares(self) -> int:
-        """Columns of the weights of squared features: one a class, or [y^2, y, 1]; 0 where they are not needed."""
+        """Columns of the weights of squared features: one a class, or [y^2, y, 1]; 0 if they are not needed."""
         if not self.needs_squares:
             return 0
         return 2 * self.n_outputs + 1 if self.n_classes is None else self.n_classes
 
     @property
     def needs_squares(self) -> bool:
-        """Whether the diagonal takes a sum of its own: of a pair, cos^2 + sin^2 = 1, it does not depend on w."""
+        """Whether the diagonal needs its own sum; pairs do not, since cos^2 + sin^2 = 1 whatever w is."""
         return not self.diagonal and self.candidates.columns_a_frequency == 1
 
 
@@ -82,7 +82,7 @@ class PotentialState:
     ----------
     values : ndarray of shape (m,) or None
     total : float
-        The weight of all rows.
+        The total weight of the rows.
     itself : float
         The sum of each row's similarity with itself: a bound on the part of an alignment from pairs of equal rows.
     """
@@ -93,13 +93,13 @@ class PotentialState:
 
 
 def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Sums that the record cut into panels of targets, in one array (parts, m, width)."""
+    """The sums of all panels of targets, joined into one array (parts, m, width)."""
     panels = target_panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
     return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
 
 
 def potential_record(problem: PotentialProblem) -> BlockSum:
-    """The record of the pass."""
+    """The record of the pass that sums features by class."""
     candidates = problem.candidates
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
     accumulators = {"targets": Accumulator((problem.n_targets,))}
@@ -108,7 +108,7 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
             accumulators[f"{name}{panel.start}"] = Accumulator((parts, size, panel.stop - panel.start))
 
     def cost(rows: int, columns: int) -> Cost:
-        # a row is mapped once, and again for each column of squares; each feature takes a multiply-add a target
+        # a row is mapped once, and again for each column of squares; each feature costs a multiply-add for each target
         n_sums = problem.n_targets + problem.n_squares
         mapping = mapping_flops(columns, candidates) * (1 + problem.n_squares)
         reduction = 2 * n_sums * candidates.n_features
@@ -145,7 +145,7 @@ class AlignmentDriver(_PotentialDriver):
         else:
             values = class_alignments(features, targets, center=problem.center, similarity=problem.similarity)
         if problem.needs_squares:
-            # Less the terms i = j of (4). Of pairs these are the same for all candidates, and move no weight.
+            # minus the terms i = j of (4); for pairs they are the same for all candidates, and change no weight
             squares = joined_sums("squares", problem.n_squares, problem, sums)
             if is_regression:
                 values = values - regression_diagonal(squares, targets)

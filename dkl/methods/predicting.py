@@ -21,7 +21,7 @@ from dkl.solvers.losses import answered
 
 
 class _Scored:
-    """A linear model on features, `_scorer`; `_fitted_by` names the attribute that only a whole fit leaves."""
+    """A linear model on features, `_scorer`; the attribute that `_fitted_by` names exists only after a whole fit."""
 
     _fitted_by: ClassVar[str]
     _scorer: Any
@@ -37,8 +37,8 @@ class _Scored:
         Returns
         -------
         dkl.export.predictor.Predictor
-            With `predict`, `decision_function` and `predict_proba` of a row (d,) or of rows (n, d). It keeps the model
-            as it is now.
+            With `predict`, `decision_function` and `predict_proba` of a row (d,) or of rows (n, d). It is a copy: later
+            fits of the model do not change it.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class _Scored:
 
 
 class ClassPredictions(ClassifierMixin, _Scored):
-    """`predict`, `decision_function` and `score` of a model of classes."""
+    """`predict`, `decision_function` and `score` for classifiers."""
 
     classes_: np.ndarray
 
@@ -63,7 +63,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Raise an error for raw rows that differ from the rows of `fit`, instead of answering with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of predicting with a warning.
 
         Returns
         -------
@@ -80,7 +80,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Raise an error for raw rows that differ from the rows of `fit`, instead of answering with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of predicting with a warning.
 
         Returns
         -------
@@ -114,18 +114,18 @@ class ClassPredictions(ClassifierMixin, _Scored):
 
 
 class NumberPredictions(RegressorMixin, _Scored):
-    """`predict` and `score` of a model of numbers; `_has_one_target` says whether y had one dimension at `fit`."""
+    """`predict` and `score` for regressors; `_has_one_target` says whether y had one dimension at `fit`."""
 
     _has_one_target: Callable[[], bool]
 
     @property
     def _link(self) -> str:
-        """The link of the loss, which turns scores into numbers; see `dkl.solvers.losses.answered`."""
+        """The link function from scores to predictions; see `dkl.solvers.losses.answered`."""
         return ""
 
     @property
     def _quantiles(self) -> tuple[float, ...]:
-        """The quantiles that the outputs of each target predict, where there are several."""
+        """The quantiles that each target's outputs predict; empty if there is at most one."""
         return ()
 
     def predict(self, X: object, *, strict: bool = False) -> Any:
@@ -135,7 +135,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Raise an error for raw rows that differ from the rows of `fit`, instead of answering with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of predicting with a warning.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         return r_squared(self._values(X), X, y, sample_weight)
 
     def _values(self, X: object, strict: bool = False) -> Any:
-        """The predicted numbers, (n,) where y had one dimension at `fit`, lazy for Dask collections and Datasets."""
+        """The predicted numbers, (n,) if y had one dimension at `fit`; lazy for Dask collections and Datasets."""
         scores = self._scores(X, strict)
         if self._link:
             answer = partial(answered, link=self._link, n_quantiles=len(self._quantiles))
@@ -169,7 +169,7 @@ class NumberPredictions(RegressorMixin, _Scored):
 
 
 def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
-    """The columns of several outputs: the number of the target, the quantile, or first the one and then the other."""
+    """Column names of several outputs: the number of the target, the quantile, or both in this order."""
     quantiles = sorted(model._quantiles)
     if len(quantiles) in (0, n_outputs):
         return [f"prediction_{name:g}" for name in quantiles or range(n_outputs)]
@@ -177,7 +177,7 @@ def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
 
 
 class EncodedModel(Protocol):
-    """A fitted estimator that knows how many columns its rows have; `encoding_`, where it is, makes them of frames."""
+    """A fitted estimator with the number of its raw columns, and optionally the `encoding_` of data frames."""
 
     n_features_in_: int
 
@@ -188,7 +188,7 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     Parameters
     ----------
     model : fitted KernelClassifier or KernelRegressor
-        Its encoding takes raw frames to columns.
+        Its encoding turns raw frames into columns.
     scorer : Scorer
     X : array, scipy sparse matrix, data frame, Dask collection, Dataset or ScoredRows
     strict : bool
@@ -209,7 +209,7 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     return da.map_blocks(
         score_chunk,
         lazy,
-        # one task holds the model, however many blocks there are
+        # one task holds the model for all blocks
         scorer=dask.delayed(scorer, pure=True),
         dtype=np.float64,
         chunks=(lazy.chunks[0], (scorer.n_outputs,)),
@@ -232,7 +232,7 @@ def blockwise(
         (n, K) array to (n,) or (n, columns).
     scores : ndarray or dask.array.Array
     dtype : dtype
-        Of what comes out.
+        The dtype of the result.
     columns : int or None
         None for a vector.
     """
@@ -245,13 +245,13 @@ def blockwise(
 
 
 def with_row_id(values: Any, X: object, columns: str | Sequence[Any] | np.ndarray) -> Any:
-    """Predictions of a Dataset as a lazy Dask Series or DataFrame indexed by row id; others as they are.
+    """Predictions of a Dataset as a lazy Dask Series or DataFrame indexed by row id; of other rows unchanged.
 
     Parameters
     ----------
     values : ndarray or dask.array.Array of shape (n,) or (n, K)
     X : object
-        What `predict` was given.
+        The argument of `predict`.
     columns : str or sequence
         The name of the series, or the names of the columns.
     """
@@ -260,9 +260,9 @@ def with_row_id(values: Any, X: object, columns: str | Sequence[Any] | np.ndarra
     import dask.dataframe as dd
 
     rows = X.row_id.to_delayed().ravel()
-    # Predictions have the blocks of the row ids, so that each pair makes one partition.
+    # predictions have the blocks of the row ids, so each pair makes one partition
     parts = values.to_delayed().reshape(len(rows), -1)[:, 0]
-    made = [dask.delayed(indexed)(part, row_id, columns) for part, row_id in zip(parts, rows, strict=True)]
+    frames = [dask.delayed(indexed)(part, row_id, columns) for part, row_id in zip(parts, rows, strict=True)]
     meta = indexed(np.empty((0, *values.shape[1:]), values.dtype), np.empty(0, np.int64), columns)
     with dask.config.set({"dataframe.convert-string": False}):
-        return dd.from_delayed(made, meta=meta, verify_meta=False)
+        return dd.from_delayed(frames, meta=meta, verify_meta=False)

@@ -30,7 +30,7 @@ from dkl.version import __version__
 P = ParamSpec("P")
 M = TypeVar("M")
 
-# The files that say it are long.
+# reading a package's version parses its metadata, which is long
 _version_of = functools.cache(version)
 _LOOK_EVERY_S = 0.005
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
@@ -43,32 +43,33 @@ class Provenance:
     Parameters
     ----------
     place, view, store : str
-        Where the rows lie, the split, and the path or URL of their store; empty for all rows, and for no store.
+        The source of the rows, the name of the split, and the path or URL of the store; empty for all rows, and without
+        a store.
     fingerprint : str
-        Of the rows; empty where only reading them all again would tell (zarr arrays used in place).
+        Of the rows; empty if only reading them all again could identify them (zarr arrays used in place).
     rows, columns : int
     total_weight : float
     task : str
         "classification", "regression", or empty.
     target : str
-        The column of the files that the targets were read from; empty where it is not known.
+        The column of the files that held the targets; empty if unknown.
     targets : tuple of (str, float)
         Each class with its total weight.
     passes, bytes_read, cache_hits : int
-        Of this run: a fit that was resumed has read more before.
+        Of this run only; a resumed fit has read more before.
     promised_bytes : int
-        The largest peak of one process that was projected for a pass: its blocks, operands, sums and caches. What the
-        driver holds beside the passes, and code, is not in it. 0 for no pass.
+        The largest peak projected for one process in a pass: its blocks, operands, sums and caches, without code and
+        without what the driver keeps between passes. 0 without passes.
     device : str
-        Where blocks were computed on, and why.
+        The device that computed on blocks, and the reason.
     used_bytes : int
-        By how much the resident memory of this process grew during the fit: what the passes hold, what the driver holds
-        beside them, and the code that was loaded and compiled for the first fit of a process. Workers are not counted.
+        The growth of this process's resident memory during the fit: passes, the driver, and the code that the first fit
+        of a process loads and compiles. Workers are not counted.
     seconds : float
     finished : str
-        When, in UTC.
+        The time of the end, in UTC.
     versions : mapping of str to str
-        Of dkl, Python, the packages that compute, and the machine.
+        Of dkl, Python, the numerical packages, and the machine.
     """
 
     place: str = ""
@@ -93,7 +94,7 @@ class Provenance:
 
 
 class _Recording:
-    """Provenance of a fit under way; the fit adds its rows and its device as soon as it knows them."""
+    """Collects the provenance of a running fit; the fit adds its rows and its device."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -106,7 +107,7 @@ class _Recording:
         self._started = time.perf_counter()
 
     def heard(self, event: Event) -> None:
-        """Measure memory at an event, at most once in 5 ms, since small passes have thousands of events a second."""
+        """Measure memory at an event, but at most every 5 ms, since small passes have thousands of events a second."""
         self.tally(event)
         now = time.perf_counter()
         if now - self._looked >= _LOOK_EVERY_S:
@@ -115,19 +116,19 @@ class _Recording:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning of the fit."""
+        """Seconds since the start of the fit."""
         return time.perf_counter() - self._started
 
     def concluded(self) -> str:
-        """The work of the fit, in a few words."""
+        """A short text on passes, bytes and seconds of the fit."""
         read = f", {format_bytes(self.tally.bytes)} read" if self.tally.bytes else ""
         passes = "1 pass" if self.tally.passes == 1 else f"{self.tally.passes} passes"
         return f"{passes}{read}, {short_time(self.seconds)}"
 
     def ended(self) -> Provenance:
-        """The provenance of the fit, which has come to its end."""
-        # The system knows the highest point of the process alone. Where that was before the fit, the highest that was
-        # seen at an event has to do.
+        """The provenance of the fit, which has ended."""
+        # the system reports only the peak of the process's life; if that lies before the fit, the largest value
+        # measured at an event must do
         peak = peak_bytes()
         highest = max(peak if peak > self._peak else self._largest, self._resident)
         packages = {name: _version_of(name) for name in _PACKAGES}
@@ -150,24 +151,24 @@ _UNDER_WAY: ContextVar[_Recording | None] = ContextVar("recording", default=None
 
 
 def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """An atomic `fit` that leaves `provenance_`; one within another belongs to the outer one and leaves none."""
+    """Make `fit` atomic and let it set `provenance_`; a fit within another belongs to the outer one and sets none."""
 
     @atomic
     @functools.wraps(fit)
-    def run(self: M, /, *given: P.args, **named: P.kwargs) -> M:
-        # The fit of features within a machine is part of the machine's.
+    def run(self: M, /, *arguments: P.args, **named: P.kwargs) -> M:
+        # the fit of a machine's features is part of the machine's
         if _UNDER_WAY.get() is not None:
-            return fit(self, *given, **named)
+            return fit(self, *arguments, **named)
         recording = _Recording()
         token = _UNDER_WAY.set(recording)
         try:
             with on_one_line() as conclude, listening(recording.heard), telling_of_compilation():
-                fit(self, *given, **named)
+                fit(self, *arguments, **named)
                 conclude(summary_of(self, recording.seconds) or recording.concluded())
         except KeyboardInterrupt as stopped:
             if not dask.config.get("dkl.interrupt-keeps-best", True):
                 raise
-            # where in a pass it came says nothing to the person who pressed it
+            # where in a pass the interrupt came is of no use to the user
             raise stopped.with_traceback(None) from None
         finally:
             _UNDER_WAY.reset(token)
@@ -178,13 +179,13 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
 
 
 def summary_of(model: object, seconds: float | None = None) -> str:
-    """The sentence on what a machine has chosen, with the seconds of its fit; empty where it has chosen nothing.
+    """The sentence on a machine's choice, with the seconds of its fit; empty without a choice.
 
     Parameters
     ----------
     model : fitted estimator
     seconds : float or None
-        None is what its provenance says, if it has one.
+        None reads them from its provenance, if it has one.
     """
     summary, origin = str(getattr(model, "summary_", "")), getattr(model, "provenance_", None)
     if seconds is None and origin is not None:
@@ -193,7 +194,7 @@ def summary_of(model: object, seconds: float | None = None) -> str:
 
 
 def recorded_device(device: str) -> Device:
-    """`dkl.passes.devices.computing_device`, said of the fit under way."""
+    """`dkl.passes.devices.computing_device`, recorded for the running fit."""
     choice, recording = choose_device(device), _UNDER_WAY.get()
     if recording is not None:
         recording.device = str(choice)

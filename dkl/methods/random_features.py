@@ -1,4 +1,4 @@
-"""RandomFeatures: plain random Fourier features, the baseline that every other learner is measured against."""
+"""RandomFeatures: plain random Fourier features, the baseline of all other learners."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from dkl.methods.room import check_room
 
 @estimator
 class RandomFeatures(LearnedMetricMixin):
-    """Features drawn from the law of a family, without a look at the targets; or in a metric that is learned from them.
+    """Features drawn from the distribution of a family, independent of the targets; or drawn in a learned metric.
 
     Parameters
     ----------
     family : Family or None
-        Law of the frequencies; None is ``Gaussian()`` with the median bandwidth.
+        Distribution of the frequencies; None is ``Gaussian()`` with the median bandwidth.
     n_features : int
-        Output columns, an upper bound: a cosine-sine pair takes two.
+        The most output columns; a cosine-sine pair has two.
     metric : {"diagonal", "full"} or None
-        Frequencies are drawn for rows in a learned metric: rounds of a kernel model (Matern(0.5), at most 1,000
-        landmarks) see the targets and find it, as those of `NystromFeatures` do.
+        Draw the frequencies in a metric that is learned from the targets, by rounds of a kernel model (Matern(0.5), at
+        most 1,000 landmarks) as in `NystromFeatures`.
     scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
-        How columns are scaled first; the bandwidth is the median after scaling. "auto" is "standard", and None for
+        How columns are scaled first; the median bandwidth is that of scaled rows. "auto" is "standard", and None for
         sparse rows. "counts", for counts of words and other numbers that are not negative, takes log(1 + x) and
         divides each row by its length.
     max_rows : int or None
-        Scaler and bandwidth from this many rows at most.
+        Use at most this many rows for scaler and bandwidth.
     class_weight : dict, "balanced" or None
-        The targets for a learned metric; ignored without one.
+        Weights of the classes for a learned metric; ignored without one.
     dtype : {"float32", "float64"}
         Of frequencies and features.
     device : {"auto", "cpu", "gpu", "mixed"}
-        "auto" takes GPUs if all workers have one; with "mixed" each worker takes what it has.
+        "auto" uses GPUs if all workers have one; with "mixed" each worker uses what it has.
     random_state : int, RandomState or None
-        A number gives the same features on every machine; the seed used is `seed_`.
+        An integer gives the same features on every machine; the seed used is `seed_`.
     checkpoint : str or None
-        Where the state is kept between passes.
+        Where the state is stored between passes.
     progress : bool, callable or None
     memory_limit : int, str or None
-        Bytes a process may use; a plan that cannot be kept is refused.
+        Bytes that a process may use; a fit that needs more is refused.
 
     Attributes
     ----------
@@ -64,14 +64,14 @@ class RandomFeatures(LearnedMetricMixin):
         With its bandwidth.
     frequencies_ : ndarray of shape (m, d)
     metric_, metric_history_
-        As of `NystromFeatures`.
+        As in `NystromFeatures`.
     scaler_ : Scaler or None
     seed_ : int
     n_features_in_ : int
     stats_ : list of PassStats
     provenance_ : Provenance
-        The rows of the fit, what was read and held, versions; `dkl.report` prints it. Every fitted model has it, a
-        learner within a machine does not.
+        Rows, bytes, memory and versions of the fit, which `dkl.report` prints. Every fitted model has it, except a
+        learner within a machine.
 
     References
     ----------
@@ -102,17 +102,17 @@ class RandomFeatures(LearnedMetricMixin):
         kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
     def _learn(self, dataset: Dataset) -> None:
-        # a fit of rows in memory is not planned before
+        # the plan, which refuses too many features, covers only rows that are not in memory
         self._check_room(dataset)
         scaler = self._prepare(dataset)
         self._learn_metric(dataset, scaler)
         if self._plan:
             # frequencies are drawn without reading rows
             return
-        # A pair of cosine and sine has two columns, so that half as many frequencies are drawn.
+        # a pair of cosine and sine has two columns, so half as many frequencies are drawn
         size = kept_frequencies(type(self).__name__, self.n_features, self.family_)
         drawn = self.family_.draw(size, dataset.n_columns, self.seed_, self.dtype)
-        # m frequencies of amplitude c / sqrt(m) make phi(x).phi(y) the mean of m kernels, whose mean is k(x, y)
+        # m frequencies with amplitude c / sqrt(m) make phi(x).phi(y) the mean of m unbiased estimates of k(x, y)
         amplitude = self.family_.feature_scale(dataset.n_columns) / np.sqrt(size)
         if self.metric_ is not None:
             # w.(R'x) = (R w).x, and R is symmetric

@@ -1,4 +1,4 @@
-"""The last stage of a learner with `refine`: its frequencies descend together with the weights of a linear model."""
+"""The last stage of a learner with `refine`: gradient descent on its frequencies and a linear model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
 from dkl.protocols.source import BlockSource
 
-# The C of the log loss, on features of length 1; of the other losses Newton steps choose it.
+# The C of the log loss, for features of length 1; for other losses Newton steps choose it.
 _C = 1.0
 
 
@@ -50,11 +50,11 @@ def judging_share(learner: BaseEstimator, source: RowSource) -> float:
 
 
 def refine_learner(learner: Refinable, dataset: Dataset) -> None:
-    """Refine what a learner has found, in its fitted attributes.
+    """Refine the features of a fitted learner, in its attributes.
 
-    A linear model is fitted without the held-out rows, frequencies and weights descend together for at most `refine`
-    epochs, and the best epoch on the held-out rows is kept: the features that were found, if no epoch is better. Sets
-    `feature_map_`, `coef_`, `intercept_`, `weights_` and `refinement_`, the held-out loss of each epoch.
+    A linear model is fitted without the held-out rows, then frequencies and weights descend together for at most
+    `refine` epochs. The best epoch on the held-out rows is kept; if none improves, that is the model before the
+    descent. Sets `feature_map_`, `coef_`, `intercept_`, `weights_` and `refinement_`, the held-out loss of each epoch.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     problem = _problem(learner, dataset, learner.feature_map_)
     refined = fit_and_refine(problem, dataset.source, run, epochs=learner.refine)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
-    # The weight of a frequency is the length of its coefficients, amplitude included, as a share of all.
+    # the weight of a frequency is the length of its coefficients times its amplitude, as a share of the total
     n_parts = refined.feature_map.columns_a_frequency
     parts = refined.coef.reshape(len(refined.coef), n_parts, -1) * refined.feature_map.amplitudes
     lengths = np.sqrt(np.sum(parts**2, axis=(0, 1)))
@@ -94,7 +94,8 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
         classes=dataset.classes,
         n_targets=dataset.schema.n_targets or 1,
         held_out=held_out,
-        # other rows than those that choose the epoch: other groups where rows have some, and older ones by time
+        # other rows than those that choose the epoch: other groups where rows have groups, older rows where they have
+        # times
         validation=replace(held_out, first=second_share(dataset.source, held_out.share)),
         seed=learner.seed_,
         dtype=learner.dtype,
@@ -102,18 +103,18 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
 
 
 class Refined(NamedTuple):
-    """A refined feature map with the linear model on it, and how its epochs went.
+    """A refined feature map with its linear model, and the held-out loss of each epoch.
 
     Attributes
     ----------
     feature_map : FeatureMap
-        With the refined frequencies; sparse ones have their entries where they had them.
+        With the refined frequencies; sparse ones keep their pattern.
     coef : ndarray of shape (K, n_features), float64
     intercept : ndarray of shape (K,), float64
     history : list of dict
-        "epoch" and "held_out_loss" of each epoch, that of the given model first.
+        "epoch" and "held_out_loss" of each epoch; epoch 0 is the given model.
     ended : str
-        Who ended the epochs before their time; empty where nobody did.
+        Why the epochs ended early, if a subscriber stopped them; else empty.
     """
 
     feature_map: FeatureMap
@@ -133,23 +134,24 @@ def refine_features(
     options: Refinement | None = None,
     run: Run | None = None,
 ) -> Refined:
-    """Descend on frequencies and weights at once, by mini-batches of Adam, and keep the best epoch.
+    """Optimise frequencies and weights by mini-batches of Adam, and keep the best epoch on held-out rows.
 
-    Each epoch is one pass that folds the rows, followed by one over the held-out rows alone; the result is the same
-    to the bit on any number of workers. The model that comes in counts as epoch 0: a descent that only harms changes
-    nothing. Fit it without the held-out rows, or they flatter it and a real gain goes unseen.
+    Each epoch is one pass that folds the rows, followed by one over the held-out rows; the result is the same to the
+    bit on any number of workers. The given model counts as epoch 0, so a descent that does not improve it changes
+    nothing. It must be fitted without the held-out rows: otherwise its loss there is too low, and real improvements are
+    not recognised.
 
     Parameters
     ----------
     feature_map : FeatureMap
-        m cosine-sine pairs or phase features; phases and amplitudes stay.
+        m cosine-sine pairs or phase features; phases and amplitudes do not change.
     coef : ndarray of shape (K, n_features)
-        K is 1 for two classes, else one model a class or a target.
+        K is 1 for two classes, else one for each class or target.
     intercept : ndarray of shape (K,)
     source : BlockSource
-        Rows in no particular order.
+        In random order.
     targets : RowTargets
-        Classes, or the centre and scale of targets: coefficients are those of ``(y - center) / scale``.
+        Classes, or the centre and scale of targets; coefficients are those for ``(y - center) / scale``.
     options : Refinement or None
     run : Run or None
         Progress, memory, device, checkpoint.
@@ -162,8 +164,8 @@ def refine_features(
     Raises
     ------
     ValueError
-        If the features are not cosines and sines, the loss has no gradient or does not suit the targets, the model has
-        another shape, or no row is held out.
+        If the features are not cosines and sines, the loss has no gradient or does not match the targets, the shapes do
+        not match, or no row is held out.
 
     Examples
     --------
@@ -189,35 +191,35 @@ def refine_features(
     check_refinable(problem)
     state, _ = run.drive(RefineDriver(), problem, source)
     expansion = problem.model(state.result)
-    # epoch 0 is the model that came in
+    # epoch 0 is the given model
     history = [{"epoch": float(epoch), "held_out_loss": loss} for epoch, loss in enumerate(state.losses)]
     refined = expansion.apply_to(feature_map)
     return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history, state.ended)
 
 
 def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None = None, *, epochs: int = 4) -> Refined:
-    """Fit a linear model on mapped rows without the held-out ones, then refine it and its frequencies.
+    """Fit a linear model without the held-out rows, then refine it together with its frequencies.
 
     Parameters
     ----------
     problem : LinearProblem
-        Its `held_out` rows decide which epoch is kept; its loss is one that has a gradient. With ``alpha="auto"`` the
-        descent has the penalty that the fit has chosen.
+        Its `held_out` rows choose the epoch; its loss must have a gradient. With ``alpha="auto"`` the descent uses the
+        penalty that the fit has chosen.
     source : BlockSource
     run : Run or None
-        Its checkpoint is that of the descent.
+        Its checkpoint is used for the descent.
     epochs : int
-        Of the descent, at most.
+        The most epochs of the descent.
 
     Returns
     -------
     Refined
-        Coefficients in the units of y. A linear model that is fitted again, on all rows, is better by a little.
+        Coefficients in units of y. Fitting the linear model again to all rows improves it slightly.
 
     Raises
     ------
     ValueError
-        As `refine_features`.
+        As in `refine_features`.
     """
     run, inner = run or Run(), replace(run or Run(), checkpoint=None)
     options = Refinement(
@@ -229,14 +231,14 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         dtype=problem.dtype,
     )
     check_fourier(problem.feature_map)
-    # The start matters little to the descent, and Newton steps need no epochs of their own.
+    # the descent depends little on its start, and Newton steps need no choice of epochs
     if problem.loss in SQUARES:
         fit = fit_by_newton(problem, source, inner)
     else:
         fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)
     center, scale, summary = fit.target_center, fit.target_scale, summarise_rows(problem, source, inner)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
-    # weights of mean 1; the descent is on standardised targets, as the steps of any stochastic fit are
+    # weights of mean 1 and standardised targets, as in any stochastic fit
     weight_scale = summary.n_rows / summary.total_weight
     targets = RowTargets(problem.classes, problem.class_weight, weight_scale, center=center, scale=scale)
     if problem.classes is None:

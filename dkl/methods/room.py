@@ -1,4 +1,4 @@
-"""The memory of a fit before any of it ran: what its passes and its driver take, and a refusal with what would do."""
+"""The memory of a fit, of its passes and its driver, computed before it starts; refuses a fit above the limit."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import Record, RowSample
 
 _NUMBER = 8
-# Copies of the coefficients in memory while a linear model is fitted, at least: means, steps and gradients.
+# Copies of the coefficients while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
-# Square matrices of the landmarks in memory while they are factored, at most.
+# Square matrices of the landmarks that exist while they are factored, at most.
 _MATRICES = 4
-# Candidates and coefficients of at most these bytes are never refused, so that a plan can list the sums of each pass.
+# Up to this many bytes of candidates and coefficients are never refused here, so that a plan can list the sums of each
+# pass.
 _DRAWN = 128 << 20
-# Bytes of a structured frequency for each column, which is kept as signs and a length.
+# Bytes of a structured frequency for each column: signs and a length.
 _STRUCTURED = 3 + _NUMBER
 
 
@@ -56,55 +57,55 @@ class Drawing(Protocol):
 def check_room(
     learner: Drawing, n_frequencies: int | None, n_columns: int, *, n_points: int = 0, n_mapped: int = 0
 ) -> None:
-    """Raise an error for more frequencies, or points of d columns, than memory allows, before anything is drawn.
+    """Raise an error if frequencies, or points of d columns, would exceed memory, before any is drawn.
 
     Parameters
     ----------
     learner : feature learner
-        With its family, its `dtype` and its `memory_limit`.
+        Its family, `dtype` and `memory_limit` are used.
     n_frequencies : int or None
-        None is all of a finite family, which are few.
+        None for all features of a finite family, which are few.
     n_columns : int
         d.
     n_points : int
         Landmarks, or the starting points of a search.
     n_mapped : int
-        Rows that are mapped by all frequencies, of which those mapped at once count.
+        Rows that are mapped by all frequencies; only as many as one tile has are in memory.
 
     Raises
     ------
     MemoryLimitError
-        With the sum.
+        With the number of bytes.
     """
     family = learner._planned_family()
     room = own_room(learner.memory_limit)
     entries = n_columns * np.dtype(learner.dtype).itemsize
     each = _STRUCTURED if getattr(family, "sampling", "") == "structured" else entries
     if hasattr(family, "share"):
-        # sparse frequencies: each of their entries is kept with the number of its column
+        # each entry of sparse frequencies is stored with its column number
         each = 2 * round(entries * family.share)
     if isinstance(family, FiniteFamily):
-        # the number of one of its features
+        # a finite family stores the number of each feature
         each = _NUMBER
     drawn = 0 if n_frequencies is None else int(n_frequencies)
-    # the bytes of a frequency, its amplitude, and a coefficient of each of its features
+    # each frequency, its amplitude, and a coefficient for each of its features
     frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
     n_features = drawn * columns_a_frequency(family)
     n_mapped = min(n_mapped, cached_tile(n_features, learner.dtype)) if n_features else 0
     needed = frequencies + int(n_points) * n_columns * _NUMBER
     needed += n_mapped * n_features * np.dtype(learner.dtype).itemsize
     if needed > max(room.nbytes, _DRAWN):
-        what = [f"{drawn:,} frequencies"] * bool(drawn) + [f"{int(n_points):,} points"] * bool(n_points)
+        items = [f"{drawn:,} frequencies"] * bool(drawn) + [f"{int(n_points):,} points"] * bool(n_points)
         mapped = f", and {n_mapped} mapped rows" * bool(n_mapped)
         raise MemoryLimitError(
-            f"{type(learner).__name__} would hold {' and '.join(what)} of {n_columns:,} columns{mapped}: {needed:,} "
+            f"{type(learner).__name__} would hold {' and '.join(items)} of {n_columns:,} columns{mapped}: {needed:,} "
             f"bytes ({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, "
             "candidates or landmarks, or take sampling='structured'"
         )
 
 
 def check_matrices(learner: object, n_landmarks: int) -> None:
-    """Raise MemoryLimitError for more landmarks than this machine holds the matrices of, before one is made."""
+    """Raise MemoryLimitError if the matrices of so many landmarks exceed memory, before one is computed."""
     needed, room = _MATRICES * _NUMBER * n_landmarks**2, own_room(None)
     if needed > room.nbytes:
         raise MemoryLimitError(
@@ -116,18 +117,17 @@ def check_matrices(learner: object, n_landmarks: int) -> None:
 class PlannedLearner(Protocol):
     """A learner that can be planned.
 
-    A learner whose driver holds much memory also has ``planned_memory(dataset) -> dict of int``: the bytes at most,
-    item by item. One that fits in stages, of which none holds what another does, has
-    ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both. One that makes features has
-    ``planned_features(dataset) -> int``: their number at most. One whose driver takes long has
-    ``planned_driving(dataset, few, flops_per_second) -> float``: its seconds, told from a search on a few rows of the
-    same kind, and from what a thread of this machine does of a product of matrices.
+    Optional methods: ``planned_memory(dataset) -> dict of int``, the most bytes of the driver, item by item;
+    ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both, for a fit in stages that each free
+    their memory; ``planned_features(dataset) -> int``, the most features; and ``planned_driving(dataset, few,
+    flops_per_second) -> float``, the seconds of a driver that takes long, estimated from a search on a few rows of the
+    same kind and the speed of a matrix product on one thread.
     """
 
     memory_limit: int | str | None
 
     def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
-        """The records of each kind of pass and how often it runs at most."""
+        """The records of each kind of pass, and the most often it runs."""
         ...
 
 
@@ -139,9 +139,9 @@ class PlannedKind:
     ----------
     records : sequence of Record
     calls : int
-        How often it runs at most; 0 for a pass that may run in place of others, and has to fit into memory.
+        The most often it runs; 0 for a pass that may run in place of others, whose memory must suffice all the same.
     held : mapping of str to int
-        Bytes that the driver holds at most in addition to the pass, item by item.
+        Bytes that the driver keeps at most during the pass, item by item.
     """
 
     records: Sequence[Record]
@@ -156,21 +156,21 @@ class PlannedWork:
     Parameters
     ----------
     rows : Dataset
-        As the learner's own passes see them: with numbers in place of codes.
+        The rows that the learner's own passes read: with target means in place of codes.
     kinds : sequence of PlannedKind
         Each kind of pass.
     memories : sequence of MemoryProjection
-        Of one process in a pass of each kind.
+        The memory of one process in a pass of each kind.
     room : Room
-        Of a process that runs passes.
+        The memory available to a process that runs passes.
     slots : Counter of str
         Tasks that run at once in each process.
     cores : int
-        Of them those that have a core of their own: processes of this machine share its cores.
+        How many of the slots have a core of their own: processes of this machine share its cores.
     in_files : int
-        Bytes at most in Dask's `temporary_directory`.
+        The most bytes in Dask's `temporary_directory`.
     is_cluster : bool
-        Passes run in other processes than the driver.
+        Whether passes run in other processes than the driver.
     """
 
     rows: Dataset
@@ -184,7 +184,7 @@ class PlannedWork:
 
     @property
     def added(self) -> int:
-        """Bytes that the fit adds at most to a process that runs passes."""
+        """The most bytes that the fit adds to a process that runs passes."""
         if self.is_cluster:
             return max((memory.total for memory in self.memories), default=0)
         of_kinds = zip(self.kinds, self.memories, strict=True)
@@ -192,24 +192,24 @@ class PlannedWork:
 
 
 def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
-    """Passes and memory of fitting `learner` to `rows` at most, in the running processes; no row is read.
+    """The passes and the memory of fitting `learner` to `rows`, at most, in the running processes; reads no row.
 
     Parameters
     ----------
     learner : feature learner or kernel machine
     rows : Dataset
     device : {"cpu", "gpu", "mixed"}
-        Where blocks are computed on.
+        The device that computes on blocks.
 
     Raises
     ------
     MemoryLimitError
-        If a pass, or what the driver holds, cannot be kept within the memory of a process: with the smallest limit,
-        block and number of features that would do.
+        If a pass or the driver needs more than the memory of a process; the error names the smallest sufficient limit,
+        block size and number of features.
     """
 
     def of_process(nbytes: int) -> tuple[Dataset, list[PlannedKind], int]:
-        # Columns of codes become numbers by further passes; their tables stay in memory, or in files, for the others.
+        # further passes encode columns of codes; their tables stay in memory, or in files, for all other passes
         whole, sums, tables, in_files = planned_categories(without_splits(rows), nbytes)
         kinds = [PlannedKind([record], 1, tables) for record in sums]
         return whole, [*kinds, *planned_kinds(learner, whole, tables)], in_files
@@ -220,13 +220,13 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     backend = backend_for(whole.source, [kind.records for kind in kinds], device, learner.memory_limit)
     try:
         slots, reader = Counter(backend.slots()), whole.source.reader()
-        # Once processes have loaded what the passes need, they hold what they will hold in the fit.
+        # the memory of processes is measured once they have loaded the modules of the passes, as in the fit
         modules = {name for kind in kinds for name in modules_of(kind.records, reader)}
         if in_driver := not backend.is_cluster:
             load(modules)
         for gives_up in (False, True):
             if gives_up:
-                # what processes have freed may still be theirs, and what this plan has drawn is none of the fit's
+                # freed memory may still belong to a process, and what this plan has drawn does not belong to the fit
                 del whole, kinds
                 backend.give_up_kept()
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
@@ -264,19 +264,20 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
 
 def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
     """Raise an error if the coefficients of a linear model on all features of a fit do not fit into memory."""
-    asked = learner.planned_features(rows) if hasattr(learner, "planned_features") else 0
-    needed, room = _COEFFICIENTS * _NUMBER * asked, own_room(learner.memory_limit)
+    n_features = learner.planned_features(rows) if hasattr(learner, "planned_features") else 0
+    needed, room = _COEFFICIENTS * _NUMBER * n_features, own_room(learner.memory_limit)
     if needed > max(room.nbytes, _DRAWN):
         raise MemoryLimitError(
-            f"n_features={asked:,} is more than memory holds: the coefficients of a linear model on so many features, "
-            f"their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer features"
+            f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on so many "
+            f"features, their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer "
+            "features"
         )
 
 
 def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publish: Subscriber) -> None:
-    """Raise an error for a fit that exceeds memory, before it reads a row; else publish its memory and passes.
+    """Raise an error for a fit that exceeds memory, before it reads a row; otherwise publish its memory and passes.
 
-    Of rows in the memory of this process only the number of features is checked: passes over them take little further
+    For rows in this process's memory only the number of features is checked, since passes over them need little further
     memory.
 
     Raises
@@ -294,15 +295,15 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
 
 
 def usual_calls(records: Sequence[Record], calls: int) -> int:
-    """How often a pass usually runs, which runs `calls` times at most."""
+    """The usual number of runs of a pass, which runs `calls` times at most."""
     usual = [record.usual_calls for record in records if not isinstance(record, RowSample)]
     return min(calls, max((each for each in usual if each is not None), default=calls))
 
 
 def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, int]) -> list[PlannedKind]:
-    """Each kind of pass of a fit, with the bytes that the driver holds during it, tables of codes included.
+    """Each kind of pass of a fit, with the bytes that the driver keeps during it, including tables of codes.
 
-    A stage without passes is one kind without records, for the bytes that the driver holds in it.
+    A stage without passes is one kind without records, which has the bytes of its driver.
     """
     if hasattr(learner, "planned_stages"):
         stages = learner.planned_stages(rows)
@@ -324,9 +325,9 @@ def planned_driving(learner: PlannedLearner, dataset: Dataset, few: Rows, flops_
     learner : feature learner or kernel machine
     dataset : Dataset
     few : ndarray or csr_array of shape (r, d), float32
-        A few made rows of the same kind, on which a search is timed.
+        A few synthetic rows of the same kind, on which a search is timed.
     flops_per_second : float
-        Of a product of matrices, on one thread.
+        The speed of a matrix product on one thread.
     """
     return learner.planned_driving(dataset, few, flops_per_second) if hasattr(learner, "planned_driving") else 0.0
 
@@ -334,13 +335,17 @@ def planned_driving(learner: PlannedLearner, dataset: Dataset, few: Rows, flops_
 def _too_large(
     kinds: Sequence[PlannedKind], rows: Dataset, room: Room, own: Room, *, in_driver: bool
 ) -> MemoryLimitError | None:
-    """The error for passes or a driver that do not fit into memory; None if they do."""
+    """The error for passes or a driver that exceed memory; None if they do not."""
     sources = [source_of(rows.source, kind.records) for kind in kinds]
-    least = [
-        least_memory(source, kind.records, room, in_driver=in_driver)
-        for source, kind in zip(sources, kinds, strict=True)
-    ]
-    # The pass that needs most says which limit would do for all.
+    try:
+        least = [
+            least_memory(source, kind.records, room, in_driver=in_driver)
+            for source, kind in zip(sources, kinds, strict=True)
+        ]
+    except MemoryLimitError as error:
+        # one sum is too large for any process
+        return error
+    # the pass that needs most determines the limit that suffices for all
     totals = [memory.total for memory in least]
     if totals and not least[worst := int(np.argmax(totals))].fits:
         return refusal(sources[worst], kinds[worst].records, least[worst])
@@ -356,17 +361,17 @@ def _too_large(
 
 
 def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, own: Room, *, in_driver: bool) -> int | None:
-    """The largest number of features, within a seventh, with which the fit would be kept; None where none would do."""
-    given: Any = learner
-    # an explanation of a model is planned, too, and has no size to choose
-    asked = given.get_params(deep=False).get("n_features") if hasattr(given, "get_params") else None
-    if asked is None:
+    """The largest number of features, within a seventh, for which the fit is within memory; None if there is none."""
+    estimator: Any = learner
+    # explanations of a model are planned, too, and have no number of features
+    n_features = estimator.get_params(deep=False).get("n_features") if hasattr(estimator, "get_params") else None
+    if n_features is None:
         return None
-    most = int(asked) if isinstance(asked, Integral) else 1 << 14
+    most = int(n_features) if isinstance(n_features, Integral) else 1 << 14
     sizes = sorted({int(size) for size in np.geomspace(2, most, 64)} - {most})
 
     def fits(size: int) -> bool:
-        smaller = clone(given).set_params(n_features=size)
+        smaller = clone(estimator).set_params(n_features=size)
         try:
             kinds = planned_kinds(smaller, rows, {})
         except (MemoryError, ValueError):

@@ -1,4 +1,4 @@
-"""Saved: the methods by which every fitted model leaves the process: to a store, as ONNX, as scikit-learn objects."""
+"""SavingMixin: methods that export a fitted model to a store, to ONNX, or to scikit-learn objects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SavingMixin:
-    """Methods that save a model, for `dkl.load_model` or for other programs."""
+    """Methods that save a model for `dkl.load_model` or for other programs."""
 
     def save(self, store: str | Path, *, overwrite: bool = False, **storage_options: Any) -> None:
         """Write the fitted model to a folder or an fsspec URL: a zarr group of arrays and JSON.
@@ -16,14 +16,14 @@ class SavingMixin:
         ----------
         store : str or Path
         overwrite : bool
-            Replace a model that is there.
+            Replace an existing model.
         **storage_options
-            For fsspec.
+            Options of the fsspec file system.
 
         Raises
         ------
         FileExistsError
-            If there is a model and `overwrite` is False, or anything else.
+            If there is a model and `overwrite` is False, or if there is anything else.
         NotFittedError
             Before `fit`.
 
@@ -44,24 +44,24 @@ class SavingMixin:
         Parameters
         ----------
         path : str, Path or None
-            Where the graph is written to, if anywhere.
+            The file to write the graph to; None writes none.
         dtype : {"float32", "float64"} or None
-            Of numbers that go in, arithmetic and answers; None is the model's own.
+            Of inputs, arithmetic and outputs; None is the model's own.
         opset : int
-            Of the ONNX operations, at least 15.
+            Version of the ONNX operator set, at least 15.
         std : bool
-            A further output ``std`` of a regressor: what ``predict(X, return_std=True)`` says.
+            Give the graph of a regressor a second output ``std``, as ``predict(X, return_std=True)`` does.
 
         Returns
         -------
         onnx.ModelProto
-            Inputs: ``X`` of shape (n, d). A model of raw tables with texts or missing values takes one input of shape
-            (n, 1) a raw column instead, by its name: texts for categories, numbers for the others; a missing number is
-            NaN, a missing text the empty one. Of dates these are days since 1970-01-01 by the clock of their zone, of
-            times of day parts of a day, of texts that write numbers these numbers: the inputs say so. Outputs:
-            ``label`` (n,), ``probabilities`` (n, K) where the model has them, and ``scores`` (n, 1) or (n, K) of a
-            classifier; ``prediction`` of a regressor; ``features`` of a feature learner. A graph checks nothing: rows
-            that `predict` refuses get an answer that means nothing.
+            Inputs: ``X`` of shape (n, d). A model of raw tables with texts or missing values has one input of shape (n,
+            1) for each raw column instead, by its name: text for categories, numbers for the others; a missing number
+            is NaN, a missing text the empty string. Dates are days since 1970-01-01 in local time, times of day are
+            fractions of a day, texts that represent numbers are these numbers: the inputs say so. Outputs: ``label``
+            (n,), ``probabilities`` (n, K) if the model has them, and ``scores`` (n, 1) or (n, K) for a classifier;
+            ``prediction`` for a regressor; ``features`` for a feature learner. A graph checks nothing: for rows that
+            `predict` refuses its outputs are meaningless.
 
         Raises
         ------
@@ -70,11 +70,11 @@ class SavingMixin:
         ImportError
             If onnx is not installed: ``pip install 'dkl[onnx]'``.
         ValueError
-            If the opset is too old or not known yet, a column has the name of an output, the graph would be above
-            2 GB, or a model has no deviations that it was asked for.
+            If the opset is too old or not known yet, a column has the name of an output, the graph would exceed 2 GB,
+            or `std` is set for a model without standard deviations.
         TypeError
-            If columns hold free text, texts of a column cannot be told apart in a graph, or a kernel at landmarks is
-            none of Gaussian, Laplacian and Matern(0.5).
+            If columns hold free text, a graph cannot distinguish the texts of a column, or a kernel at landmarks is
+            neither Gaussian, nor Laplacian, nor Matern(0.5).
         """
         from dkl.export.onnx_graph import to_onnx
 
@@ -84,9 +84,9 @@ class SavingMixin:
     def to_sklearn(self) -> Any:
         """The fitted model as a Pipeline of scikit-learn's own objects: it predicts, and is pickled, without dkl.
 
-        Scaling is part of the frequencies of an `RBFSampler`; kernels at landmarks are a `Nystroem`, products of steps
-        and hinges clipped sums of binarised and clipped columns. Decision values of a calibrated classifier are divided
-        by its temperature. Pipelines take rows in memory.
+        Scaling becomes part of the frequencies of an `RBFSampler`; kernels at landmarks become a `Nystroem`; products
+        of steps and hinges become clipped sums of binarised and clipped columns. Decision values of a calibrated
+        classifier are divided by its temperature. The pipeline needs rows in memory.
 
         Returns
         -------
@@ -97,9 +97,9 @@ class SavingMixin:
         NotFittedError
             Before `fit`.
         TypeError
-            If scikit-learn has no object for part of the model: arc-cosine features and harmonics, kernels at landmarks
-            other than Gaussian, Laplacian and linear ones, scaling by quantiles, dates, categories that are numbers;
-            the part is named.
+            If scikit-learn has no object for part of the model, which the error names: arc-cosine features and
+            harmonics, kernels at landmarks other than Gaussian, Laplacian and linear ones, scaling by quantiles, dates,
+            and categories that are numbers.
         """
         from dkl.export.pipeline import to_sklearn
 

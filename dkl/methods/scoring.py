@@ -1,4 +1,4 @@
-"""Accuracy, R^2 and deviance with weights, of rows in memory or of Dask collections and Datasets block by block."""
+"""Weighted accuracy, R^2 and deviance of predictions: at once for rows in memory, by blocks for Dask and Datasets."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def accuracy(predicted: Values, X: object, y: object, sample_weight: object) -> 
     ----------
     predicted : ndarray or dask.array.Array of shape (n,)
     X : object
-        What was predicted from; a Dataset has its own y and weights.
+        The rows of the predictions; a Dataset has its own y and weights.
     y, sample_weight : array of shape (n,) or None
 
     Raises
     ------
     ValueError
-        If there is no y to compare with, or one in addition to a Dataset, if no row counts, or if labels or
-        weights are missing, of another number, or of another kind.
+        If there is no y, or one in addition to a Dataset, if the total weight is 0, or if labels or weights are
+        missing, or of another number or kind than the predictions.
     """
-    values, targets, weight = _beside(predicted, X, y, sample_weight)
+    values, targets, weight = _checked(predicted, X, y, sample_weight)
     if not isinstance(values, da.Array):
         return float(accuracy_score(targets, values, sample_weight=weight))
     right = values == targets
@@ -55,18 +55,18 @@ def r_squared(predicted: Values, X: object, y: object, sample_weight: object) ->
     ----------
     predicted : ndarray or dask.array.Array of shape (n,) or (n, t)
     X, y, sample_weight
-        As of `accuracy`.
+        As in `accuracy`.
     """
-    values, targets, weight = _beside(predicted, X, y, sample_weight)
+    values, targets, weight = _checked(predicted, X, y, sample_weight)
     if not isinstance(values, da.Array):
         return float(r2_score(targets, values, sample_weight=weight))
     weight = da.ones_like(targets) if weight is None else weight
     weight = weight[:, None] if weight.ndim < targets.ndim else weight
     total, first = _summed(weight, da.ones_like(targets), targets)
     check_total_weight(total)
-    # the mean goes first: of targets far from 0, the squares hold nothing but it
+    # the mean is subtracted first: for targets far from 0 the squares would contain little else
     deviation, error = _summed(weight, (targets - first / total) ** 2, (targets - values) ** 2)
-    # Of a constant target all is explained or nothing, as in scikit-learn.
+    # the R^2 of a constant target is 1 or 0, as in scikit-learn
     unexplained = np.where(deviation > 0.0, error / np.where(deviation > 0.0, deviation, 1.0), error > 0.0)
     return float(np.mean(1.0 - unexplained))
 
@@ -81,26 +81,26 @@ def mean_loss(
     predicted : ndarray or dask.array.Array of shape (n,) or (n, t)
         Means for one unit of exposure.
     X, y, sample_weight
-        As of `accuracy`.
+        As in `accuracy`.
     loss : {"poisson", "gamma"}
-        Half the deviance.
+        The loss is half the deviance.
     exposure : array of shape (n,) or None
-        A row is then the rate y / e, and counts e times where counts are predicted.
+        If given, the target of a row is the rate y / e, and for counts its weight is multiplied by e.
 
     Raises
     ------
     ValueError
-        If a target is none that the loss has, or y is missing.
+        If a target is outside the domain of the loss, or y is missing.
     """
-    values, targets, weight = _beside(predicted, X, y, sample_weight)
+    values, targets, weight = _checked(predicted, X, y, sample_weight)
     lazy = isinstance(values, da.Array)
     if weight is None:
         weight = (da if lazy else np).ones_like(targets if targets.ndim == 1 else targets[:, 0])
     if exposure is not None:
-        given = checked_exposure(exposure, values.shape[0])
-        given = da.from_array(given, chunks=(values.chunks[0],)) if lazy else given
-        targets = targets / (given if targets.ndim == 1 else given[:, None])
-        weight = weight * given if LOG_LINK[loss].counts_exposure else weight
+        exposures = checked_exposure(exposure, values.shape[0])
+        exposures = da.from_array(exposures, chunks=(values.chunks[0],)) if lazy else exposures
+        targets = targets / (exposures if targets.ndim == 1 else exposures[:, None])
+        weight = weight * exposures if LOG_LINK[loss].counts_exposure else weight
     weight = weight[:, None] if weight.ndim < targets.ndim else weight
     total, sums = dask.compute((weight + 0.0 * targets).sum(axis=0), (weight * targets).sum(axis=0))
     check_total_weight(total)
@@ -125,35 +125,35 @@ def quantile_score(
 ) -> float:
     """1 - (pinball loss of predicted quantiles) / (pinball loss of the best constants), averaged over all quantiles.
 
-    The best constant is a quantile of all targets, for which these are brought into memory.
+    The best constants are quantiles of all targets, which are loaded into memory.
 
     Parameters
     ----------
     predicted : ndarray or dask.array.Array of shape (n,) or (n, t)
     X, y, sample_weight
-        As of `accuracy`.
+        As in `accuracy`.
     quantiles : sequence of float
         The quantiles of each target, whose columns are consecutive.
     """
-    # the first quantile of each target stands for it where targets are checked
+    # targets are checked against the first quantile of each
     first = predicted if predicted.ndim == 1 else predicted[:, :: len(quantiles)]
     first = first[:, 0] if first.shape[1:] == (1,) else first
-    _, targets, weight = _beside(first, X, y, sample_weight)
+    _, targets, weight = _checked(first, X, y, sample_weight)
     values, targets, weight = dask.compute(predicted, targets, weight)
     targets = np.repeat(np.reshape(targets, (len(targets), -1)), len(quantiles), axis=1)
     columns = np.reshape(values, targets.shape)
     levels = np.resize(quantiles, targets.shape[1])
     scores = [
-        d2_pinball_score(targets[:, k], columns[:, k], sample_weight=weight, alpha=level)
-        for k, level in enumerate(levels)
+        d2_pinball_score(targets[:, k], columns[:, k], sample_weight=weight, alpha=quantile)
+        for k, quantile in enumerate(levels)
     ]
     return float(np.mean(scores))
 
 
 def check_log_rows(dataset: Dataset, loss: str, *, of_fit: bool = True) -> None:
-    """Raise ValueError for targets that the loss of a mean exp(f) does not know, by a read of the targets alone.
+    """Raise ValueError for targets outside the domain of a loss with mean exp(f); reads the targets only.
 
-    Those `of_fit` are not all 0: there would be no mean.
+    Targets of a fit must not be all 0, since their mean has no logarithm.
     """
     first_row, largest = 0, np.zeros(())
     for block in dataset.source.blocks_without_x():
@@ -165,12 +165,12 @@ def check_log_rows(dataset: Dataset, loss: str, *, of_fit: bool = True) -> None:
 
 
 def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
-    """The weighted sums over the rows."""
+    """The weighted sums of each of the values over the rows."""
     return [np.asarray(total) for total in dask.compute(*((weight * part).sum(axis=0) for part in values))]
 
 
-def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
-    """Predictions, targets and weights, all checked: arrays where all of them are, else Dask arrays of equal chunks."""
+def _checked(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
+    """Predictions, targets and weights, checked: arrays if all are in memory, else Dask arrays of equal chunks."""
     targets: Any = y
     weight: Any = sample_weight
     if isinstance(X, Dataset):
@@ -189,8 +189,8 @@ def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> t
         raise ValueError("score requires y to be passed, but the target y is None")
     values: Any = predicted
     if isinstance(values, da.Array) and np.isnan(values.shape[0]):
-        # Predictions of a Dask frame do not know how many rows their chunks have, and could not be compared with what
-        # does: they have as many as the partitions that they were made from.
+        # Chunks of predictions for a Dask frame have unknown lengths, and could not be aligned with known ones: the
+        # lengths are those of the frame's partitions.
         parts: Any = X.to_delayed()  # type: ignore[attr-defined]
         if isinstance(parts, np.ndarray):
             parts = parts.reshape(len(parts), -1)[:, 0]

@@ -11,7 +11,7 @@ from dkl.kernels.device import array_module, together_on_host, with_targets
 from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
 from dkl.protocols.block import Block
 
-# Accumulators above 64 MiB are cut, since a pass sends each one whole.
+# Larger accumulators are cut into panels, since a pass sends each accumulator whole.
 _ACCUMULATOR_BYTES = 64 << 20
 
 
@@ -27,8 +27,8 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype, stay=True)
     sums = {"targets": targets.sum(axis=0), **_cut("features", features)}
     if problem.needs_squares:
-        # Squared features are weighted with the class indicators, or with [y^2, y, 1] times the rows' weights; the
-        # targets hold weight times y, whose square is divided by the weight once.
+        # Squared features are weighted by class indicators, or by [y^2, y, 1] times the weights. The targets are weight
+        # times y, so their square is divided by the weight once.
         weights = targets
         if problem.n_classes is None:
             weights = xp.concat([xp.square(targets[:, :-1]) / targets[:, -1:], targets], axis=1)
@@ -41,18 +41,18 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
 
 
 def target_panels(parts: int, size: int, width: int) -> list[slice]:
-    """Target columns cut so that no accumulator of sums exceeds 64 MiB."""
+    """Ranges of target columns such that no accumulator of sums exceeds 64 MiB."""
     step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
     return [slice(start, min(start + step, width)) for start in range(0, width, step)]
 
 
 def _cut(name: str, sums: Any) -> dict[str, Any]:
-    """Sums of shape (parts, m, K) as the accumulators of the record."""
+    """Sums of shape (parts, m, K), cut into the accumulators of the record."""
     return {f"{name}{panel.start}": sums[:, :, panel] for panel in target_panels(*sums.shape)}
 
 
 def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`potential_sums` of the rows of each fold, one below the other.
+    """`potential_sums` for the rows of each fold, stacked along a first axis.
 
     Operands: "problem" (a `PotentialProblem`), "folds" (row ids to folds).
     """

@@ -1,4 +1,4 @@
-"""Updated: learners that select by sums take appended and dropped rows, reading only the blocks that changed."""
+"""Updated, for learners that select by sums: after rows are appended or dropped they read only the changed blocks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dkl.version import __version__
 P = TypeVar("P")
 S = TypeVar("S")
 
-# Columns at most of a Gram matrix that is kept: a larger one would take more than one accumulator of 64 MiB.
+# The most columns of a Gram matrix that is stored: a larger one would exceed one accumulator of 64 MiB.
 _KEPT_COLUMNS = 4_094
 
 
 class Updated:
-    """A learner with a pass whose sums can be kept block by block; a subclass weights and chooses candidates."""
+    """A learner whose sums can be stored for each block; a subclass weights and chooses candidates."""
 
     sums: Any
     _supervised: ClassVar[bool]
@@ -44,19 +44,19 @@ class Updated:
 
     @recorded
     def update(self, dataset: Dataset) -> Self:
-        """Learn anew after rows were appended to the store or dropped from it; only blocks that changed are read.
+        """Update the fit after rows were appended to the store or dropped from it; only changed blocks are read.
 
-        Candidates, bandwidth and scaler stay as `fit` found them. Where they do not depend on the rows (a number for
-        the bandwidth, no scaling), the result has the bits of a new `fit` on the same blocks; else only the selection
-        is renewed, among candidates from earlier rows. Regression targets are summed about the mean of the fit's first
-        block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding; to
-        rounding alone for `TunedRegressor`, whose sums keep the units of the first fit. ``class_weight="balanced"``
-        gives old rows other weights whenever the classes' shares change: all blocks are then read. So they are with
-        `max_rows` (and `n_rows` of `LeverageFeatures`), whose share of each block changes. The landmarks of
-        `LandmarkFeatures` stay too, and a random one whose row was dropped still counts among the rows.
+        Candidates, bandwidth and scaler stay as in `fit`. If they do not depend on the rows (a number as bandwidth, no
+        scaling), the result has the bits of a new `fit` on the same blocks; otherwise only the selection is new, among
+        the earlier candidates. Regression targets are centred at the mean of the fit's first block, so the bits are
+        those of a new fit while that block is unchanged, and otherwise equal up to rounding; for `TunedRegressor`,
+        whose sums use the units of the first fit, always up to rounding. ``class_weight="balanced"`` changes the
+        weights of old rows when class shares change, so that all blocks are read; so does `max_rows` (and `n_rows` of
+        `LeverageFeatures`), whose share of each block changes. The landmarks of `LandmarkFeatures` stay, too, and a
+        random landmark still counts as a row after its row was dropped.
 
-        What `MarginFeatures`, `JointFeatures`, `PeakFeatures` and tuned hinges learn depends on more than sums: they
-        have ``warm_start=True``, alone and inside a machine, and `fit` reads all rows again.
+        `MarginFeatures`, `JointFeatures`, `PeakFeatures` and tuned hinges depend on more than sums: they have
+        ``warm_start=True``, alone and inside a machine, and `fit` reads all rows again.
 
         Parameters
         ----------
@@ -70,7 +70,8 @@ class Updated:
         Raises
         ------
         ValueError
-            If no sums were kept (`sums`), the columns or classes are not those of `fit`, or the rows are in no store.
+            If no sums were stored (`sums`), the columns or classes are not those of `fit`, or the rows are not in a
+            store.
         """
         check_is_fitted(self)
         self._check_update(dataset)
@@ -96,14 +97,14 @@ class Updated:
             check_classes(self, dataset)
 
     def _without_sums(self) -> str:
-        """The remedy in the error for a learner without kept sums."""
+        """The remedy in the error for a learner without stored sums."""
         return (
             "fit with sums='folder', or fit all rows again. A model that was loaded is told where they are by "
             "set_params(sums='folder'), a machine by features__sums"
         )
 
     def _check_gram(self, n_columns: int, parameter: str) -> None:
-        """Raise ValueError if the Gram matrix of `n_columns` columns, set by `parameter`, is too large to be kept."""
+        """Raise ValueError if the Gram matrix of `n_columns` columns, set by `parameter`, is too large to be stored."""
         if n_columns > _KEPT_COLUMNS:
             raise ValueError(
                 f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
@@ -112,12 +113,12 @@ class Updated:
             )
 
     def _sum(self, driver: Driver[P, S], problem: P, dataset: Dataset, stage: str) -> Any:
-        """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""
+        """The final state of a driver with one pass, which reads and stores the sums of each block if `sums` is set."""
         run, source = self._running(stage), dataset.source
         if self.sums is not None:
             record = _summed(driver, problem)
             if isinstance(source, SummedSource):
-                # blocks that are sums already: nothing is kept of them a second time
+                # these blocks are stored sums already, so none are stored again
                 driver, source = KeepingDriver(driver, KeptSums("", source.fingerprint)), source.added  # type: ignore[assignment]
             else:
                 sums = kept_sums(self.sums, record, dataset, device=run.device)
@@ -127,11 +128,11 @@ class Updated:
         return state
 
     def summed(self, dataset: Dataset) -> BlockSum:
-        """The record of a pass over these rows whose sums `_weigh` takes; sums over parts of the rows add up."""
-        return _summed(*self._asked(dataset))
+        """The record of the pass whose sums `_weigh` uses; sums over parts of the rows may be added."""
+        return _summed(*self._summing(dataset))
 
-    def _asked(self, dataset: Dataset) -> tuple[Driver[Any, Any], Any]:
-        """The driver whose pass sums what the method weighs by, and its problem on the candidates that are there."""
+    def _summing(self, dataset: Dataset) -> tuple[Driver[Any, Any], Any]:
+        """The driver whose pass computes the sums, and its problem on the present candidates."""
         raise TypeError(f"{type(self).__name__} does not say what it sums")
 
     def _weigh(self, dataset: Dataset) -> None:
@@ -139,12 +140,12 @@ class Updated:
 
 
 def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
-    """The sums of a driver of one pass.
+    """The record of a driver with one pass.
 
     Raises
     ------
     TypeError
-        If it takes anything else of the rows.
+        If it is not a sum over blocks.
     """
     (record,) = driver.plan(problem)[0][0]
     if not isinstance(record, BlockSum):
@@ -153,12 +154,12 @@ def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
 
 
 def updatable(features: object, sums: StorePath) -> Any:
-    """A copy of a machine's features that can be updated by new blocks, with its kept sums in the folder `sums`.
+    """A copy of a machine's features that can be updated, with stored sums in the folder `sums`.
 
     Raises
     ------
     ValueError
-        If they keep none.
+        If they store no sums.
     """
     if not isinstance(features, Updated):
         more = " with features__warm_start=True to go on from them" if hasattr(features, "warm_start") else ""
@@ -169,26 +170,26 @@ def updatable(features: object, sums: StorePath) -> Any:
         )
     taking: Updated = copy.copy(features)
     if sums is not None:
-        # a model that was loaded does not know where its sums are
+        # a loaded model does not know the folder of its sums
         taking.sums = sums
     return taking
 
 
 def kept_sums(store: str | os.PathLike[str], record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:
-    """Where below `store` the sums of a record over the blocks of a dataset are.
+    """The stored sums of a record over the blocks of a dataset, in the folder `store`.
 
     Raises
     ------
     ValueError
-        If the rows are in no store of dkl: blocks in memory have no identity that a later run knows.
+        If the rows are not in a store of dkl: blocks in memory have no identity that a later run could recognise.
     """
     if dataset.store is None:
         raise ValueError(
             f"sums={str(store)!r} keeps the sums of blocks of a store, and these rows are in {dataset.source.place}; "
             "write them with dkl.create_dataset first, or leave sums out"
         )
-    # An operand whose identity does not follow from its content is an error here: it must never take the sums of
-    # another run for its own.
+    # an operand that is not identified by its content is an error, since the sums of another run could be mistaken for
+    # its own
     with dask.config.set({"tokenize.ensure-deterministic": True}):
-        asked = tokenize(record.name, record.operands, device, __version__)
-    return KeptSums(str(store), asked)
+        token = tokenize(record.name, record.operands, device, __version__)
+    return KeptSums(str(store), token)

@@ -1,4 +1,4 @@
-"""Input of `fit` and `transform`: arrays, frames, Dask collections and Datasets, each brought to one form."""
+"""Validates the input of `fit` and `transform`: arrays, frames, Dask collections and Datasets."""
 
 from __future__ import annotations
 
@@ -46,46 +46,46 @@ def rows_to_fit(
 ) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
-    Rows that were read from libsvm text leave `first_index_`: what that text calls the first column, 0 or 1.
+    Rows that were read from libsvm text set `first_index_`, the number of their first column in the text, 0 or 1.
 
     Parameters
     ----------
     estimator : BaseEstimator
     beside : BesideFeatures
-        Groups and times of the rows.
+        The rows with their groups and times.
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
     own_dates : bool
-        Hold rows out by time where one of their columns says when they are from.
+        Hold rows out by time if one of their columns gives their dates.
     task : {"auto", "classification", "regression"}
 
     Raises
     ------
     ValueError
-        If targets are needed and there are none, the rows are not what a Dataset can hold, or the sum of their weights
-        is too large or too small for products with rows.
+        If targets are needed and missing, a Dataset cannot hold the rows, or the sum of their weights is too large or
+        too small for products with rows.
     """
     if getattr(estimator, "drop_missing_target", False):
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
     X = beside.X
     if not supervised and not isinstance(X, Dataset):
         y = None
-    # A machine's parameter; learners take the columns of a frame that are categorical by their type.
+    # a machine has this parameter; learners recognise categorical columns of a frame by their type
     categorical = getattr(estimator, "categorical", None) or ()
 
-    def made() -> Dataset:
-        """The rows without their groups and times."""
+    def unkeyed() -> Dataset:
+        """The rows as a Dataset, without groups and times."""
         # scikit-learn's own validation would turn a Dask array into one NumPy array
         rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
         dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True, repeats=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
-        # The rows as they were given: what holds them together is the fit's, and no report asks for it again.
+        # recorded before groups and times are attached, which belong to the fit and not to the data
         record_rows(dataset)
         return dataset
 
-    dataset = beside.noted_of(made, sample_weight)
+    dataset = beside.noted_of(unkeyed, sample_weight)
     if own_dates:
         source, schema = held_by_own_dates(dataset.source, dataset.schema)
         dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
@@ -103,19 +103,19 @@ def rows_to_fit(
 def numbered_rows(
     estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run, more: Made = NOTHING
 ) -> Dataset:
-    """The rows of a fit with numbers in place of codes of categories; records what then counts as a column.
+    """The rows of a fit with target means in place of codes of categories; records the resulting columns.
 
     Parameters
     ----------
     estimator : BaseEstimator
     dataset : Dataset
     held_out : HeldOut
-        The rows that judge anything in this fit.
+        The rows held out in this fit.
     run : Run
     more : Made
-        Numbers treated as categories, and crosses.
+        Numeric columns to treat as categories, and crosses.
     """
-    # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
+    # the difference from the category's mean increases with the number, but its coefficient could have either sign
     monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
     numbered = with_categories(dataset, held_out, run, centres=not monotone, more=more)
     if numbered is not dataset:
@@ -125,12 +125,12 @@ def numbered_rows(
 
 
 def without_splits(dataset: Dataset) -> Dataset:
-    """All rows of a dataset, where it has been warned of once that its splits are used together."""
+    """The dataset without the names of its splits, after the warning that all of them are used."""
     return Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
 
 
 def check_target(asking: str, dataset: Dataset) -> None:
-    """Raise ValueError for rows without a target; `asking` names what needs one."""
+    """Raise ValueError for rows without a target; `asking` is the name of the estimator."""
     if dataset.task is None:
         raise ValueError(f"{asking} requires y to be passed, but the target y is None")
 
@@ -142,7 +142,7 @@ def one_dimensional(y: Any) -> Any:
 
 
 def check_labels(classes: np.ndarray, regressor: str) -> None:
-    """Raise ValueError for labels (K,) that are no whole numbers, and name the estimator that fits numbers."""
+    """Raise ValueError for labels (K,) that are fractions, and name the regressor to use."""
     if classes.dtype.kind == "f" and (parts := classes[classes != np.floor(classes)]).size:
         raise ValueError(
             f"Unknown label type: continuous. y holds {parts[0]:g}, and labels are whole numbers, booleans or "
@@ -164,13 +164,13 @@ def record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
 
 
 def encoded_width(estimator: BaseEstimator) -> int:
-    """How many columns the rows of a fitted estimator have once they are encoded."""
+    """The number of columns of a fitted estimator's rows after encoding."""
     encoding = getattr(estimator, "encoding_", None)
     return int(estimator.n_features_in_) if encoding is None else int(encoding.n_columns)
 
 
 def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
-    """Rows in memory for `fit`, where they can be any: frames stay frames, since they are to be encoded."""
+    """Rows in memory for `fit`; frames stay frames, since they will be encoded."""
     check_sound(X)
     if is_frame(X):
         check_names(X)
@@ -183,7 +183,7 @@ def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
 def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> Any:
     """Rows in memory as encoded columns: raw rows get the encoding of `fit`, encoded rows stay as they are.
 
-    Encoded rows are checked as the rows of a Dataset are, so that an error names the row and the column.
+    Encoded rows are checked like those of a Dataset, so that an error names the row and the column.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     Raises
     ------
     ValueError
-        If there are more or fewer columns, or others, or values that no row may have.
+        If the number or the names of the columns differ from those of `fit`, or values are invalid.
     """
     X = as_known_rows(X)
     check_sound(X)
@@ -221,7 +221,7 @@ def map_to_features(
     Parameters
     ----------
     estimator : fitted BaseEstimator
-        Its `encoding_`, where there is one, takes raw frames to columns.
+        Its `encoding_`, if it has one, turns raw frames into columns.
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset
     feature_map : FeatureMap
     dtype : {"float32", "float64"}
@@ -251,10 +251,9 @@ def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
 
 
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
-    """A Dataset with the columns of `fit` (see `check_columns`), and numbers in place of codes of categories.
+    """A Dataset with the columns of `fit` (see `check_columns`), and target means in place of codes of categories.
 
-    A column that held the exposures of the fit is no feature: it becomes a row column. What the fit left out is left
-    out of these rows, too.
+    The column that held the exposures of the fit becomes a row column. Columns that the fit left out are removed.
     """
     encoding, dataset = getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset)
     dataset = rows_like_fit(encoding, without_columns(dataset, left_out_of(encoding, dataset.encoding)))
@@ -268,8 +267,8 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     Raises
     ------
     ValueError
-        If there are more or fewer, or both have names, and these differ or come in another order, or both were read
-        from libsvm text, once with the first column called 0 and once with it called 1.
+        If their number, their names or the order of names differ, or if one was read from libsvm text that counts
+        columns from 0 and the other from 1.
     """
     _check_width(estimator, dataset.n_columns, encoded_width(estimator))
     fitted, read = getattr(estimator, "first_index_", None), dataset.schema.first_index
@@ -281,10 +280,10 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
             "--zero-based or --one-based"
         )
     encoding = getattr(estimator, "encoding_", None)
-    known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
-    given = dataset.column_names
-    if known is not None and given is not None:
-        for place, (expected, found) in enumerate(zip(known, given, strict=True)):
+    names = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+    other_names = dataset.column_names
+    if names is not None and other_names is not None:
+        for place, (expected, found) in enumerate(zip(names, other_names, strict=True)):
             if expected != found:
                 raise ValueError(
                     f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
@@ -293,10 +292,10 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
 
 
 def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
-    """Raise ValueError unless a Dataset has the classes that `fit` has found."""
-    known = getattr(estimator, "classes_", dataset.classes)
-    if not np.array_equal(known, dataset.classes):  # type: ignore[arg-type]
-        found, expected = (np.asarray(classes).tolist() for classes in (dataset.classes, known))
+    """Raise ValueError unless a Dataset has the classes of `fit`."""
+    fitted = getattr(estimator, "classes_", dataset.classes)
+    if not np.array_equal(fitted, dataset.classes):  # type: ignore[arg-type]
+        found, expected = (np.asarray(classes).tolist() for classes in (dataset.classes, fitted))
         raise ValueError(
             f"{dataset!r} has the classes {found}, but fit has found {expected}; create it with classes= those of fit, "
             "or fit all rows again"
@@ -311,7 +310,7 @@ def _check_width(estimator: BaseEstimator, found: int, expected: int) -> None:
 
 
 def encoded_rows(estimator: BaseEstimator, X: Any) -> Any:
-    """Further rows with the encoding of `fit`: raw rows become columns; the columns of a Dataset are compared."""
+    """Further rows, encoded as in `fit`; the columns of a Dataset are checked."""
     X = as_known_rows(X)
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
@@ -320,13 +319,13 @@ def encoded_rows(estimator: BaseEstimator, X: Any) -> Any:
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X) or is_raw(encoding, X):
         return encoded_frame(estimator, X)
-    # Nothing says what a missing value of encoded columns is.
+    # missing values of encoded columns cannot be filled
     check_rows(rows := as_rows(X))
     return rows
 
 
 def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) -> Any:
-    """The columns of raw rows, by the encoding of `fit` where there is one."""
+    """Raw rows as columns, by the encoding of `fit` if there is one."""
     encoding = getattr(estimator, "encoding_", None)
     return as_rows(rows) if encoding is None else encoded_by(encoding, rows, strict=strict)
 
@@ -356,7 +355,7 @@ def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:
 
 
 def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Array:
-    """Rows of `n_columns` columns, each within one chunk; an error names what the estimator expects."""
+    """Rows of `n_columns` columns, each row in one chunk; an error gives the number that the estimator expects."""
     if X.ndim != 2:
         raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
     _check_width(estimator, X.shape[1], n_columns)
@@ -368,7 +367,7 @@ def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dt
     return da.map_blocks(
         map_chunk,
         X,
-        # one task holds the map, however many blocks there are
+        # one task holds the feature map for all blocks
         feature_map=dask.delayed(feature_map, pure=True),
         dtype=np.dtype(dtype),
         precision=dtype,
@@ -378,7 +377,7 @@ def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dt
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:
-    """The mean of the regression targets of the first block that has rows, (t,); None for classes. X is not read."""
+    """The mean of the regression targets of the first nonempty block, (t,); None for classes. X is not read."""
     if dataset.task != "regression":
         return None
     first = next(block for block in dataset.source.blocks_without_x() if block.n_rows)

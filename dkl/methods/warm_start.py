@@ -1,4 +1,4 @@
-"""`warm_start`: the working model or the last fit that a fit begins with, and checks that it suits the rows."""
+"""`warm_start`: the start of a fit from the last one or from a working model, and checks that it matches the rows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class WarmStarting(FittedFeatures, Protocol):
     _terms: dict[str, str]
 
 
-def has_start(learner: WarmStarting, dataset: Dataset, what: str) -> bool:
-    """Whether there is a last fit to start from, with `warm_start`; ValueError if it is of other columns."""
+def has_start(learner: WarmStarting, dataset: Dataset, purpose: str) -> bool:
+    """Whether `warm_start` is set and there is a last fit; ValueError if it had another number of columns."""
     if not (learner.warm_start and hasattr(learner, "feature_map_")):
         return False
     if learner.feature_map_.n_columns != dataset.n_columns:
         raise ValueError(
-            f"warm_start=True {what} of {learner.feature_map_.n_columns} columns, and these rows have "
+            f"warm_start=True {purpose} of {learner.feature_map_.n_columns} columns, and these rows have "
             f"{dataset.n_columns}; set warm_start=False"
         )
     return True
 
 
 def has_begun(features: object, last: object) -> bool:
-    """Whether the features inside a machine with `warm_start` have a last fit to begin with.
+    """Whether a machine's features with `warm_start` have a last fit to continue.
 
-    Not from features that were drawn: these are none that a search has found.
+    Features that were drawn at random in place of a search are no start for one.
     """
     if not getattr(features, "warm_start", False) or type(last) is not type(features):
         return False
@@ -44,7 +44,7 @@ def has_begun(features: object, last: object) -> bool:
 
 
 def working_start(features: FittedFeatures, n_models: int) -> np.ndarray | None:
-    """The linear model that features were learned with, (K, m + 1) with the intercept last, where one fits."""
+    """The linear model that the learner fitted, (K, m + 1) with the intercept last; None if its shape does not fit."""
     model = getattr(features, "working_model_", None)
     if model is None:
         return None
@@ -54,7 +54,7 @@ def working_start(features: FittedFeatures, n_models: int) -> np.ndarray | None:
 
 
 def goes_on(learner: WarmStarting, dataset: Dataset, parameters: Iterable[str]) -> bool:
-    """Whether `fit` starts from what the last fit has found, with `warm_start`.
+    """Whether `fit` continues the last fit, with `warm_start`.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ def goes_on(learner: WarmStarting, dataset: Dataset, parameters: Iterable[str]) 
     dataset : Dataset
         The rows of this fit.
     parameters : iterable of str
-        Those whose values must be as they were.
+        Names of parameters that must have the values of the last fit.
 
     Raises
     ------
     ValueError
-        If columns, classes or one of the parameters have changed.
+        If columns, classes or one of these parameters have changed.
     """
     now = {name: repr(getattr(learner, name)) for name in parameters}
     then, learner._terms = getattr(learner, "_terms", now), now
@@ -81,6 +81,6 @@ def goes_on(learner: WarmStarting, dataset: Dataset, parameters: Iterable[str]) 
             "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
             f"{', '.join(changed)}; set warm_start=False to begin anew"
         )
-    # A checkpoint of the last fit does not hold this one, which starts elsewhere.
+    # this fit starts elsewhere than the last one, so it needs another checkpoint
     learner._fingerprint += " after a fit" if learner._fingerprint else ""
     return True

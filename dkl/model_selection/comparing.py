@@ -20,7 +20,7 @@ from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.machine import KernelMachine
 from dkl.machines.suggest import exact_steps
 from dkl.methods.base import FeatureLearner
-from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
+from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.density.joint_learner import JointFeatures
 from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 from dkl.methods.density.tuned_learner import TunedLearner
@@ -277,7 +277,7 @@ class ComparedRows:
 
     def fingerprint(self, entries: Mapping[str, Estimator], sizes: Sequence[int], random_state: SeedChoice) -> str:
         """The digest of everything that the scores depend on: models, sizes, rows, seed and version."""
-        models = [(name, what_counts(self._model(entry))) for name, entry in entries.items()]
+        models = [(name, effective_parameters(self._model(entry))) for name, entry in entries.items()]
         rows = (self.dataset.fingerprint, self.folds if self.test is None else self.test.fingerprint)
         # A generator cannot be compared; the seed drawn from it is stored in the checkpoint.
         seed = random_state if isinstance(random_state, Integral) else None

@@ -19,7 +19,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
 from dkl.linear.judge import Folds, ranked
-from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
+from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.validation import check_target, without_splits
 from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
 from dkl.model_selection.folds import ValidationFold, fold_views
@@ -255,7 +255,7 @@ class Search:
         scoring = self.scoring
         if callable(scoring):
             scoring = getattr(scoring, "__qualname__", type(scoring).__name__)
-        return digest_of(what_counts(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
+        return digest_of(effective_parameters(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
 
     def run(self, model: Estimator, dataset: Dataset, started: float) -> Tuning:
         """Run the search, until `timeout` seconds after the time `started`."""

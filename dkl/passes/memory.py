@@ -20,7 +20,7 @@ from dkl.errors import MemoryLimitError
 from dkl.kernels.device import Device, gpu_bytes, staging_bytes, why_no_gpu
 from dkl.passes.reading import OBJECT_BYTES, gpu_row_bytes
 from dkl.passes.room import Room
-from dkl.passes.tasks import narrowed
+from dkl.passes.tasks import AT_ONCE_ON_GPU, narrowed
 from dkl.passes.tree_sum import root, task_level
 from dkl.passes.work import Limits
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample
@@ -130,7 +130,7 @@ def device_items(source: BlockSource, records: Sequence[Record], limits: Limits)
     tiles = gpu_bytes([record.operands for record in moved], rows, source.n_columns)
     items = {
         "blocks": limits.tasks * source.block_nbytes if moved else 0,
-        "tiles and frequencies": limits.tasks * tiles if moved else 0,
+        "tiles and frequencies": min(limits.tasks, AT_ONCE_ON_GPU) * tiles if moved else 0,
         # Of a packed triangle the whole square is there, and beside it the products of one tile.
         "sums": limits.tasks * sum(3 * record.result_bytes for record in moved),
     }
@@ -267,7 +267,7 @@ def check_accumulators(records: Sequence[Record]) -> None:
                 raise MemoryLimitError(
                     f"the accumulator {name!r} of {record.name!r} has {format_bytes(accumulator.nbytes)} (shape "
                     f"{tuple(accumulator.shape)}); at most {format_bytes(LARGEST_ACCUMULATOR)} are summed as one. "
-                    "Tile the output: one BlockSum a tile"
+                    "Use fewer features; a record of your own is to tile the output, one BlockSum a tile"
                 )
 
 

@@ -89,7 +89,7 @@ class Gate:
 GATE, ON_GPU = Gate(), Gate()
 # Tasks that compute on a GPU at once: it works for one while the host prepares what the other asks for. More of them
 # would only wait for each other, and for the interpreter's lock at every call; they read and decode meanwhile.
-_AT_ONCE = 2
+AT_ONCE_ON_GPU = 2
 # The tasks inside are those of the parent: none of them goes on, or leaves the gate, in a process that it forked.
 after_fork(GATE.__init__)  # type: ignore[misc]
 after_fork(ON_GPU.__init__)  # type: ignore[misc]
@@ -98,7 +98,7 @@ after_fork(ON_GPU.__init__)  # type: ignore[misc]
 @contextmanager
 def computing(block: Block) -> Iterator[None]:
     """What holds while a task computes on a block where its rows are: those on their way to a GPU are waited for."""
-    with ON_GPU.entered(_AT_ONCE) if is_on_gpu(block.X) else nullcontext():
+    with ON_GPU.entered(AT_ONCE_ON_GPU) if is_on_gpu(block.X) else nullcontext():
         wait_for_rows(block)
         yield
 

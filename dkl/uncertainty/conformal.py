@@ -193,7 +193,7 @@ class ConformalMixin:
         model: Any = clone(self)  # type: ignore[type-var]
         model.seed_ = self.seed_
         exposure = exposure_of_fit(self)
-        _, held_out = model._hold_out(model._begun(rows, None, exposure=exposure))
+        _, held_out = model._hold_out(model._checked_rows(rows, None, exposure=exposure))
         return self._conformalized(self._rows(held_out, None, None), column, exposed=exposure is not None)
 
     def _conformalized(self, dataset: Dataset, column: str, *, exposed: bool) -> Self:

@@ -37,6 +37,7 @@ from alignment_race import race
 from alignment_sets import LARGER, OURS, PLAIN, SETTINGS, Study, best_machine, error, measured
 from baselines import KernelMixture, RBFLandmarks, joint_weights, ratio_weights
 from cells import Cell, markdown, report
+from numpy.typing import ArrayLike
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
@@ -114,13 +115,10 @@ def cell_of_size(study: Study, name: str, arm: str, size: int, seed: int) -> str
     return support if arm == OURS and size >= study.cells[support]["features"] else cell_name(name, arm, size, seed)
 
 
-def curve(study: Study, name: str, arm: str, of: str) -> list[float]:
-    """Means over seeds, one a size."""
-    seeds = range(study.seeds)
-    return [
-        float(np.mean([study.cells[cell_of_size(study, name, arm, size, seed)][of] for seed in seeds]))
-        for size in study.sizes
-    ]
+def curve(study: Study, name: str, arm: str, of: str) -> np.ndarray:
+    """(sizes, seeds)."""
+    cells = [[cell_of_size(study, name, arm, size, seed) for seed in range(study.seeds)] for size in study.sizes]
+    return np.array([[study.cells[cell][of] for cell in of_size] for of_size in cells])
 
 
 def table_1(study: Study) -> Part:
@@ -128,11 +126,12 @@ def table_1(study: Study) -> Part:
     fill_sizes(study)
     rows, errors, speedups = [], {}, {}
     for name in study.sets:
-        seconds = {arm: curve(study, name, arm, "seconds") for arm in (OURS, PLAIN)}
-        errors[name] = {f"{arm}, {of}": curve(study, name, arm, of) for arm in seconds for of in ("test", "train")}
-        speedups[f"{name}: {PLAIN} over {OURS}"] = {"seconds": list(np.divide(seconds[PLAIN], seconds[OURS]))}
+        seconds = {arm: curve(study, name, arm, "seconds").mean(axis=1) for arm in (OURS, PLAIN)}
+        found = {f"{arm}, {of}": curve(study, name, arm, of) for arm in seconds for of in ("test", "train")}
+        errors[name] = {what: list(of_size.mean(axis=1)) for what, of_size in found.items()}
+        speedups[f"{name}: {PLAIN} over {OURS}"] = {"seconds": list(seconds[PLAIN] / seconds[OURS])}
         best = {arm: int(np.argmin(errors[name][f"{arm}, test"])) for arm in seconds}
-        ours, plain = ((errors[name][f"{arm}, test"][place], seconds[arm][place]) for arm, place in best.items())
+        ours, plain = ((found[f"{arm}, test"][place], seconds[arm][place]) for arm, place in best.items())
         rows.append([name, *shown_1(*ours, *plain), *(shown_1(*TABLE_1[name]) if name in TABLE_1 else [""] * 3)])
     display = partial(ComparisonDisplay, study.sizes, along="D")
     pictures = [
@@ -143,9 +142,12 @@ def table_1(study: Study) -> Part:
     return f"## Table 1: best test error over D, percent, and its seconds\n\n{markdown(heads, rows)}\n", pictures
 
 
-def shown_1(error: float, seconds: float, plain_error: float, plain_seconds: float) -> list[str]:
-    pairs = ((error, seconds), (plain_error, plain_seconds))
-    return [*(f"{wrong:.2f}, {took:.1f} s" for wrong, took in pairs), f"{plain_seconds / seconds:.1f}"]
+def shown_1(errors: ArrayLike, seconds: float, plain_errors: ArrayLike, plain_seconds: float) -> list[str]:
+    """The mean of the errors, of several its standard deviation, and the seconds of each arm; the ratio of these."""
+    pairs = ((np.atleast_1d(errors), seconds), (np.atleast_1d(plain_errors), plain_seconds))
+    spread = [f" +- {wrong.std(ddof=1):.2f}" if len(wrong) > 1 else "" for wrong, _ in pairs]
+    means = [f"{wrong.mean():.2f}{beside}, {took:.1f} s" for (wrong, took), beside in zip(pairs, spread, strict=True)]
+    return [*means, f"{plain_seconds / seconds:.1f}"]
 
 
 def table_2(study: Study) -> Part:
@@ -273,7 +275,7 @@ def chosen() -> tuple[Study, list[str]]:
     parser.add_argument("--data", type=Path, help="folder with adult.npz, farm_ads.npz and mnist.npz")
     parser.add_argument("--sets", help=f"some of {','.join(SETTINGS)}")
     parser.add_argument("--only", help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="of table 1, figure 3 and the race; else there is one")
     parser.add_argument("--mixture-rows", type=int, default=5_000, help="that mixtures of kernels and table 2 train on")
     parser.add_argument("--output", type=Path, default=Path("alignment"), help="folder of cells, tables and pictures")
     parser.add_argument("--quick", action="store_true", help="digits alone, few rows and sizes")

@@ -1,12 +1,13 @@
-"""Makes the page of one paper again: every script of the paper, with the arguments of its page, and one file of tables.
+"""Makes the page of one paper again: the runs that the page names above its tables, and one file of tables.
 
-    python examples/papers/remake.py 004 --data DIR                 # landmarks and posteriors, whole; hours
-    python examples/papers/remake.py 004 --data DIR --sets breast   # what the scripts of a paper take is handed on
-    python examples/papers/remake.py 000 --quick                    # minutes: does the command still work?
+    python examples/papers/remake.py 004 --data DIR                # landmarks and posteriors
+    python examples/papers/remake.py 003 --data DIR --sets adult   # what the scripts of a paper take is handed on
+    python examples/papers/remake.py 000 --quick                   # minutes: do the scripts still work?
 
 OUTPUT/004.md holds the tables under the commands that made them, with the days and commits on which their cells were
-measured; finished cells are kept in OUTPUT, and a run that was broken off goes on. Papers are named by the numbers of
-the page, README.md.
+measured. Finished cells are kept in OUTPUT, in a folder for each run (figure_4, figure_4_2, ...), as are the
+evaluations of a search that was broken off: the command measures what is missing and reads the rest. Papers are named
+by the numbers of the page, README.md; --quick runs each script of the paper once.
 """
 
 from __future__ import annotations
@@ -15,31 +16,55 @@ import argparse
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from cells import Cells, measured_when
 
-# Each script of a paper, what makes its page (--data DIR where the script takes it) and the file that it writes.
+# The runs that make a paper's page: the script, its arguments (DIR is that of the command) and its file of tables.
+# Runs of one script share no cell.
 PAPERS: dict[str, list[tuple[str, str, str]]] = {
-    "000": [("table_1.py", "--seeds 5 --data", "table_1.md"), ("figure_1.py", "--seeds 3", "figure_1.md")],
-    "001": [("figure_4.py", "--evaluations 105 --data", "figure_4.md")],
-    "002": [("leverage_curves.py", "--most-rows 300000 --data", "curves.md")],
-    "003": [("alignment.py", "--data", "alignment.md")],
-    "004": [("landmarks.py", "--figures --data", "table_1_none.md"), ("posterior.py", "--data", "tables.md")],
+    "000": [
+        ("table_1.py", "--data DIR --arms RBF-RF,LKRF,game,ours --sizes 100,500,1000 --seeds 1", "table_1.md"),
+        ("table_1.py", "--data DIR --arms RBF-RF,LKRF,ours --sizes 2000 --seeds 1", "table_1.md"),
+        ("figure_1.py", "--seeds 3", "figure_1.md"),
+    ],
+    "001": [
+        ("figure_4.py", "--data DIR --machines RBF-SVM,MKL,FKL,tuned --evaluations 60", "figure_4.md"),
+        ("figure_4.py", "--data DIR --machines TRF --repeats 1", "figure_4.md"),
+        (
+            "figure_4.py",
+            "--data DIR --machines TRF --frequencies 200 --given lam=0.01,Lam=0.01,gamma=100,length_scale=0.05",
+            "figure_4.md",
+        ),
+    ],
+    "002": [("leverage_curves.py", "--data DIR", "curves.md")],
+    "003": [("alignment.py", "--data DIR", "alignment.md")],
+    "004": [
+        ("landmarks.py", "--figures --sets breast", "table_1_none.md"),
+        ("landmarks.py", "--data DIR --quick --sets mnist17,mnist49,mnist56,farm", "table_1_none.md"),
+        ("landmarks.py", "--data DIR --quick --sets farm --scaling unit", "table_1_unit.md"),
+        ("posterior.py", "--sets breast", "tables.md"),
+        ("posterior.py", "--data DIR --sets farm --most 100", "tables.md"),
+    ],
 }
 
 
 def commands(
     paper: str, output: Path, data: Path | None, *, quick: bool, further: Sequence[str] = ()
 ) -> list[tuple[list[str], Path]]:
-    """The arguments of each script, and where it leaves its tables; of options given twice the last counts."""
-    made = []
+    """The arguments of each run, and where it leaves its tables; of options given twice the last counts."""
+    made, earlier_runs = [], Counter[str]()
     for script, given, table in PAPERS[paper]:
-        folder = output / script.removesuffix(".py")
-        arguments = ["--quick"] if quick else given.removesuffix("--data").split()
-        if data is not None and not quick and given.endswith("--data"):
-            arguments += ["--data", str(data)]
+        earlier = earlier_runs[script]
+        earlier_runs[script] += 1
+        if quick and earlier:
+            continue
+        folder = output / (script.removesuffix(".py") + (f"_{earlier + 1}" if earlier else ""))
+        arguments = ["--quick"] if quick else given.replace("--data DIR", "").split()
+        if data is not None and not quick and "--data DIR" in given:
+            arguments = ["--data", str(data), *arguments]
         made.append(([script, *arguments, *further, "--output", str(folder)], folder / table))
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import open_dataset
+from dkl.data.store import digests
 from dkl.data.store.chunks import DirectChunks, NotDirectError
 from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.data.store.location import Location
@@ -186,3 +188,27 @@ def test_damage_is_told_in_the_words_of_zarr(tmp_path: Path, damage: str, monkey
     monkeypatch.setattr(OpenStore, "_direct_values", lambda *_: None)
     assert told == fault()
     assert "block 0 of 'X'" in told
+
+
+@pytest.mark.parametrize("by_library", [True, False])
+def test_checksums_are_those_of_the_polynomial(by_library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no bytes, of arrays of all layouts, and of one part after the other; with the C library and without it."""
+    if not by_library:
+        monkeypatch.setattr(digests, "_EXTEND", None)
+    assert digests.crc32c(np.frombuffer(b"123456789", np.uint8)) == 0xE3069283
+    assert digests.crc32c(np.empty(0), 5) == 5
+    values = np.random.default_rng(0).normal(size=(37, 5)).astype(np.float32)
+    for array in (values, values[:, 1:3], values.T, values[0, 0]):
+        bits, crc = np.unpackbits(np.frombuffer(array.tobytes(), np.uint8), bitorder="little"), 0xFFFFFFFF
+        for bit in bits.tolist():
+            crc = crc >> 1 ^ (0x82F63B78 if (crc ^ bit) & 1 else 0)
+        assert digests.crc32c(array) == crc ^ 0xFFFFFFFF
+        assert digests.crc32c(values, digests.crc32c(array)) == digests.crc32c(
+            np.frombuffer(array.tobytes() + values.tobytes(), np.uint8)
+        )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systems differ in what they show of a library's libraries")
+def test_checksums_leave_the_lock_of_the_interpreter_to_other_threads() -> None:
+    """The C library is there, and ctypes gives the lock away while it calls a function of a `CDLL`."""
+    assert digests._EXTEND is not None

@@ -15,8 +15,8 @@ from dkl.linear.judge import (
     is_clear,
     last_gain,
     last_least,
-    level_with_best,
     mean_over_rows,
+    near_least,
     ranked,
 )
 from dkl.linear.minibatches import HeldOut
@@ -53,7 +53,7 @@ def test_a_loss_that_is_no_number_never_gains() -> None:
 
 @given(LOSSES, st.floats(0.0, 0.5))
 def test_the_best_is_level_with_itself_and_others_are_within_the_share(losses: list[float], share: float) -> None:
-    level, least = level_with_best(losses, share), min(losses)
+    level, least = near_least(losses, share), min(losses)
     assert int(np.argmin(losses)) in level
     assert level == sorted(level)
     for place, loss in enumerate(losses):
@@ -61,7 +61,7 @@ def test_the_best_is_level_with_itself_and_others_are_within_the_share(losses: l
 
 
 def test_no_candidate_is_level_with_none() -> None:
-    assert level_with_best([], 0.1) == []
+    assert near_least([], 0.1) == []
 
 
 @pytest.mark.parametrize("n", [2, 5, 1_000])

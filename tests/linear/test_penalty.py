@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,6 +22,7 @@ from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
+from dkl.planning import plan
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
@@ -387,3 +389,46 @@ def test_where_float32_products_lose_the_digits_a_pass_judges(noise: float) -> N
     if sums is not None:
         np.testing.assert_allclose(sums["loss"], by_pass["loss"], rtol=1e-3)
         assert candidates.choose(state, sums).best == candidates.choose(state, by_pass).best
+
+
+@pytest.mark.parametrize(
+    ("loss", "alpha", "nbytes"),
+    [("squared_error", "auto", 50_000), ("squared_error", 1e-3, 5_000), ("squared_hinge", 1e-3, 5_000)],
+)
+def test_gradients_of_more_models_than_one_sum_holds_are_summed_in_parts(
+    loss: str, alpha: Any, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many classes each penalty and fold has a model a class: the same models, whether or not one sum holds all.
+
+    Gradients of 30 classes take 10 kB, those of all penalties and folds 600 kB.
+    """
+    generator = np.random.default_rng(0)
+    y = np.repeat(np.arange(30), 20)
+    X = generator.normal(size=(30, 5))[y] + 0.3 * generator.normal(size=(len(y), 5))
+    features = RandomFeatures(n_features=40, random_state=0)
+    given = {"loss": loss, "solver": "newton", "alpha": alpha, "calibrate": False, "random_state": 0}
+    whole = KernelClassifier(features, **given).fit(X, y)
+    for name in ("_HESSIAN_BYTES", "_GRADIENT_BYTES"):
+        monkeypatch.setattr(f"dkl.linear.head.{name}", nbytes)
+    monkeypatch.setattr("dkl.passes.memory.LARGEST_ACCUMULATOR", nbytes)
+    parts = KernelClassifier(features, **given)
+    assert plan(parts, X, y).n_passes >= 1
+    parts.fit(X, y)
+    assert parts.alpha_ == whole.alpha_
+    # steps end when the next one promises little
+    np.testing.assert_allclose(parts.linear_.coef_, whole.linear_.coef_, atol=1e-4)
+
+
+def test_the_log_loss_of_too_many_classes_and_features_says_how_many_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All classes are one model, whose gradient is one sum."""
+    monkeypatch.setattr("dkl.linear.head._GRADIENT_BYTES", 8 * 5 * 21)
+    X, y = np.random.default_rng(0).normal(size=(100, 2)), np.arange(100) % 5
+    for n_features, fits in ((20, True), (22, False)):
+        features = RandomFeatures(n_features=n_features, random_state=0)
+        machine = KernelClassifier(features, loss="log_loss", solver="newton", alpha=1e-2, calibrate=False)
+        if fits:
+            machine.fit(X, y)
+            continue
+        for asked in (machine.fit, partial(plan, machine)):
+            with pytest.raises(ValueError, match="log_loss' of 5 classes is fitted to at most 20 features, and these"):
+                asked(X, y)

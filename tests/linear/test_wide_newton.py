@@ -149,3 +149,21 @@ def test_conjugate_gradients_end_where_exact_steps_do(loss: str, monkeypatch: py
     found, _ = play(NewtonDriver(), problem, blocks)
     assert found.hessian is None
     np.testing.assert_allclose(found.coefficients, exact.coefficients, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "squared_hinge"])
+def test_models_take_turns_where_one_pass_cannot_sum_them_all(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four classes, of which a pass holds two: no further pass than the plan says, and the same models."""
+    X, target = bags()
+    codes = np.digitize(target, np.quantile(target, [0.25, 0.5, 0.75]))
+    features = dkl.RandomFeatures(n_features=200, random_state=0)
+    whole = KernelClassifier(features, loss=loss, solver="newton", alpha=1e-2).fit(X, codes)
+    nbytes = 2 * 8 * (whole.linear_.coef_.shape[1] + 1)
+    monkeypatch.setattr(head, "_GRADIENT_BYTES", nbytes)
+    monkeypatch.setattr("dkl.passes.memory.LARGEST_ACCUMULATOR", nbytes)
+    events: list[Any] = []
+    parts = KernelClassifier(features, loss=loss, solver="newton", alpha=1e-2, progress=events.append)
+    planned = dkl.plan(parts, X, codes)
+    parts.fit(X, codes)
+    np.testing.assert_allclose(parts.linear_.coef_, whole.linear_.coef_, atol=1e-4)
+    assert 0 < sum(event.kind == "started" for event in events) <= planned.n_passes

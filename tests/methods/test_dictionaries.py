@@ -26,7 +26,7 @@ from dkl.methods.rounds.candidates import SCORE_PENALTY, CandidatePoints, greedy
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.methods.rounds.driver import RoundsDriver, verified_candidates
 from dkl.methods.rounds.loop import best_round
-from dkl.methods.rounds.problem import HISTORY, RoundsProblem, candidate_map, columns_known, model_map
+from dkl.methods.rounds.problem import HISTORY, RoundsProblem, are_old_columns, candidate_map, model_map
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.planning import plan
 from dkl.solvers.losses import loss_of
@@ -260,7 +260,7 @@ def test_a_round_takes_the_largest_scores_whatever_dictionary_they_are_of() -> N
     while not state.message:
         before = state
         state = driver.step(problem, state, table.run(driver.request(problem, state)))
-        added = len(columns_known(problem, state, 0, 0)) - len(columns_known(problem, before, 0, 0))
+        added = len(are_old_columns(problem, state, 0, 0)) - len(are_old_columns(problem, before, 0, 0))
         assert added <= max(7, 10)
     assert set(state.source) == {0, 1}
     assert state.n_atoms > 11

@@ -118,7 +118,7 @@ def test_tiles_of_features_and_rows_do_not_change_scores(monkeypatch: pytest.Mon
     pool = pool_of(Gaussian(1.0), 40)
     whole = scores_of_rows(X, weight, pool, 1e-3, dtype="float64")
     monkeypatch.setattr(leverage, "_TILE_BYTES", 8 * 30 * 2 * 7)
-    monkeypatch.setattr(leverage, "_ROWS", 11)
+    monkeypatch.setattr(leverage, "_TILE_ROWS", 11)
     np.testing.assert_allclose(scores_of_rows(X, weight, pool, 1e-3, dtype="float64"), whole, rtol=1e-10)
 
 

@@ -69,13 +69,13 @@ def test_scores_are_those_of_the_dense_formula_for_any_family(family: Any, stora
 def test_the_smaller_dimension_is_solved_and_both_agree(rows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     through_features = learner(n_candidates=40).fit(rows)
     through_rows = learner(n_candidates=400).fit(rows)
-    assert isinstance(through_features._found[0], GramDriver)
-    assert isinstance(through_rows._found[0], RowsDriver)
+    assert isinstance(through_features._pass_results[0], GramDriver)
+    assert isinstance(through_rows._pass_results[0], RowsDriver)
     for fitted in (through_features, through_rows):
         np.testing.assert_allclose(fitted.scores_, dense_scores(fitted, rows), rtol=1e-4)
     monkeypatch.setattr(leverage, "EXACT_SIZE", 50)
     approximated = learner(n_candidates=400).fit(rows)
-    assert isinstance(approximated._found[0], DictionaryDriver)
+    assert isinstance(approximated._pass_results[0], DictionaryDriver)
     np.testing.assert_allclose(approximated.scores_, through_rows.scores_, rtol=1e-3)
     assert 0.0 <= approximated.score_error_ < 1e-3
 
@@ -118,7 +118,7 @@ def test_a_share_of_the_rows_or_a_number_of_them_is_used(rows: np.ndarray) -> No
     assert not np.allclose(share.scores_, learner(n_candidates=400).fit(rows).scores_, rtol=1e-3)
     assert learner(n_rows=10_000).fit(rows).n_rows_ == 300
     few_columns = learner(n_rows=90, n_candidates=20).fit(rows)
-    assert isinstance(few_columns._found[0], GramDriver)
+    assert isinstance(few_columns._pass_results[0], GramDriver)
     assert few_columns.scores_.sum() == pytest.approx(learner(n_candidates=20).fit(rows).scores_.sum(), rel=0.1)
 
 
@@ -248,4 +248,4 @@ def test_a_plan_counts_the_passes_that_run(size: int, dataset: Dataset, monkeypa
     found = plan(unfitted, dataset)
     assert found.n_passes == len(fitted.stats_)
     kinds = {GramDriver: "Gram matrix", RowsDriver: "row sample", DictionaryDriver: "products with the dictionary"}
-    assert kinds[type(fitted._found[0])] in repr(found)
+    assert kinds[type(fitted._pass_results[0])] in repr(found)

@@ -14,7 +14,7 @@ from dkl.methods.steps.pairs import (
     PairTables,
     entangled_pairs,
     pair_tables,
-    rows_looked_at,
+    rows_of_tables,
     steps_on_pairs,
     table_bytes,
 )
@@ -128,7 +128,7 @@ def test_rounds_find_a_product_whose_columns_say_nothing_alone(monkeypatch: pyte
 
 
 def test_many_columns_are_looked_at_on_fewer_rows_and_very_many_not_at_all() -> None:
-    assert rows_looked_at(3_000_000, 30, 1) == 20_000
-    assert 1_000 < rows_looked_at(3_000_000, 300, 1) < 20_000
+    assert rows_of_tables(3_000_000, 30, 1) == 20_000
+    assert 1_000 < rows_of_tables(3_000_000, 300, 1) < 20_000
     assert table_bytes(300, 1) < 64 << 20
-    assert rows_looked_at(3_000_000, 2_000, 1) == rows_looked_at(500, 1, 1) == 0
+    assert rows_of_tables(3_000_000, 2_000, 1) == rows_of_tables(500, 1, 1) == 0

@@ -193,7 +193,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum_before_anything_is_
 
 
 def test_an_accumulator_above_64_mebibytes_must_be_tiled():
-    with pytest.raises(MemoryLimitError, match=r"'total' of 'wide' has 78\.12 MiB .*Tile the output"):
+    with pytest.raises(MemoryLimitError, match=r"'total' of 'wide' has 78\.12 MiB .*tile the output"):
         run_pass(WideSource(2), (wide_sum(160_000),))
 
 

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import zstd
 from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore
 
+from dkl.data.store.digests import crc32c
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.plain_files import open_plain
 
@@ -124,7 +124,7 @@ class DirectChunks:
             _read(file, stored)
             checksum = file.read(tail)
         LEDGER.note(Noted(stored=nbytes + tail))
-        if tail and int.from_bytes(checksum, "little") != google_crc32c.value(stored):
+        if tail and int.from_bytes(checksum, "little") != crc32c(stored):
             raise NotDirectError(f"chunk {place} is not what its checksum says")
         if self._compressed:
             zstd.decompress(stored, target)
@@ -142,7 +142,7 @@ class DirectChunks:
         file.seek(size - index.nbytes - _CHECKSUM_BYTES)
         content = index.reshape(-1).view(np.uint8)
         _read(file, content)
-        if int.from_bytes(file.read(_CHECKSUM_BYTES), "little") != google_crc32c.value(content):
+        if int.from_bytes(file.read(_CHECKSUM_BYTES), "little") != crc32c(content):
             raise NotDirectError("the index of a shard is not what its checksum says")
         entry = index[tuple(number % n for number, n in zip(place, self._in_a_shard, strict=False))]
         # A chunk that was never written begins at the largest number that there is.
@@ -185,7 +185,7 @@ def encoded_chunk(values: np.ndarray, array: zarr.Array) -> list[np.ndarray]:
     for codec in array.compressors:
         if isinstance(codec, ZstdCodec):
             stored = np.frombuffer(zstd.compress(stored, codec.level), np.uint8)
-    return [stored, np.array([google_crc32c.value(stored)], "<u4").view(np.uint8)]  # type: ignore[arg-type]
+    return [stored, np.array([crc32c(stored)], "<u4").view(np.uint8)]  # type: ignore[arg-type]
 
 
 def encoded_shard(chunks: Sequence[list[np.ndarray]], n_chunks: int) -> list[np.ndarray]:
@@ -194,7 +194,7 @@ def encoded_shard(chunks: Sequence[list[np.ndarray]], n_chunks: int) -> list[np.
     sizes = [sum(map(len, pieces)) for pieces in chunks]
     index["start"][: len(sizes)], index["nbytes"][: len(sizes)] = np.cumsum([0, *sizes[:-1]]), sizes
     content = index.view(np.uint8)
-    checksum = np.array([google_crc32c.value(content)], "<u4").view(np.uint8)
+    checksum = np.array([crc32c(content)], "<u4").view(np.uint8)
     return [*(piece for pieces in chunks for piece in pieces), content, checksum]
 
 

@@ -17,6 +17,7 @@ from zarr.buffer.cpu import NDBuffer
 from zarr.storage import FsspecStore, LocalStore
 
 from dkl.data.store.chunks import DirectChunks, direct_rows
+from dkl.data.store.digests import crc32c
 from dkl.data.store.ledger import LEDGER, Key, MeteredStore, Noted
 from dkl.errors import CorruptChunkError, located
 from dkl.process import after_fork
@@ -224,7 +225,7 @@ def digest(values: np.ndarray) -> int:
     """A crc32c of the values of an array."""
     if values.dtype.hasobject or values.dtype.kind == "T":
         return int(google_crc32c.value("\0".join(map(str, values.reshape(-1).tolist())).encode()))
-    return int(google_crc32c.value(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))
+    return crc32c(values)
 
 
 def place_of(node: zarr.Array | zarr.Group) -> str:

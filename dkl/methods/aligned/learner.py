@@ -37,11 +37,11 @@ from dkl.methods.potentials import AlignmentDriver, PotentialProblem, PotentialS
 from dkl.protocols.driver import Driver
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 
-# The radius rho of the divergence ball for rho=None, as a share of the number of candidates.
+# The default radius rho of the divergence ball, as a share of the number of candidates.
 RHO_SHARE = 0.005
 
 
-# S of two labels: a matrix over the classes, or a function of two of them.
+# S of two labels: a matrix over the classes, or a function of two labels.
 Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float]
 
 
@@ -56,42 +56,44 @@ class AlignedFeatures(Certified, SelectingLearner):
     Parameters
     ----------
     family : Family or None
-        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+        Distribution of the candidates; None is ``Gaussian()`` with the median bandwidth.
     n_candidates : int or None
-        Frequencies in the pool; None, for the finite families ``Coordinates()`` and ``SphericalHarmonics()``, is each
-        column or harmonic once, and harmonics are then weighed in the family's blocks.
+        Frequencies in the pool. None, only for the finite families ``Coordinates()`` and ``SphericalHarmonics()``, is
+        each column or harmonic once; harmonics are then weighted in the family's blocks.
     n_features : int or None
         Output columns, an upper bound (a cosine-sine pair takes two); None keeps the support of q.
     rho : float or None
-        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 D for D candidates
-        (blocks, for candidates in blocks), and for k below 2 (1 + 0.005 D)^(k-1) - 1, which leaves as many candidates
-        in the support at least: D / (1 + 0.005 D).
+        Radius of the divergence ball: 0 is plain sampling, larger values select more strongly. None is 0.005 D for D
+        candidates (or blocks of candidates). For k below 2 it is (1 + 0.005 D)^(k-1) - 1, for which the support has the
+        same least size, D / (1 + 0.005 D).
     k : float
-        Order of the divergence, > 1. Below 2, as Letarte, Morvant & Germain allow, no weights have a divergence above
-        D^(k-1) - 1: a larger `rho` keeps the best candidate alone.
+        Order of the divergence, > 1. Values below 2 are those of Letarte, Morvant & Germain; then no weights have a
+        divergence above D^(k-1) - 1, and a larger `rho` keeps only the best candidate.
     center : bool
-        Take the mean off the class indicators first; pays where classes are of unequal size. Numbers always are.
+        Subtract the mean from the class indicators, which helps with classes of unequal size. Numeric targets are
+        always centred.
     similarity : array of shape (K, K), callable or None
-        S of two labels, symmetric and within [-1, 1]: rows whose labels are alike by it should be close in the kernel.
-        A matrix is in the order of `classes_`; ``S(a, b)`` is called for each two classes. None is 1 within a
-        class and -1 across. For class labels alone.
+        S of two labels, symmetric and within [-1, 1]: the kernel should be large for rows with similar labels. A matrix
+        is in the order of `classes_`; a function ``S(a, b)`` is called for each pair of classes. None is 1 within a
+        class and -1 across. Only for class labels.
     diagonal : bool
-        Count each row's pair with itself, as the paper does. Matters for families without pairs only.
+        Include the pair of each row with itself, as in the paper. Matters only for families without cosine-sine pairs.
     estimator : {"auto", "draw", "support"}
-        "auto": the support where it fits into `n_features`, else a draw (the paper's rule). "draw": always drawn.
-        "support": always the support, the largest weights where it does not fit.
+        "auto": the support if it has at most `n_features` columns, else a draw (the paper's rule). "draw": always a
+        draw. "support": always the support, if necessary only its largest weights.
     sigma_factors : sequence of float
-        Factors of the bandwidth that the candidates are spread over evenly: with, say, (0.3, 1, 3) the choice of
-        bandwidth matters little.
+        Candidates are spread evenly over the bandwidth times these factors: with, say, (0.3, 1, 3) the bandwidth itself
+        matters little.
     sums : path, URL or None
-        Where to keep the sums of each block of a Dataset, so that `update` reads only blocks that changed; a folder
-        that all workers reach. It grows by ``16 K n_candidates`` bytes a block for K classes, and may be removed.
+        A folder that stores the sums of each block of a Dataset, so that `update` reads only changed blocks; all
+        workers must be able to write to it. It grows by ``16 K n_candidates`` bytes a block for K classes, and may be
+        deleted.
     scaling, max_rows
-        As of `RandomFeatures`; `max_rows` bounds the rows of the learning pass too.
+        As in `RandomFeatures`; `max_rows` also bounds the rows of the learning pass.
     class_weight : dict, "balanced" or None
-        Factors of the rows' weights by label.
+        Weights of the classes, which multiply the weights of rows.
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     Attributes
     ----------
@@ -109,13 +111,13 @@ class AlignedFeatures(Certified, SelectingLearner):
     similarity_ : ndarray of shape (K, K)
         S by class, where `similarity` is given.
     self_similarity_ : float
-        With `similarity`: an upper bound on the sum over rows of each row's similarity with itself.
+        With `similarity`: an upper bound of the sum over rows of each row's similarity with itself.
     bounds_ : Bounds
-        For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
-        from the best, and the complexity of machines on it; see `bounds`.
+        For class labels and Fourier features: bounds on the expected loss and alignment of the weighted kernel, on its
+        distance from the best one, and on the complexity of models with it; see `bounds`.
     frequencies_ : ndarray of shape (m, d)
     family_, scaler_, seed_, n_features_in_, classes_, stats_
-        As of `RandomFeatures`; `classes_` for labels only.
+        As in `RandomFeatures`; `classes_` for labels only.
 
     References
     ----------
@@ -169,7 +171,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         estimator: Estimator | None = None,
         k: float | None = None,
     ) -> Self:
-        """A fitted copy with another radius (number of columns, estimator, order), without reading the rows.
+        """A fitted copy with another radius (or number of columns, estimator, order), without reading the rows.
 
         Parameters
         ----------
@@ -182,24 +184,24 @@ class AlignedFeatures(Certified, SelectingLearner):
         return self._chosen_again(rho=rho, n_features=n_features, estimator=estimator, k=k)
 
     def bounds(self, eps: float = 0.05, *, as_printed: bool = False) -> Bounds:
-        """Bounds for the population on the alignment of the weights in the ball; computed without reading rows.
+        """Bounds on the expected loss and alignment of the weighted kernel for new rows; computed without reading rows.
 
-        Theorem 4 of Letarte et al. (mu = k) on the expected loss; for k >= 2, which Sinha & Duchi ask for, their lemma
-        1 on the expected alignment, theorem 1 on its distance from the best in the ball, and lemma 3 on machines with
-        coefficients of length 1.
+        Theorem 4 of Letarte et al. (mu = k) on the expected loss. For k >= 2, which Sinha & Duchi assume, also their
+        lemma 1 on the expected alignment, theorem 1 on its distance from the best in the ball, and lemma 3 on models
+        with coefficients of length 1.
 
         Parameters
         ----------
         eps : float
-            Each fails with this probability at most.
+            Each bound fails with at most this probability.
         as_printed : bool
-            The forms of the papers, of which theorem 4 is not valid above k = 2.
+            Use the forms of the papers; theorem 4 is not valid in this form above k = 2.
 
         Returns
         -------
         Bounds
-            Empty where the theorems say nothing: targets that are numbers, `center`, `class_weight`, and features that
-            are not bounded by 1.
+            Empty if the theorems do not apply: for numeric targets, `center`, `class_weight`, and features that are not
+            bounded by 1.
 
         References
         ----------
@@ -209,7 +211,8 @@ class AlignedFeatures(Certified, SelectingLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n, q, k = self.total_weight_, self.weights_, float(self.k)
-        # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
+        # the pairs of a row with itself are n terms of 1 for cosine-sine pairs, and at most that for a cosine with a
+        # phase
         itself = n if self.similarity is None else self.self_similarity_
         own = itself if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
         losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
@@ -228,7 +231,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         )
 
     def _why_no_bounds(self) -> str:
-        """The theorems are about labels, waves and similarities of two rows alone."""
+        """The theorems need labels, Fourier features, and similarities that depend on two rows only."""
         if why := why_no_waves(self):
             return why
         return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
@@ -253,8 +256,8 @@ class AlignedFeatures(Certified, SelectingLearner):
         if self.similarity is not None:
             similarity_of_classes(self.similarity, dataset.classes)
 
-    def _asked(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
-        driver, problem = super()._asked(dataset)
+    def _summing(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
+        driver, problem = super()._summing(dataset)
         if problem.similarity is not None:
             self.similarity_ = problem.similarity
         return driver, problem
@@ -270,7 +273,7 @@ class AlignedFeatures(Certified, SelectingLearner):
             self.self_similarity_ = state.itself
 
     def planned_features(self, dataset: Dataset) -> int:
-        """Features that a fit comes to at most: no more than those of all candidates."""
+        """The most features that a fit can have: at most those of all candidates."""
         family = self._planned_family()
         size = self._pool_size(family)
         if size is None:
@@ -281,7 +284,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         return min(super().planned_features(dataset) or candidates, candidates)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn: the pool, where all of its candidates may be kept."""
+        """A feature map of the largest size that `fit` can learn: the whole pool if it may keep all candidates."""
         if self.n_features is not None and self.planned_features(dataset) < self.n_features:
             return self._planned_pool(self._planned_family(), dataset)
         return super().planned_map(dataset)
@@ -294,34 +297,35 @@ class AlignedFeatures(Certified, SelectingLearner):
         weights = self.weighed(self.alignment_)
         self.divergence_ = divergence(weights, self.k)
         self.effective_features_ = effective_features(weights)
-        # candidates of one block share its weight
+        # the weight of a block is divided evenly among its candidates
         self.weights_ = (weights / sizes)[groups]
         self._keep(self.chosen(weights))
 
     def weighed(self, values: np.ndarray, total: float = np.nan) -> np.ndarray:
-        """The weights of the pool's blocks from the alignments of all candidates.
+        """The weights of the pool's blocks, from the alignments of all candidates.
 
         Parameters
         ----------
         values : ndarray of shape (D,)
         total : float
-            The weight of the rows, on which these weights do not depend.
+            The total weight of the rows, which these weights do not depend on.
         """
-        # blocks (the harmonics of one degree) are weighed as one: their mean alignment counts
+        # a block (the harmonics of one degree) has the mean alignment of its candidates
         return maximise_alignment(block_means(values, self.pool_.groups), self._radius, self.k)
 
     @property
     def _radius(self) -> float:
-        """The radius `rho`, or its default, which grows with the number of blocks."""
+        """The radius `rho`, or its default, which is proportional to the number of blocks."""
         if self.rho is not None:
             return float(self.rho)
         radius = RHO_SHARE * (int(self.pool_.groups.max()) + 1)
-        # a support has D / (1 + rho)^(1/(k-1)) candidates at least: below k = 2 as many as at k = 2
+        # the support has at least D / (1 + rho)^(1/(k-1)) candidates; this radius keeps the bound of k = 2 for smaller
+        # k
         return radius if self.k >= 2 else math.expm1((self.k - 1.0) * math.log1p(radius))
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The choice of candidates by the weights of the blocks."""
-        # a pair takes two columns of the bound that `n_features` is
+        # a pair has two of the columns that `n_features` bounds
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)
 
@@ -333,7 +337,7 @@ def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) ->
     ----------
     similarity : array of shape (K, K) or callable
     classes : ndarray of shape (K,) or None
-        None for targets that are numbers.
+        None for numeric targets.
 
     Returns
     -------
@@ -342,14 +346,14 @@ def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) ->
     Raises
     ------
     ValueError
-        If the targets are numbers, or S has another shape, is not symmetric or leaves [-1, 1].
+        If the targets are numbers, or S has another shape, is not symmetric, or has values outside [-1, 1].
     """
     if classes is None:
         raise ValueError(
             "similarity is S of two class labels, and these targets are numbers: leave similarity out, which aligns "
             "with the products of the centred targets, or cut the targets into classes"
         )
-    # plain labels: a function that was written for them should not meet NumPy's
+    # Python objects, since the user's function may not work with NumPy's scalars
     labels = classes.tolist()
     values = [[similarity(a, b) for b in labels] for a in labels] if callable(similarity) else similarity
     S, K = np.asarray(values, dtype=np.float64), len(labels)

@@ -1,4 +1,4 @@
-"""CombinedFeatures: what several learners find, or several searches of one, as the columns of one linear model."""
+"""CombinedFeatures: the features of several learners, or of several fits of one, as columns of one linear model."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from dkl.methods.parameters import COMBINED, Constraints, check_parameters, esti
 from dkl.passes.loop import PlannedRun
 from dkl.registry import learner_entry, learner_keys
 
-# A prime apart, so that the streams of searches with neighbouring seeds differ.
+# Difference of the seeds of two fits; a large prime, so that fits with neighbouring seeds draw different numbers.
 _BETWEEN_SEEDS = 104_729
-# Columns assumed for a learner that chooses its own number of features, when the sum of all learners is bounded.
+# Columns assumed for a learner that chooses its number of features, where the total of all learners is bounded.
 _OF_ITS_OWN = 1_000
 
 
 @estimator
 class CombinedFeatures(FeatureLearner):
-    """The features of several learners side by side, for one linear model on all of them.
+    """The features of several learners joined column by column, for one linear model on all of them.
 
-    Each learner is fitted on the same rows by itself; `transform` has the columns of all of them, and a machine on it
-    fits one coefficient vector for all. Waves, steps and landmarks err on different rows, and so do searches from
-    different seeds: the model on all columns is often better than the best on some, and it stays one linear model, with
-    one file and one graph.
+    Each learner is fitted separately to the same rows; `transform` has the columns of all of them, and a machine fits
+    one coefficient vector to all. Waves, steps and landmarks make different errors, and so do fits with different
+    seeds: the joint model is often better than the best of its parts, and it stays one linear model, in one file and
+    one graph.
 
     Parameters
     ----------
     features : sequence of feature learners and of their names
-        ``[dkl.StepFeatures(), dkl.NystromFeatures(scaling="standard")]``; None is these two.
+        ``[dkl.StepFeatures(), dkl.NystromFeatures(scaling="standard")]``; None means these two.
     searches : int
-        Number of fits of each learner, with seeds of their own: other samples of the rows (where it has
-        `max_rows`), other starts, and, where a machine withholds none, other rows held out.
+        Number of fits of each learner, with different seeds: different samples of the rows (with `max_rows`), different
+        starts, and, unless a machine withholds rows, different held-out rows.
     n_features : int or None
-        Columns of all together at most: learners that ask for more get fewer, each the same share of its own. None
-        leaves each its own.
+        The most columns in total: learners that would exceed it get fewer features, each by the same factor. None
+        leaves each learner its own number.
     max_rows : int or None
-        Rows at most of the sample that all learners see.
+        The most rows of the sample, which all learners share.
     class_weight : dict, "balanced" or None
-        For those learners that have none of their own.
+        Used for learners without their own.
     dtype : {"float32", "float64"}
-        Of the features; learners compute in their own.
+        Of the features; learners compute in their own dtype.
     device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`; those that a learner has itself stay.
+        As in `RandomFeatures`; a learner's own values take precedence.
 
     Attributes
     ----------
     learners_ : list of feature learners
-        As they were fitted: the first of all searches, then the second of all.
+        The fitted learners: first one fit of each, then the second fits, and so on.
     feature_map_ : FeatureMap
-        Their maps, the columns of L learners divided by sqrt(L).
+        Their feature maps, with the columns of L learners divided by sqrt(L).
     seed_, n_features_in_, stats_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     References
     ----------
@@ -90,17 +90,17 @@ class CombinedFeatures(FeatureLearner):
 
     @property
     def feature_map_(self) -> FeatureMap:
-        """The maps of all learners, their columns divided by the root of their number."""
+        """The feature maps of all learners, their columns divided by the root of their number."""
         maps = [learner.feature_map_ for learner in self.learners_]
         return combined_map(maps, np.full(len(maps), 1.0 / np.sqrt(len(maps))))
 
     @property
     def validation_fraction(self) -> float:
         """The largest share of the rows that a learner holds out."""
-        return max(getattr(learner, "validation_fraction", 0.1) for learner in self._given())
+        return max(getattr(learner, "validation_fraction", 0.1) for learner in self._unfitted_learners())
 
     def _replayed(self, dataset: Dataset) -> PlannedRun:
-        """Those of every learner, one after the other."""
+        """The planned passes of every learner, one after the other."""
         check_parameters(self)
         self._check_rest()
         plan = PlannedRun(n_rows=dataset.n_rows)
@@ -111,17 +111,17 @@ class CombinedFeatures(FeatureLearner):
         return plan
 
     def planned_features(self, dataset: Dataset) -> int:
-        """Features at most of all learners."""
+        """The most features of all learners together."""
         return sum(learner.planned_features(dataset) for learner in self._new(0))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """The largest maps that the learners can learn."""
+        """The largest feature maps that the learners can have."""
         return combined_map([learner.planned_map(dataset) for learner in self._new(0)])
 
     def _check_rest(self) -> None:
         if self.features is not None and not len(self.features):
             raise ValueError("The 'features' parameter of CombinedFeatures must hold feature learners. It is empty.")
-        for learner in self._given():
+        for learner in self._unfitted_learners():
             if not isinstance(learner, FeatureLearner):
                 raise ValueError(
                     f"The 'features' parameter of {type(self).__name__} must hold feature learners such as "
@@ -133,8 +133,8 @@ class CombinedFeatures(FeatureLearner):
                     "keep its word; fit it by itself and take its machine_"
                 )
 
-    def _given(self) -> list[Any]:
-        """The learners that the parameter names, unfitted."""
+    def _unfitted_learners(self) -> list[Any]:
+        """The learners of the parameter `features`, unfitted, with names replaced by learners."""
         if self.features is None:
             steps, nystrom = (learner_entry(key).learner_class for key in ("steps", "nystrom"))
             return [steps(), nystrom(scaling="standard")]
@@ -146,25 +146,25 @@ class CombinedFeatures(FeatureLearner):
     def named_learners(self) -> list[Any]:
         """The learners that `features` lists by name, as unfitted objects that replace the names in `features`.
 
-        Nobody has given them parameters, so that a machine may.
+        They have default parameters, so that a machine may set some.
         """
-        given = self._given()
+        learners = self._unfitted_learners()
         named = (
-            given
+            learners
             if self.features is None
-            else [learner for learner, told in zip(given, self.features, strict=True) if isinstance(told, str)]
+            else [learner for learner, entry in zip(learners, self.features, strict=True) if isinstance(entry, str)]
         )
-        self.features = given
+        self.features = learners
         return named
 
     def _new(self, seed: int) -> list[Any]:
-        """A new learner for each fit, with the seed, size and options of this one where it has none of its own."""
-        given = self._given()
-        sizes = [_size_of(learner) for learner in given]
+        """A new learner for each fit; seed, size and options are those of this learner unless it has its own."""
+        templates = self._unfitted_learners()
+        sizes = [_size_of(learner) for learner in templates]
         share = 1.0 if self.n_features is None else min(1.0, self.n_features / (self.searches * sum(sizes)))
         learners = []
-        for number in range(self.searches * len(given)):
-            learner, size = clone(given[number % len(given)]), sizes[number % len(given)]
+        for number in range(self.searches * len(templates)):
+            learner, size = clone(templates[number % len(templates)]), sizes[number % len(templates)]
             parameters = learner.get_params(deep=False)
             own: dict[str, Any] = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
             own["random_state"] = (seed + number * _BETWEEN_SEEDS) % 2**31
@@ -176,13 +176,13 @@ class CombinedFeatures(FeatureLearner):
             if share < 1.0:
                 changes["n_features"] = max(2, int(share * size))
             if self.searches > 1:
-                # a seed of its own would make all searches alike
+                # a learner's own seed would make all its fits equal
                 changes["random_state"] = own["random_state"]
             learners.append(learner.set_params(**changes))
         return learners
 
     def put_together(self, learners: Sequence[FeatureLearner]) -> Self:
-        """Set the fitted attributes from learners fitted to the same rows; parts of combined learners count one by one.
+        """Set the fitted attributes from learners fitted to the same rows; combined ones are split into their parts.
 
         Parameters
         ----------
@@ -205,6 +205,6 @@ class CombinedFeatures(FeatureLearner):
 
 
 def _size_of(learner: FeatureLearner) -> int:
-    """The number of columns that a learner may have."""
+    """The largest number of columns that a learner may have."""
     size = learner.get_params(deep=False).get("n_features")
     return int(size) if isinstance(size, Integral) else _OF_ITS_OWN

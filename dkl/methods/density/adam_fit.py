@@ -1,4 +1,4 @@
-"""Fitting tuned random features by epochs of Adam: a summary of the rows, the epochs, and the model that they leave."""
+"""Fits tuned random features by epochs of Adam: a summary of the rows, the epochs, and the final model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dkl.passes.loop import Run
 from dkl.passes.session import PassStats
 from dkl.protocols.source import BlockSource
 
-# Steps of Adam that a default fit takes at least, within the bounds on its epochs, and the rows of a batch: the small
-# one for fewer than _MANY_ROWS rows.
+# Steps of Adam that a default fit takes at least, within the bounds on its epochs; and rows of a batch, the small one
+# for fewer than _MANY_ROWS rows.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 6_000, 10, 400
 _SMALL_BATCH, _LARGE_BATCH, _MANY_ROWS = 32, 512, 65_536
 # The cost of a step, for plans, in operations of a matrix product: for each number of the meta-kernel's eigenvectors,
@@ -33,13 +33,13 @@ class Descent:
     Parameters
     ----------
     epochs : int or None
-        How many at most; None is 10, and more on few rows.
+        The most epochs; None is 10, and more on few rows.
     rate : float
-        The learning rate of the first steps; it falls with the square root of their number.
+        The learning rate of the first steps; it decreases with the square root of their number.
     patience : int or None
-        Epochs without a lower loss on held-out rows after which the descent stops; None goes through all epochs.
+        Epochs without a lower held-out loss after which the descent stops; None runs all epochs.
     shared : bool
-        One density for all models, or one each.
+        Whether all models share one density.
     """
 
     epochs: int | None = None
@@ -55,14 +55,14 @@ class AdamFit:
     Attributes
     ----------
     model : TunedModel
-        For mapped rows as they are (the epochs centre them), and for standardised targets.
+        For uncentred mapped rows (the epochs centre them), and standardised targets.
     target_center, target_scale : ndarray of shape (t,)
     losses : tuple of float
         The held-out loss after each epoch, with patience.
     trace : ndarray of shape (epochs,)
-        The mean objective of the batches of each epoch, as it was when each was stepped on.
+        For each epoch the mean objective of its batches, each before its step.
     ended : str
-        Who ended the epochs before their time; empty where nobody did.
+        Why the epochs ended early, if a subscriber stopped them; else empty.
     """
 
     model: TunedModel
@@ -73,12 +73,12 @@ class AdamFit:
     ended: str = ""
 
     def message(self, objective: float, gap: float) -> str:
-        """How the epochs ended, given the objective of the model and its duality gap (NaN where it was not judged)."""
+        """A sentence on how the epochs ended, from the model's objective and duality gap (NaN if not computed)."""
         share = gap / max(objective, np.finfo(np.float64).tiny)
         best = f", the best of which ({last_gain(self.losses) + 1}) was kept," if self.losses else ""
         bound = f"end at most {100.0 * share:.2g} % above the optimum" if share < 1.0 else "end where no bound is known"
-        asked = f"{self.ended}: " if self.ended else ""
-        return f"{asked}{len(self.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
+        why = f"{self.ended}: " if self.ended else ""
+        return f"{why}{len(self.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
 
     def history(self) -> list[dict[str, float]]:
         """One line for each epoch: the objective of its batches, and the held-out loss with early stopping."""
@@ -111,16 +111,16 @@ def fit_by_adam(
     Raises
     ------
     ValueError
-        If no row is left to fit on, or none is held out where some are to be.
+        If all rows are held out, or none is although early stopping needs some.
 
     Warns
     -----
     UserWarning
-        If the order of the rows would bias the steps, so that several blocks are read for each.
+        If rows look sorted, so that steps would be biased unless several blocks are read for each.
     """
-    # one pass finds the means of the features, the units of the targets and whether the rows are in order
+    # one pass finds the means of the features, the units of the targets, and whether rows look sorted
     summary = summarise_rows(problem, source, run)
-    # all rows counted means that no hash fell among those to be held out
+    # if all rows are counted, the hash has held out none
     if descent.patience is not None and summary.n_rows >= np.sum(source.block_rows):
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
@@ -130,9 +130,9 @@ def fit_by_adam(
         final = TunedDescent(**state.result)
         coef, intercept = uncentred(final, summary.center)
         model = TunedModel(coef, intercept, final.model.density.copy())
-        # an average of densities that follow from weights is not the one that follows from their average
+        # the average of densities is not the density of the averaged weights, so it is computed again
         model.clip(problem.alpha, penalty)
-        # the best epoch is kept, and the trace has all epochs
+        # the best epoch is kept, while the trace has all epochs
         trace = TunedDescent(**state.model).trace
         means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
         return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)
@@ -144,10 +144,10 @@ def fit_by_adam(
 def adam_problem(
     problem: LinearProblem, penalty: DensityPenalty, summary: Summary, descent: Descent, *, n_blocks: int
 ) -> EpochProblem:
-    """The epochs as `EpochDriver` takes them.
+    """The problem of the epochs, for `EpochDriver`.
 
-    Rows are centred, so that the intercept does not have to follow the weights; class weights have a mean of 1 over
-    the rows, so that the learning rate means the same whatever they are.
+    Rows are centred, so that the intercept does not have to follow the weights; class weights have a mean of 1 over the
+    rows, so that they do not affect the learning rate.
     """
     K = None if problem.classes is None else len(problem.classes)
     n_rows, n_models = summary.n_rows, problem.n_models
@@ -156,10 +156,10 @@ def adam_problem(
         targets = RowTargets(weight_scale=weight_scale, center=summary.target_center, scale=summary.target_scale)
     else:
         targets = RowTargets(np.arange(len(problem.classes)), problem.class_weight, weight_scale)
-    # Small minibatches step further on few rows; on many rows larger ones cost less for each row.
+    # on few rows small minibatches make more steps; on many rows larger ones cost less for each row
     batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
     first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
-    # the cost of a step apart from the products with its rows: Adam on all numbers, and the gradient of the penalty
+    # the cost of a step besides the products with its rows: Adam on all numbers, and the gradient of the penalty
     numbers = len(first.values)
     matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
     stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)

@@ -1,4 +1,4 @@
-"""The density that is best with its coefficients eliminated: data terms as functions of u, and Newton steps on u."""
+"""The best density once coefficients are eliminated: data terms as functions of u, and Newton steps on u."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.solvers.cholesky import factorise
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
 from dkl.solvers.line_search import SHORTEST, falls_enough
 
-# Addition to the diagonal, as a share of its mean, where rounding leaves a matrix indefinite in spite of lam.
+# Addition to the diagonal, as a share of its mean, if rounding leaves a matrix indefinite in spite of lam.
 _JITTER = 1e-15
 # Relative difference of two objectives below which it counts as rounding.
 _ROUNDING = 1e-15
@@ -26,11 +26,11 @@ class Eliminated:
     Attributes
     ----------
     value : float
-        ``tr(w'Aw)/2 - tr(C'w) + lam/2 sum |w_j|^2/u_j`` at them.
+        ``tr(w'Aw)/2 - tr(C'w) + lam/2 sum |w_j|^2/u_j`` at these coefficients.
     ratios : ndarray of shape (m, K)
         w / u, which has a limit where u is 0.
     factor : ndarray
-        The Cholesky factor that led to them; the curvature needs it again.
+        The Cholesky factor of the linear system, which the curvature needs again.
     """
 
     value: float
@@ -39,16 +39,16 @@ class Eliminated:
 
 
 class Form(Protocol):
-    """A data term as a convex function of the density: the penalised least squares problem of a given u, solved."""
+    """A data term as a convex function of the density: the minimum of penalised least squares for a given u."""
 
     lam: float
 
     def at(self, u: np.ndarray) -> Eliminated:
-        """Eliminate the coefficients for a density of shape (D,)."""
+        """The best coefficients for a density of shape (D,)."""
         ...
 
     def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
-        """The second derivative by u at `point`, of shape (D, D)."""
+        """The second derivative in u at `point`, of shape (D, D)."""
         ...
 
 
@@ -73,12 +73,12 @@ class WholeForm:
         factor = ridge_factor(self.A * root * root.T, self.lam)
         scaled = lapack.dpotrs(factor, self.C * root, lower=0)[0]
         w = root * scaled
-        held = root > 0.0
-        if held.all():
+        positive = root > 0.0
+        if positive.all():
             ratios = scaled / root
         else:
-            # at u = 0 the equation itself tells w / u
-            ratios = np.where(held, scaled / np.where(held, root, 1.0), (self.C - self.A @ w) / self.lam)
+            # where u is 0 the equation itself determines w / u
+            ratios = np.where(positive, scaled / np.where(positive, root, 1.0), (self.C - self.A @ w) / self.lam)
         return Eliminated(-0.5 * float(np.sum(self.C * w)), ratios, factor)
 
     def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
@@ -130,15 +130,15 @@ class ThinForm:
 
 @dataclass(frozen=True, eq=False)
 class DensityFit:
-    """Where Newton steps on the density have ended.
+    """The result of Newton steps on the density.
 
     Attributes
     ----------
     density : ndarray of shape (D,)
     points : tuple of Eliminated
-        The best coefficients of each data term for it.
+        For each data term its best coefficients at this density.
     value : float
-        Data terms and penalty together.
+        The sum of data terms and penalty.
     steps : int
     """
 
@@ -153,8 +153,8 @@ def tuned_density(
 ) -> DensityFit:
     """Minimise ``offset + sum of forms(u) + penalty(u)`` over the densities that the penalty allows.
 
-    Each step goes to the minimum of the second-order model among these, found exactly, then as far towards it as
-    lowers the objective: a handful of steps, as the data terms are smooth and convex in u once w is eliminated.
+    Each step goes towards the exact minimum of the second-order model over these densities, as far as it lowers the
+    objective: few steps suffice, since the data terms are smooth and convex in u once w is eliminated.
 
     Parameters
     ----------
@@ -162,9 +162,9 @@ def tuned_density(
     penalty : DensityTerm
     start : ndarray of shape (D,)
     offset : float
-        What the forms leave out of the objective: `tol` is relative to all of it.
+        The constant that the forms omit from the objective, to which `tol` is relative.
     tol : float
-        The last step is one that promises to lower the objective by no more than this share of it.
+        The last step is one that promises to lower the objective by at most this share of it.
     max_steps : int
     """
 
@@ -199,7 +199,7 @@ def tuned_density(
 def density_gradient(
     forms: Sequence[Form], points: Sequence[Eliminated], penalty: DensityTerm, u: np.ndarray
 ) -> np.ndarray:
-    """The gradient by u once w is eliminated: Lam H (u - c) - lam/2 |w_j|^2/u_j^2."""
+    """The gradient in u once w is eliminated: Lam H (u - c) - lam/2 |w_j|^2/u_j^2."""
     gradient = penalty.gradient(u)
     for form, point in zip(forms, points, strict=True):
         gradient = gradient - 0.5 * form.lam * frequency_squares(point.ratios, len(u))
@@ -212,12 +212,12 @@ def frequency_squares(values: np.ndarray, n_frequencies: int) -> np.ndarray:
 
 
 def columns_of(u: np.ndarray, m: int) -> np.ndarray:
-    """The density of each of m columns: all cosines come first, then all sines."""
+    """The density of each of m columns, of which all cosines come first, then all sines."""
     return np.tile(u, m // len(u))
 
 
 def ridge_factor(M: np.ndarray, lam: float) -> np.ndarray:
-    """The upper factor of M + lam (M is overwritten), with a growing diagonal where rounding needs one.
+    """The upper factor of M + lam (M is overwritten), with a larger diagonal if rounding makes it indefinite.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def ridge_factor(M: np.ndarray, lam: float) -> np.ndarray:
     if not np.isfinite(M).all():
         raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
     jitter = 0.0
-    # a failed factorisation destroys its matrix: each attempt begins with a copy
+    # a failed factorisation destroys its matrix, so each attempt uses a copy
     while True:
         factor = np.array(M, order="F")
         if factorise(factor):

@@ -1,4 +1,4 @@
-"""Adam for tuned random features: steps on weights and densities by mini-batches of mapped rows, densities clipped."""
+"""Adam for tuned random features: steps on weights and densities by minibatches of mapped rows; clips densities."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
 from dkl.solvers.losses import loss_of, namespace_of
 
-# The weights of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps count more.
+# Exponent of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps have larger weights.
 _AVERAGING = 8.0
-# Steps after which the learning rate has fallen to 1 / sqrt(2) of the first.
+# Steps after which the learning rate has decreased to 1 / sqrt(2) of the first.
 _DECAY = 500.0
 
 
 @dataclass(frozen=True, eq=False)
 class TunedModel:
-    """f_k(x) = w_k . phi(x) + b_k and the densities that its penalty divides by.
+    """f_k(x) = w_k . phi(x) + b_k, with the densities by which the penalty divides squared weights.
 
     Parameters
     ----------
     coef : ndarray of shape (K, 2 D)
-        Of all cosines, then of all sines, at amplitudes 1 / sqrt(D).
+        Coefficients of all cosines, then of all sines, at amplitudes 1 / sqrt(D).
     intercept : ndarray of shape (K,)
     density : ndarray of shape (G, D)
-        u; G is 1 where the models share one density, else K.
+        u; G is 1 if the models share one density, else K.
     """
 
     coef: np.ndarray
@@ -43,25 +43,25 @@ class TunedModel:
 
     @classmethod
     def first(cls, n_models: int, n_densities: int, penalty: DensityPenalty) -> TunedModel:
-        """No weights, and the density of the reference kernel."""
+        """Zero weights, and the density of the reference kernel."""
         start = np.tile(penalty.start(), (n_densities, 1))
         return cls(np.zeros((n_models, 2 * penalty.n_frequencies)), np.zeros(n_models), start)
 
     @classmethod
     def of(cls, values: np.ndarray, shape: tuple[int, int, int]) -> TunedModel:
-        """The model that `values` wrote out, as views; `shape` is (K, G, D)."""
+        """The model whose numbers are in `values`, as views; `shape` is (K, G, D)."""
         K, G, D = shape
         coef, intercept, density = values[: 2 * K * D], values[2 * K * D : 2 * K * D + K], values[2 * K * D + K :]
         return cls(coef.reshape(K, 2 * D), intercept, density.reshape(G, D))
 
     @property
     def values(self) -> np.ndarray:
-        """All numbers one after the other."""
+        """All numbers of the model in one vector."""
         parts = [self.coef.ravel(), self.intercept, self.density.ravel()]
         return namespace_of(self.coef).concat(parts)  # type: ignore[no-any-return]
 
     def clip(self, lam: float, penalty: DensityPenalty) -> None:
-        """Raise the density to its floor, in place; where it has a closed form for these weights, that is its value."""
+        """Raise the density to its floor, in place; if it has a closed form for these weights, set it to that."""
         if penalty.separable:
             self.density[...] = penalty.eliminate(self.squares, lam).density
         else:
@@ -88,14 +88,14 @@ class TunedDescent:
     Attributes
     ----------
     values, first, second : ndarray of shape (P,)
-        The numbers of a `TunedModel`, and the running means of their gradients and of the squares of these.
+        The numbers of a `TunedModel`, and the running means of their gradients and of the squared gradients.
     average : ndarray of shape (P,)
-        The model: the average of `values` over the steps, of which later ones count more.
+        The model: the average of `values` over the steps, with larger weights for later ones.
     shape : tuple of int
         (K, G, D).
     steps : int
     trace : ndarray of shape (epochs, 2)
-        The objective of the batches of each epoch, summed with their rows as weights, and these rows.
+        For each epoch the objectives of its batches, summed with their rows as weights, and the number of rows.
     """
 
     values: np.ndarray
@@ -108,7 +108,7 @@ class TunedDescent:
 
     @classmethod
     def begin(cls, model: TunedModel) -> TunedDescent:
-        """Before the first step from a model."""
+        """The state before the first step from a model."""
         values = model.values
         return cls(values, np.zeros_like(values), np.zeros_like(values), values, model.shape)
 
@@ -119,12 +119,12 @@ class TunedDescent:
 
     @property
     def average_coef(self) -> np.ndarray:
-        """The weights that `dkl.linear.epochs` judges on held-out rows."""
+        """The averaged weights, which `dkl.linear.epochs` judges on held-out rows."""
         return self.model.coef
 
     @property
     def average_intercept(self) -> np.ndarray:
-        """The intercepts that go with `average_coef`."""
+        """The averaged intercepts."""
         return self.model.intercept
 
 
@@ -147,7 +147,7 @@ def tuned_gradient(
     Parameters
     ----------
     phi : array of shape (n, 2 D)
-        On the host, or with targets, weights, model and the spectrum of the penalty on a GPU.
+        On the host; or together with targets, weights, model and the spectrum of the penalty on a GPU.
     targets : array of shape (n, K)
         -1 and +1, or any numbers for "squared_error".
     weight : ndarray of shape (n,) or None
@@ -157,7 +157,7 @@ def tuned_gradient(
     lam : float
     penalty : DensityPenalty
     """
-    # products are in the precision of the features, what is small (scores, penalties) in float64
+    # products have the precision of the features; scores and penalties, which are small arrays, are float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     xp = namespace_of(phi)
@@ -167,7 +167,8 @@ def tuned_gradient(
     by_losses = multiplied(slope.T.astype(phi.dtype), phi).astype(np.float64)
     u, squares = model.density, model.squares
     if penalty.separable:
-        # u is the best one for w: the derivative of the whole by |w_j|^2 is lam / (2 u_j), infinite at w = 0, where
+        # u is optimal for w: the derivative in |w_j|^2 is lam / (2 u_j), infinite at w = 0, where the gradient in w is
+        # 0
         # the gradient by w is 0
         best = penalty.eliminate(squares, lam)
         by_square = xp.where(squares > 0.0, best.slope, 0.0)
@@ -184,19 +185,20 @@ def tuned_gradient(
 
 
 def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str, Any]) -> TunedDescent:
-    """The state after the batches of a minibatch; `state` stays as it is.
+    """The state after the batches of a minibatch; `state` is unchanged.
 
-    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_minibatch`
-    had, "epoch" among it. A step is one of Adam (Kingma & Ba 2015), then u is clipped (Shilton et al. 2022, section 5).
+    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and those of `shuffled_minibatch`,
+    such as "epoch". A step is one of Adam (Kingma & Ba 2015), after which u is clipped (Shilton et al. 2022, section
+    5).
     """
     n_classes, minibatch = operands["n_classes"], minibatch.ordered
     xp = array_module(minibatch.phi)
     penalty = operands["penalty"] if xp is np else _placed(operands["penalty"], xp)
-    # copies, where the rows are, which the numbers of this state are written over
+    # copies on the device of the rows, since the steps below write to them
     values, first, second, average = (
         xp.array(numbers) for numbers in (state.values, state.first, state.second, state.average)
     )
-    # the trace has a line for this epoch from its first piece on
+    # the first minibatch of an epoch adds its line to the trace
     missing = np.zeros((max(0, operands["epoch"] + 1 - len(state.trace)), 2))
     trace, steps = np.concatenate([state.trace, missing]), state.steps
     model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
@@ -213,10 +215,10 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
             lam=operands["lam"],
             penalty=penalty,
         )
-        # the objective before the step: an estimate of the epoch's, at no further pass
+        # the objective before the step, an estimate of the epoch's objective without a further pass
         objective = objective + len(phi) * value
         steps += 1
-        # Without a falling rate clipped steps keep on moving about the optimum.
+        # with a constant rate clipped steps would not converge, but move around the optimum
         rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
         adam_update(values, (first, second), gradient.values, xp.full(len(values), rate), step=steps)
         model.clip(operands["lam"], penalty)
@@ -224,18 +226,18 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
-    # numbers on a GPU stay there from batch to batch: the host waits once
+    # numbers on a GPU stay there from batch to batch: the host waits only here
     here = together_on_host({"values": values, "first": first, "second": second, "average": average, "sum": objective})
     trace[-1] = here.pop("sum"), trace[-1, 1] + len(minibatch.phi)
     return TunedDescent(**here, shape=state.shape, steps=steps, trace=trace)
 
 
-# The penalties of folds at work, with their spectrum on the GPU of this process.
+# The penalties of running folds, with their spectrum on this process's GPU.
 _on_gpu: WeakKeyDictionary[DensityPenalty, DensityPenalty] = WeakKeyDictionary()
 
 
 def _placed(penalty: DensityPenalty, xp: Any) -> DensityPenalty:
-    """The penalty of densities on a GPU: its spectrum is sent once."""
+    """The penalty with its spectrum on the GPU, where it is copied once."""
     if penalty not in _on_gpu:
         values, vectors = penalty.spectrum.values, penalty.spectrum.vectors
         there = MetaSpectrum(xp.asarray(values), None if vectors is None else xp.asarray(vectors))

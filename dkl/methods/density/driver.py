@@ -1,4 +1,4 @@
-"""The driver of a tuned problem, by its loss."""
+"""The drivers of tuned problems: one pass for the squared error, Newton steps for losses of the margin."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CORRECTIONS = 8
 
 
 class TunedDriver(Driver[TunedProblem, TunedState], Protocol):
-    """Shilton et al. 2022, equation (22), by sums over blocks: exact, deterministic, with a duality gap at the end."""
+    """Solves equation (22) of Shilton et al. 2022 by sums over blocks: exact, deterministic, with a duality gap."""
 
     def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
         """Objective and gap of the accepted point."""
         ...
 
     def stopped(self, problem: TunedProblem, state: TunedState, why: str) -> TunedState | None:
-        """The accepted point as the end; None while that is the start."""
+        """The accepted point as the final state, if a subscriber stops the fit; None at the start."""
         ...
 
     def memory(self, problem: TunedProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the matrices that the driver holds at most."""
+        """The most bytes of the driver's matrices."""
         ...
 
 
@@ -47,33 +47,33 @@ def driver_of(loss: TunedLoss) -> TunedDriver:
 
 
 class SquaredErrorDriver:
-    """The optimum by normal equations: the sums of one pass serve every density, so that no further pass is needed.
+    """The optimum by normal equations: the sums of one pass serve every density, so no further pass is needed.
 
-    Sums of products in float32 are the exception. Their error would stay in the optimum, so further passes compute
-    the exact gradient at the model found so far, and the model is solved for again with it (iterative refinement).
+    Sums of products in float32 are the exception. Their error would stay in the optimum, so further passes compute the
+    exact gradient at the present model, from which the model is solved again (iterative refinement).
     """
 
     def init(self, problem: TunedProblem) -> TunedState:
-        """Weights 0 and the density of the reference kernel; nothing is read yet."""
+        """Zero weights and the density of the reference kernel, before any pass."""
         return TunedState.begin(problem)
 
     def request(self, problem: TunedProblem, state: TunedState) -> Sequence[Record] | None:
-        """The sums of pairs of features, or the residuals of the model that they led to; None at the end."""
+        """The pass that sums pairs of features, or the residuals of the model; None at the end."""
         if state.ended:
             return None
         return self._sums(problem).records() if state.fresh else [self._residuals(problem, state)]
 
     def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
-        """The optimum by the sums of the first pass, or the same corrected by the exact gradient of a further one."""
+        """The optimum from the sums of the first pass, or its correction by the exact gradient of a further one."""
         with one_blas_thread():
             return self._solved(problem, state, results) if state.fresh else self._corrected(problem, state, results[0])
 
     def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
-        """Objective and gap of the model found so far."""
+        """Objective and gap of the present model."""
         return state.metrics
 
     def stopped(self, problem: TunedProblem, state: TunedState, why: str) -> TunedState | None:
-        """The model found so far as the end; None before the first pass."""
+        """The present model as the final state, if a subscriber stops the fit; None before the first pass."""
         if state.ended:
             return state
         if not state.coefficients.any():
@@ -87,7 +87,7 @@ class SquaredErrorDriver:
 
     def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The pass of the sums, and the corrections where products are in float32."""
-        # how many corrections there will be depends on the rows: the plan counts the most
+        # the number of corrections depends on the rows, so the plan counts the most
         first: tuple[Sequence[Record], int] = (self._sums(problem).records(), 1)
         if problem.product_dtype == "float64":
             return [first]
@@ -100,10 +100,10 @@ class SquaredErrorDriver:
         return misfit_record(problem.feature_map, problem.targets, state.coefficients, problem.product_dtype)
 
     def _solved(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
-        """The optimum by the sums of the first pass: the end, unless their products are in float32."""
+        """The optimum from the sums of the first pass, which is final unless their products are in float32."""
         (sums,) = self._sums(problem).collect(results)
         if problem.deviations is not None and isinstance(sums, SquaredSums):
-            # kept sums are in the units of the first fit's rows; lam means what it says in those of these rows
+            # stored sums are in the units of the first fit's targets, while lam is in those of these rows
             sums, center, scale = sums.standardised(problem.deviations)
             optimum = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
             intercept = optimum.intercept * scale + center
@@ -116,11 +116,11 @@ class SquaredErrorDriver:
         return replace(state, gram=sums.gram, cross=sums.cross, squares=sums.squares)
 
     def _corrected(self, problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray]) -> TunedState:
-        """Judge the model by its exact gradient, and solve again with it unless it is good enough."""
+        """Judge the model by its exact gradient, and solve again with it unless the residual is small enough."""
         if state.gram is None or state.cross is None or state.squares is None:
             raise ValueError("the state of a corrected solution lacks the sums of its first pass")
         first = SquaredSums(state.gram, state.cross, state.squares)
-        # minus the gradient by (w, b); the intercept is moved to its best value, and the rest taken there
+        # minus the gradient in (w, b), after the intercept was moved to its best value
         descent = sums["dual_sums"] / first.weight
         shift = descent[:, -1:]
         models = state.coefficients.copy()
@@ -128,7 +128,7 @@ class SquaredErrorDriver:
         descent = descent - shift * first.means
         squares = sums["squares"] / first.weight - shift[:, 0] ** 2
         u = state.density[0] if problem.shared else state.density
-        # the dual weights are the residuals: the gradient itself is the feasible dual point
+        # the dual weights are the residuals, so the gradient itself is the feasible dual point
         duals = descent[:, :-1].T
         residual, gap = optimality(problem.penalty, problem.lam, (models[:, :-1], u), (duals, duals))
         objective = 0.5 * float(squares.sum()) + ridge_value(models[:, :-1], u, problem.lam) + problem.penalty.value(u)
@@ -139,7 +139,7 @@ class SquaredErrorDriver:
         if residual <= _CORRECTED or passes > _CORRECTIONS:
             message = f"{state.message}, corrected in {passes - 1} further passes to a residual of {residual:.1e}"
             return replace(state, ended=True, message=message, gram=None, cross=None, squares=None)
-        # the right-hand side with which the rounded matrix has the exact gradient at this model
+        # the right-hand side for which the rounded matrix gives the exact gradient at this model
         exact = replace(first, cross=first.weight * descent + first.times(models))
         optimum = solve_squared(exact, problem.penalty, problem.lam, u, shared=problem.shared)
         return replace(self._at(optimum, state), cross=exact.cross)

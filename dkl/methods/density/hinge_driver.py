@@ -1,7 +1,8 @@
-"""Tuned random features with losses of the margin: Newton steps, for the hinge on a smoothed one whose width shrinks.
+"""The driver of tuned features with losses of the margin: Newton steps; the hinge is smoothed over a shrinking width.
 
-The data term is replaced by its second-order model at the accepted point, the penalties are kept as they are: the
-minimum of both over weights, intercepts and density is the next point, or how far towards it the objective falls.
+Each step replaces the data term by its second-order model at the accepted point, and keeps the penalties. The next
+point is the minimum of both over weights, intercepts and density, or a shorter step towards it if the objective does
+not fall.
 """
 
 from __future__ import annotations
@@ -25,41 +26,41 @@ from dkl.protocols.sampling import row_fractions
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import loss_of
 
-# The width of the smoothed hinge gives way to the next, smaller one when a step has lowered the objective by nearly
-# what its model promised (_KEPT_PROMISE), or had little to promise (_LITTLE, a share of the gap). It does not while
-# the gap has grown by more than _WORSE.
+# The width of the smoothed hinge is multiplied by _SHRINK once a step has lowered the objective by nearly what its
+# model promised (_KEPT_PROMISE), or promised little (_LITTLE, a share of the gap); but not while the gap has grown by
+# more than the factor _WORSE.
 _SHRINK = 0.6
 _LEAST_WIDTH = 1e-12
 _NEAR_WIDTH = 0.1
 _KEPT_PROMISE = 0.9
 _LITTLE = 0.01
 _WORSE = 2.0
-# The prior of the rows' dual weights follows the model from this width, or this gap over the objective, on.
+# From this width, or this relative gap, on the prior of the rows' dual weights follows the model.
 _FOLLOWED_WIDTH = 0.3
 _FOLLOWED_GAP = 0.1
-# A small lam is approached from _FIRST_LAM, multiplied by _WEAKER at a time: Newton steps go far on an objective that
-# is strongly convex, and little on one that hardly is.
+# A small lam is approached from _FIRST_LAM, multiplied by _WEAKER each time: Newton steps are long on a strongly convex
+# objective, and short on one that hardly is.
 _FIRST_LAM, _WEAKER = 1e-4, 0.1
 # Relative difference of two objectives below which it counts as rounding.
 _ROUNDING = 1e-12
-# An absolute duality gap that ends the fit, since rows of one class have an objective of 0.
+# An absolute duality gap that ends the fit, since rows of a single class have an objective of 0.
 _ZERO = 1e-12
-# Passes that a model takes as a rule, and of several classes, whose last one is waited for.
+# The usual passes of one model, and of several classes, where the slowest determines them.
 _USUAL_PASSES, _USUAL_OF_SEVERAL = 10, 20
 _TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
-# The intercept's curvature is at least this: without rows near the kink nothing else holds it.
+# Least curvature of the intercept, which no rows determine if none is near the kink.
 _INTERCEPT = 1e-4
-# Newton steps on the density end once the next one promises to lower the objective by less than this share of it.
+# Newton steps on the density end when the next one promises to lower the objective by less than this share of it.
 _INNER = 1e-6
-# A fit of at least _MANY times as many rows begins on a subsample: its rows at least, its rows for each column, and the
-# relative duality gap that ends it.
+# A fit with at least _MANY times as many rows starts on a subsample: the fewest rows of it, its rows for each column,
+# and the relative duality gap at which it ends.
 _SAMPLE_ROWS, _SAMPLE_PER_COLUMN, _MANY = 20_000, 8, 4
 _SAMPLE_GAP = 1e-2
 
 
 @dataclass(frozen=True)
 class SampledShare:
-    """The rows of a share, by a hash of their ids.
+    """The rows of a random share, by a hash of their ids.
 
     Parameters
     ----------
@@ -69,39 +70,39 @@ class SampledShare:
     share: float
 
     def __call__(self, row_id: np.ndarray) -> np.ndarray:
-        """Which rows count, (n,) bool."""
+        """The rows of the share, a mask (n,)."""
         return row_fractions(row_id, 0, 0x7E5) < self.share
 
 
 class HingeDriver:
     """The optimum by damped Newton steps, one pass each, to a duality gap below `tol` of the objective.
 
-    A pass does three things at once: it judges the trial steps from the accepted point, sums the dual weights that
-    bound the objective from below where the first of these leads, and sums the gradient and Hessian for the next step
-    from there. A step that had to be shortened costs one more pass, since its derivatives are those of another point.
+    A pass judges the trial steps from the accepted point; sums the dual weights, which bound the minimum from below, at
+    the end of the first one; and sums the gradient and Hessian there for the next step. A step that must be shortened
+    costs one more pass, since its derivatives are those of another point.
     """
 
     def init(self, problem: TunedProblem) -> TunedState:
-        """The state before any row was read."""
+        """The state before any pass."""
         state = TunedState.begin(problem)
         if problem.start is not None:
-            # near a solution neither a subsample nor a wide hinge is of use
+            # near a solution neither a subsample nor a wide hinge helps
             return replace(state, width=_NEAR_WIDTH, ahead=_NEAR_WIDTH, lam=problem.lam)
         return from_subsample(problem, state)
 
     def request(self, problem: TunedProblem, state: TunedState) -> Sequence[BlockSum] | None:
-        """The pass that judges a step and has the derivatives where it leads; None at the end."""
+        """The pass that judges a step and computes the derivatives at its end; None when done."""
         if state.ended:
             return None
         trial = TrialSteps(state.coefficients, state.moves, np.tile(trial_steps(state), (problem.n_outputs, 1)))
-        # with weights 0 the rows' curvature is the same for all models: one Hessian serves them
+        # with zero weights the rows' curvature is the same for all models, which share one Hessian
         hessian_of = (0,) if state.fresh and problem.start is None else tuple(range(problem.n_outputs))
         options = MarginOptions(problem.loss, hessian_of=hessian_of, dtype=problem.product_dtype)
         sample = SampledShare(state.share) if state.share < 1.0 else None
         return margin_records(problem.feature_map, problem.targets, trial, state.smoothing, options, sample)
 
     def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
-        """Accept the step or shorten it; where it is accepted, judge the point and find the next step."""
+        """Accept or shorten the step; at an accepted point, compute gap and next step."""
         with one_blas_thread():
             state, gap_before = replace(state, passes=state.passes + 1), state.gap
             sums: Mapping[str, np.ndarray] = results[0]
@@ -117,7 +118,7 @@ class HingeDriver:
             hessian = np.concatenate([result["hessian"] for result in results], axis=1)
             is_settled = state.step == 1.0 and kept_promise > _KEPT_PROMISE
             is_settled |= -state.promise <= _LITTLE * min(state.gap, state.objective)
-            # where the dual weights have lost more than the model has gained, they catch up first
+            # if the dual objective has lost more than the primal has gained, it must recover first
             is_settled &= state.gap <= _WORSE * gap_before
             state = newton_step(problem, state, sums["dual_sums"].sum(axis=0) / weight, hessian / weight)
             return next_smoothing(problem, state, is_settled)
@@ -127,7 +128,7 @@ class HingeDriver:
         return state.metrics
 
     def stopped(self, problem: TunedProblem, state: TunedState, why: str) -> TunedState | None:
-        """The accepted point as the end; None while that is the start."""
+        """The accepted point as the final state, if a subscriber stops the fit; None at the start."""
         if state.ended:
             return state
         return replace(ended(state, why), was_stopped=True) if state.coefficients.any() else None
@@ -137,7 +138,7 @@ class HingeDriver:
         return problem.memory(problem.n_outputs)
 
     def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
-        """The pass of a step on all rows, which each of `max_passes` may be."""
+        """The pass of a step on all rows, at most `max_passes` times."""
         later = replace(self.init(problem), share=1.0, history=({},))
         usual = _USUAL_PASSES if len(problem.targets.models) == 1 else _USUAL_OF_SEVERAL
         passes = [replace(record, usual_calls=usual) for record in self.request(problem, later) or []]
@@ -145,7 +146,7 @@ class HingeDriver:
 
 
 def from_subsample(problem: TunedProblem, state: TunedState) -> TunedState:
-    """The start where nothing is known: a subsample of many rows, and a lam at which Newton steps go far."""
+    """The start without an earlier solution: a subsample if rows are many, and a lam with long Newton steps."""
     rows = problem.n_rows or problem.total_weight
     wanted = max(_SAMPLE_ROWS, _SAMPLE_PER_COLUMN * problem.width)
     share = wanted / rows if rows > _MANY * wanted else 1.0
@@ -153,12 +154,12 @@ def from_subsample(problem: TunedProblem, state: TunedState) -> TunedState:
 
 
 def trial_steps(state: TunedState) -> np.ndarray:
-    """The lengths that a pass tries: the step, its halves, and 0, which gives the objective at the accepted point."""
+    """The step lengths of a pass: the step, its halves, and 0, which gives the objective at the accepted point."""
     return np.append(trial_lengths(state.step), 0.0)
 
 
 def line_search(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> tuple[float, float]:
-    """The step to take or to try next, and the share of its promise that the whole step keeps.
+    """The step length to take or to try next, and the share of its promised decrease that the whole step achieves.
 
     Parameters
     ----------
@@ -175,17 +176,17 @@ def line_search(problem: TunedProblem, state: TunedState, losses: np.ndarray) ->
         ]
     )
     length = backtracked(steps[:-1], values[:-1], values[-1], state.promise, _ROUNDING)
-    kept = float((values[0] - values[-1]) / state.promise) if state.promise < 0.0 else 1.0
-    return float(length), kept
+    achieved = float((values[0] - values[-1]) / state.promise) if state.promise < 0.0 else 1.0
+    return float(length), achieved
 
 
 def density_after(problem: TunedProblem, state: TunedState, length: float) -> np.ndarray:
-    """The density after a step of this length, at the floor where rounding would lead below it."""
+    """The density after a step of this length, but at least its floor, below which rounding might lead."""
     return np.maximum(state.density + length * state.density_moves, problem.penalty.floor)
 
 
 def penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray, lam: float) -> float:
-    """lam/2 sum_j |w_j|^2/u_j and the penalty of the density: all of the objective but the losses."""
+    """lam/2 sum_j |w_j|^2/u_j and the penalty of the density: the objective without the losses."""
     u = density[0] if problem.shared else density
     return ridge_value(coefficients[:, :-1], u, lam) + problem.penalty.value(u)
 
@@ -200,10 +201,10 @@ def shortened(problem: TunedProblem, state: TunedState, length: float) -> TunedS
 
 
 def accepted(problem: TunedProblem, state: TunedState) -> TunedState:
-    """The step accepted, and the prior of the rows' dual weights moved with it where it follows.
+    """The state after the step, with the prior of the rows' dual weights updated if it follows the model.
 
     The prior of a row is z = reach - y past(x): following the slack 1 - y f over the width h adds 1/h to `reach` and
-    f/h to the model `past`. So it needs no column of length n.
+    f/h to the model `past`. So no column of length n is stored.
     """
     point = state.coefficients + state.step * state.moves
     past, reach = state.smoothing.past, state.reach
@@ -214,10 +215,10 @@ def accepted(problem: TunedProblem, state: TunedState) -> TunedState:
 
 
 def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray], weight: float) -> TunedState:
-    """Objective, residual and gap at the accepted point; ended where the gap is small enough.
+    """Objective, residual and gap at the accepted point; ended if the gap is small enough.
 
-    The rows' dual weights a_i are the slopes of the smoothed losses. The intercept asks sum_i a_i y_i = 0, so those of
-    the two sides are scaled to the smaller of their sums: any such point bounds the minimum from below.
+    The rows' dual weights a_i are the slopes of the smoothed losses. The intercept requires sum_i a_i y_i = 0, so the
+    weights of the two classes are scaled to the smaller of their sums: any such point is a lower bound of the minimum.
     """
     loss, mass, dual_sums = sums["loss"] / weight, sums["mass"] / weight, sums["dual_sums"] / weight
     scale = balance_of_sides(mass)
@@ -243,19 +244,20 @@ def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np
 
 
 def balance_of_sides(mass: np.ndarray) -> np.ndarray:
-    """Factors that scale the dual weights of both sides, with sums `mass` (2, K), to the smaller of the two sums."""
+    """Factors that scale the dual weights of both classes, with sums `mass` (2, K), to the smaller sum."""
     return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
 
 
 def square_of_duals(scale: np.ndarray, losses: np.ndarray, loss: str) -> float:
-    """The part of the conjugates that is quadratic in the dual weights, which are `scale` times the loss's slopes.
+    """The part of the conjugates that is quadratic in the dual weights, which are `scale` times the losses' slopes.
 
-    Of a square, that part of the conjugate at a slope is the loss itself; a loss of straight lines has none.
+    For a squared loss this part of the conjugate at a slope equals the loss itself; for a piecewise linear one it is
+    zero.
 
     Parameters
     ----------
     scale, losses : ndarray of shape (2, K)
-        For the rows with target -1 and +1; `losses` are their sums.
+        For the rows with targets -1 and +1; `losses` are sums over these.
     loss : {"hinge", "squared_hinge"}
     """
     return float(np.sum(scale**2 * losses)) if loss_of(loss).conjugate_square else 0.0
@@ -276,7 +278,7 @@ def on_all_rows(state: TunedState) -> TunedState:
 
 
 def ended(state: TunedState, why: str) -> TunedState:
-    """The final state, with a message on its gap and the reason why it ended."""
+    """The final state, with a message on its gap and on why it ended."""
     subsample = "" if state.share == 1.0 else f" on {100.0 * state.share:.2g} % of the rows"
     message = (
         f"{why}: after {state.passes} passes the gap is {state.gap:.1e} and the largest residual {state.residual:.1e} "
@@ -286,7 +288,7 @@ def ended(state: TunedState, why: str) -> TunedState:
 
 
 def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, hessians: np.ndarray) -> TunedState:
-    """The next moves, to the minimum of second-order model plus penalties, and the decrease that it predicts.
+    """The next step, to the minimum of second-order model and penalties, and the decrease that it promises.
 
     Parameters
     ----------
@@ -295,16 +297,16 @@ def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, h
     descent : ndarray of shape (K, m + 1)
         Minus the gradient of the mean loss at the accepted point.
     hessians : ndarray of shape (K or 1, P)
-        Packed; one where all models have the same.
+        Packed; a single one if it is the same for all models.
     """
     K = problem.n_outputs
     models = [QuadraticModel(hessian, problem.width) for hessian in hessians]
     models = models * K if len(models) == 1 else models
     linear = [models[k].linear(descent[k], state.coefficients[k]) for k in range(K)]
     targets, density, promise = np.empty((K, problem.width - 1)), np.empty_like(state.density), 0.0
-    # far from the optimum the density need not be found more exactly than the gap
+    # far from the optimum the density need not be more exact than the gap
     tol = min(_INNER, 1e-2 * state.gap / state.objective) if state.objective > 0.0 else _INNER
-    # models that share a density are one problem, others one each
+    # models that share a density form one problem, others one each
     for g, group in enumerate([range(K)] if problem.shared else [[k] for k in range(K)]):
         forms = [WholeForm(models[k].A, linear[k][:, None], state.lam) for k in group]
         coef = state.coefficients[list(group), :-1]
@@ -325,7 +327,7 @@ def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, h
 
 
 def next_smoothing(problem: TunedProblem, state: TunedState, is_settled: bool) -> TunedState:
-    """The width, prior and lam of the next step: new ones once the present smoothed problem is nearly solved."""
+    """The width, prior and lam of the next step, which change once the present smoothed problem is nearly solved."""
     is_smoothed = problem.loss_row.is_smoothed
     ahead = max(_SHRINK * state.width, _LEAST_WIDTH) if is_settled and is_smoothed else state.width
     if is_settled and state.lam > problem.lam:
@@ -340,7 +342,7 @@ class QuadraticModel:
     Parameters
     ----------
     packed : ndarray of shape ((m + 1)(m + 2) / 2,)
-        The upper triangle of the Hessian by (w, b), column by column.
+        The upper triangle of the Hessian in (w, b), column by column.
     width : int
         m + 1.
     """
@@ -354,7 +356,7 @@ class QuadraticModel:
         self.A = upper + np.triu(upper, 1).T - np.outer(self.border, self.border / self.corner)
 
     def linear(self, descent: np.ndarray, model: np.ndarray) -> np.ndarray:
-        """C of the model w'Aw/2 - C'w, where minus the gradient is `descent` (m + 1,) at `model`."""
+        """C of the model w'Aw/2 - C'w, with `descent` (m + 1,) minus the gradient at `model`."""
         return self.A @ model[:-1] + descent[:-1] - self.border * (descent[-1] / self.corner)
 
     def value(self, linear: np.ndarray, w: np.ndarray) -> float:
@@ -362,6 +364,6 @@ class QuadraticModel:
         return float(0.5 * w @ (self.A @ w) - linear @ w)
 
     def intercept(self, descent: np.ndarray, move: np.ndarray) -> tuple[float, float]:
-        """The decrease of the quadratic model by the best intercept alone, and its move for a move of the weights."""
+        """The decrease of the quadratic model by the intercept alone, and its move for a move of the weights."""
         fall = 0.5 * float(descent[-1]) ** 2 / self.corner
         return fall, float(descent[-1] - self.border @ move) / self.corner

@@ -1,8 +1,8 @@
-"""A kernel's weights in a divergence ball and the machine on it, learned together, with a gap over all weights.
+"""The driver that learns kernel weights in a divergence ball jointly with a linear model, with a gap over all.
 
-Few candidates have weight where the ball is large. Rounds therefore solve the problem of tuned random features on a few
-working candidates; then a pass over the features of all candidates bounds how much the others could still gain, and
-says which of them to work on next.
+Few candidates have weight if the ball is large. So rounds solve the problem of tuned random features on few working
+candidates; then a pass over the features of all candidates bounds how much the others could still lower the objective,
+and selects the next working candidates.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from dkl.methods.density.pass_records import TunedCost
 from dkl.methods.density.solution import ridge_value, squared_weights
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
-# The problem on the working candidates is solved to this share of the gap over all, then all are looked at again.
+# The problem on the working candidates is solved to this share of the gap over all candidates, then all are evaluated.
 _NEARER = 0.2
-# Working candidates for each candidate in use or with weight at the dual point, and their least number.
+# Working candidates for each candidate that has weight, in the model or at the dual point; and the fewest.
 _SPARE = 1.5
 _FEWEST = 32
-# Candidates that the dual point may add, as a multiple of those in use and of those that must have weight.
+# The most candidates that the dual point may add, as a multiple of those in use and of those that must have weight.
 _GROWTH = 2
-# Candidates are dropped once they are more than this multiple of the wanted number: the cost of the driver's matrices
-# grows with the cube of it.
+# Candidates are dropped once they exceed this multiple of the wanted number, since the driver's cost is cubic in it.
 _KEPT = 1.2
-# A round stands still where its gap is above this share of the gap before it: if it broke off there, new candidates
-# will not change that.
-_STANDS = 0.99
+# A round has stalled if its gap is above this share of the previous one: if it also ended early, new candidates will
+# not help.
+_STALLED = 0.99
 _MOST_ROUNDS = 40
 
 
@@ -44,17 +43,17 @@ class JointDriver:
     """Sinha & Duchi 2016, equation (9), by sums over blocks: no dual weight is kept, and the gap is certified."""
 
     def init(self, problem: JointProblem) -> JointState:
-        """Weights of 0 or of the start, before any pass: the first pass prices all candidates."""
+        """Zero weights, or those of the start, before any pass; the first pass evaluates all candidates."""
         working = np.zeros(1, np.int64) if problem.start is None else problem.start[0]
         on_these = problem.on(working, 1.0)
         if problem.start is not None:
             on_these = replace(on_these, start=problem.start[1:])
         first = driver_of(problem.loss).init(on_these)
-        known = {field.name: getattr(first, field.name) for field in fields(first)}
-        return JointState(**known | {"ended": True, "working": working})
+        copied = {field.name: getattr(first, field.name) for field in fields(first)}
+        return JointState(**copied | {"ended": True, "working": working})
 
     def request(self, problem: JointProblem, state: JointState) -> Sequence[Record] | None:
-        """The next pass: over the features of all candidates, or for a step on the working ones; None at the end."""
+        """The next pass: over the features of all candidates, or for a step on the working ones; None when done."""
         if state.done:
             return None
         if state.ended:
@@ -64,22 +63,22 @@ class JointDriver:
     def step(self, problem: JointProblem, state: JointState, results: Sequence[Any]) -> JointState:
         """The state after that pass."""
         if not state.ended:
-            # the driver of tuned features replaces fields of the state that it is given, which stays a JointState
+            # the driver of tuned features returns a copy of this state with changed fields, so it stays a JointState
             solved: Any = driver_of(problem.loss).step(problem.on(state.working, state.goal), state, results)
             return solved
         with one_blas_thread():
             return self._priced(problem, state, results[0])
 
     def metrics(self, problem: JointProblem, state: JointState) -> dict[str, float]:
-        """Where the last look at all candidates stood."""
+        """The metrics of the last evaluation of all candidates."""
         return dict(state.rounds[-1]) if state.rounds else {}
 
     def stopped(self, problem: JointProblem, state: JointState, why: str) -> JointState | None:
-        """The model that was last priced with all candidates; None before the first time."""
+        """The last model evaluated with all candidates, if a subscriber stops the fit; None before the first."""
         if state.done:
             return state
-        looked = bool(state.rounds) and state.rounds[-1]["passes"] == state.passes
-        if not looked or not state.coefficients.any():
+        is_evaluated = bool(state.rounds) and state.rounds[-1]["passes"] == state.passes
+        if not is_evaluated or not state.coefficients.any():
             return None
         return replace(state, done=True, was_stopped=True, message=f"{why}: {state.standing}")
 
@@ -93,7 +92,7 @@ class JointDriver:
         """The passes that price all candidates, and passes on the largest working set."""
         largest = self.init(problem).moved_to(problem.largest_working)
         solving = driver_of(problem.loss).plan(problem.on(problem.largest_working, 1.0))
-        # max_passes bounds the steps of all rounds together; a round without steps takes its one pass each time
+        # max_passes bounds the total of steps; for the squared error each round has one pass
         rounds = _MOST_ROUNDS if problem.loss_row.takes_one_pass else 1
         return [
             ([self._pricing_record(problem, largest)], _MOST_ROUNDS),
@@ -101,7 +100,7 @@ class JointDriver:
         ]
 
     def _pricing_record(self, problem: JointProblem, state: JointState) -> BlockSum:
-        """The record of all candidates' features, times the dual weights of the present model."""
+        """The record that sums all candidates' features, weighted by the dual weights of the present model."""
         pool, K = problem.pool, problem.n_outputs
         working = pool.take(state.working)
         shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
@@ -109,7 +108,7 @@ class JointDriver:
             "feature_map": working,
             "targets": problem.targets,
             "models": state.coefficients,
-            # the dual weights that the last step was judged by: its width has become the state's
+            # the dual weights that judged the last step; its width has become the state's
             "smoothing": replace(state.smoothing, ahead=state.width, follows=False),
             "loss": problem.loss,
             "pool": pool,
@@ -120,7 +119,7 @@ class JointDriver:
         return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
 
     def _priced(self, problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
-        """The gap over all candidates; done where it is small or cannot fall, else the next candidates to work on."""
+        """The state with the gap over all candidates; done if it is small or stuck, else with the next candidates."""
         point, inner_gap = dual_point(problem, state, sums), state.gap
         bound = max(state.bound, point.dual)
         state = replace(
@@ -142,11 +141,11 @@ class JointDriver:
         if why := why_done(problem, state, working, inner_gap):
             return replace(state, done=True, message=f"{why}: {state.standing}")
         goal = _NEARER * state.gap / state.objective
-        # close to tol the rest is solved at once, and a little further, not to miss it
+        # near tol the rest is solved in one round, and slightly further, to reach it with certainty
         goal = goal if goal > 2.0 * problem.tol else 0.5 * problem.tol
         state, is_first = replace(state, goal=goal).moved_to(working), not state.coefficients.any()
         if is_first:
-            # no candidate has weight yet: any density will do
+            # no candidate has weight yet, so the density is arbitrary
             density = problem.ball.within(len(working)).inside(point.density[working])[None]
             state = replace(state, density=density)
         if problem.loss_row.takes_one_pass:
@@ -165,7 +164,7 @@ class PricingCost:
     ----------
     scores : TunedCost
     pool : FeatureMap
-        Of all candidates.
+        The feature map of all candidates.
     n_outputs : int
         K.
     """
@@ -183,16 +182,16 @@ class PricingCost:
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """The present model, compared with the best dual point that its margins give.
+    """The present model, compared with the best dual point from its margins.
 
     Attributes
     ----------
     objective, dual : float
-        Of the model, and of the dual point: a lower bound of the minimum over all candidates.
+        The objectives of the model, and of the dual point: a lower bound of the minimum over all candidates.
     squares : ndarray of shape (D,)
-        |c_m|^2 / (2 lam), c_m the sums of the candidates' features by the dual weights: v(alpha) of the paper.
+        |c_m|^2 / (2 lam), with c_m the sum of a candidate's features by the dual weights: v(alpha) of the paper.
     density : ndarray of shape (D,)
-        The density in the ball that is the best for these.
+        The density in the ball that is best for these.
     """
 
     objective: float
@@ -204,22 +203,22 @@ class DualPoint:
 def dual_point(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> DualPoint:
     """The dual point from the sums of all candidates: dual weights that sum to zero, and the best density for them.
 
-    Of the two columns of weights that a block sums, `mix` says how much of each is taken so that they sum to zero: of
-    hinges the two sides, of the squared error the residuals less their mean.
+    A block sums two columns of weights, which `mix` combines so that they sum to zero: for hinges the two classes, for
+    the squared error the residuals and their mean.
     """
     weight = float(sums["weight"][0])
     losses, mass, pool = sums["loss"] / weight, sums["mass"] / weight, problem.pool
     is_squared = problem.loss_row.takes_one_pass
     mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if is_squared else balance_of_sides(mass)
-    # c_m = sum_i a_i z_im of every candidate, whether it is a working one or not
+    # c_m = sum_i a_i z_im of every candidate, working or not
     duals = np.stack([(sums[f"pool{k}"] @ mix[:, k]).ravel() for k in range(problem.n_outputs)]) / weight
     squares = squared_weights(duals, np.empty(pool.n_frequencies)) / (2.0 * problem.lam)
     best = problem.ball.conjugate(squares)
     coef = state.coefficients[:, :-1]
-    # before anything was solved there is a weightless candidate and no density
+    # before the first solution there is one candidate without weight, and no density
     ridge = ridge_value(coef, state.density[0], problem.lam) if coef.any() else 0.0
     if is_squared:
-        # the best intercept takes the mean of the residuals out of the loss
+        # the optimal intercept subtracts the mean of the residuals
         data = float(losses.sum() - 0.5 * np.sum(mass[0] ** 2))
         linear = float(np.sum(duals[:, state.columns(pool.n_frequencies, pool.columns_a_frequency)] * coef))
         return DualPoint(data + ridge, data + linear + best.value, squares, best.density)
@@ -229,17 +228,17 @@ def dual_point(problem: JointProblem, state: JointState, sums: Mapping[str, np.n
 
 
 def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inner_gap: float) -> str:
-    """Why no further round is of use; empty where one is.
+    """The reason to end; empty to continue.
 
     Parameters
     ----------
     problem : JointProblem
     state : JointState
-        After all candidates were looked at.
+        The state after an evaluation of all candidates.
     working : ndarray of shape (s,), int64
-        The candidates that the next round would work on.
+        The working candidates of the next round.
     inner_gap : float
-        The gap among the working candidates that the last round ended at.
+        The gap on the working candidates at the end of the last round.
     """
     if state.gap <= problem.tol * state.objective or state.gap == 0.0:
         return "the duality gap is below tol"
@@ -248,8 +247,8 @@ def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inne
     if len(state.rounds) == 1 or not state.coefficients.any():
         return ""
     has_new = not np.isin(working, state.working).all()
-    stands = state.gap > _STANDS * state.rounds[-2]["gap"]
-    if inner_gap > state.goal * state.objective and (stands or not has_new):
+    stalls = state.gap > _STALLED * state.rounds[-2]["gap"]
+    if inner_gap > state.goal * state.objective and (stalls or not has_new):
         return "no step lowers the objective any more; use dtype='float64' or a larger tol"
     is_full = len(working) == problem.most_working < problem.pool.n_frequencies
     if not has_new and is_full and state.gap > 2.0 * inner_gap:
@@ -258,10 +257,10 @@ def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inne
 
 
 def next_working(problem: JointProblem, state: JointState, point: DualPoint) -> np.ndarray:
-    """The next working candidates: in use, with the most weight at the dual point, and a few of the former ones."""
+    """The next working candidates: those in use, those with the largest dual values, and some former ones."""
     in_use = state.working[state.has_density | state.has_past]
     used = max(len(in_use), problem.ball.least)
-    # the first dual points give weight to many more candidates than the last
+    # the first dual points have weight on many more candidates than the last
     wanted = min(int(np.count_nonzero(point.density)), _GROWTH * used)
     count = max(_FEWEST, int(np.ceil(_SPARE * max(wanted, used))))
     best = np.argsort(-point.squares, kind="stable")[:count]
@@ -269,7 +268,7 @@ def next_working(problem: JointProblem, state: JointState, point: DualPoint) -> 
     limit = min(problem.most_working, int(np.ceil(_KEPT * count)))
     if len(working) <= limit:
         return working
-    # those in use rank before all others
+    # candidates in use rank before all others
     rank = point.squares.copy()
     rank[in_use] += 2.0 * point.squares.max()
     return np.sort(working[np.argsort(-rank[working], kind="stable")[:limit]])

@@ -1,4 +1,4 @@
-"""JointFeatures: the weights of candidates in a divergence ball and the machine on them, learned together."""
+"""JointFeatures: weights of candidates in a divergence ball, learned jointly with a linear model."""
 
 from __future__ import annotations
 
@@ -41,59 +41,58 @@ from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import divergence, effective_features
 
-# A weight below this share of the largest is rounding.
+# A weight below this share of the largest one is a rounding error.
 _NO_WEIGHT = 1e-7
-# Bytes of the matrices of the working candidates' columns for max_working=None.
+# Bytes of the matrices of the working candidates' columns, for max_working=None.
 _WORKING_BYTES = 2 << 30
 
 
 @estimator
 class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
-    """Features whose weights are learned together with the machine on them, to a certified optimum.
+    """Features whose weights are learned jointly with the linear model on them, to a certified optimum.
 
-    Among all weights q of the candidates with D_f(q || uniform) <= rho, f(t) = t^k - 1, and all linear models on them,
-    ``sum_m |w_m|^2 / (2 q_m) + C sum loss`` is least. That is the kernel machine with the best kernel of the ball; the
-    problem is convex, all rows count, and the duality gap says how far from the optimum the end can be.
+    The minimum of ``sum_m |w_m|^2 / (2 q_m) + C sum loss`` over all weights q of the candidates with D_f(q || uniform)
+    <= rho, f(t) = t^k - 1, and all linear models on them. This is the kernel machine with the best kernel of the ball.
+    The problem is convex and uses all rows, and the duality gap bounds the distance from the optimum.
 
     Parameters
     ----------
     family : Family or None
-        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+        Distribution of the candidates; None is ``Gaussian()`` with the median bandwidth.
     n_candidates : int or None
-        Frequencies in the pool; None, for the finite families, is each column or harmonic once. Each is weighed by
-        itself.
+        The number of candidates; None, for finite families, is each column or harmonic once. Each has its own weight.
     n_features : int or None
-        Output columns, an upper bound (a cosine-sine pair takes two): where more candidates have weight, the largest
-        weights are kept. None keeps them all.
+        The most output columns (a cosine-sine pair has two): if more candidates have weight, the largest weights are
+        kept. None keeps them all.
     rho : float or None
-        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 times the number of
-        candidates.
+        Radius of the divergence ball: 0 is plain sampling, larger values select more strongly. None is 0.005 times the
+        number of candidates.
     k : float
         Order of the divergence, >= 2.
     C : float
-        How much the losses count against the ridge, as in `sklearn.svm.SVC` and `LinearSVC`. Of "squared_error" half
-        the squares count: `Ridge` has ``alpha = 1/C`` there.
+        Factor of the summed loss, as in `sklearn.svm.SVC` and `LinearSVC`. For "squared_error" it is that of half the
+        squared errors: `Ridge` then has ``alpha = 1/C``.
     loss : {"hinge", "squared_hinge", "squared_error"} or None
-        One class against the rest, all with the same weights of candidates; for numbers half the squared error, of
-        targets in units of their deviation. None is "hinge" for classes.
+        One class against the rest, with common weights of candidates; for numbers half the squared error, of targets in
+        units of their standard deviation. None is "hinge" for classes.
     tol : float
-        The duality gap to stop at, relative to the objective.
+        The fit ends at this duality gap, relative to the objective.
     max_passes : int
-        Over the rows, at most.
+        The most passes over the rows.
     max_working : int or None
-        Candidates that are solved on at once, at most: the driver holds matrices of their columns. All that have
-        weight must be among them, at least ``n_candidates / (1 + rho)`` for k = 2. None is as many as 2 GiB hold:
-        3,000 pairs for two classes, 1,200 for ten.
+        The most candidates that the driver solves for at once, with matrices of their columns. All that have weight
+        must be among them, at least ``n_candidates / (1 + rho)`` for k = 2. None is as many as fit in 2 GiB: 3,000
+        pairs for two classes, 1,200 for ten.
     warm_start : bool
-        `fit` starts from the weights and the machine of the last fit, whose candidates, bandwidth and scaler stay; the
+        `fit` starts from the weights and the model of the last fit, with the same candidates, bandwidth and scaler; the
         optimum is the same.
     sigma_factors : sequence of float
-        Factors of the bandwidth that the candidates are spread over evenly.
+        Candidates are spread evenly over the bandwidth times these factors.
     scaling, max_rows
-        As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
+        As in `RandomFeatures`; `max_rows` bounds the rows of all passes.
     class_weight : dict, "balanced" or None
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`. With `checkpoint` a killed fit goes on from its last pass, to the same bits.
+        As in `RandomFeatures`. With `checkpoint`, an interrupted fit resumes after its last pass, to the same bits.
 
     Attributes
     ----------
@@ -105,16 +104,16 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         D_f(q || 1/D), 1 / sum(q^2), and the radius.
     frequencies_ : ndarray of shape (m, d)
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
-        The machine on the features, in the targets' own units; K is 1 for two classes. `machine_` predicts with it,
-        and a `KernelClassifier` with Newton steps starts there.
+        The linear model on the features, in units of the targets; K is 1 for two classes. `machine_` predicts with it,
+        and a `KernelClassifier` with Newton steps starts from it.
     objective_, duality_gap_ : float
-        Of the problem above, and how far above its minimum that is at most.
+        The objective above, and an upper bound of its distance from the minimum.
     history_ : list of dict
-        One line for each pricing of all candidates: passes, objective, gap, working candidates, support.
+        One line for each evaluation of all candidates: passes, objective, gap, working candidates, support.
     message_ : str
-        How it ended.
+        Why the fit ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
-        As of `RandomFeatures`; `classes_` for labels only.
+        As in `RandomFeatures`; `classes_` for labels only.
 
     References
     ----------
@@ -151,19 +150,19 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     scaling: ScalingChoice | None = None
 
     def bounds(self, *, as_printed: bool = False) -> Bounds:
-        """Lemma 3 for machines of the greatest length that a minimum can have: sqrt(2 C n), known before the rows are.
+        """Lemma 3 for models of the largest length of a minimum, sqrt(2 C n), which does not depend on the rows.
 
-        Of each class against the rest, where there are several.
+        With several classes it holds for each class against the rest.
 
         Parameters
         ----------
         as_printed : bool
-            The paper's form.
+            Use the paper's form.
 
         Returns
         -------
         Bounds
-            Empty for numbers, `class_weight`, and features that are not bounded by 1.
+            Empty for numeric targets, `class_weight`, and features that are not bounded by 1.
 
         References
         ----------
@@ -172,12 +171,12 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n = self.total_weight_
-        # weights of zero cost C for each row; at a minimum half the squared length costs no more
+        # zero weights have a loss of C for each row, so at a minimum half the squared length is at most C n
         norm = float(np.sqrt(2.0 * self.C * n))
         return Bounds([rademacher_bound(n, self.rho_, norm=norm, k=float(self.k), as_printed=as_printed)])
 
     def _why_no_bounds(self) -> str:
-        """The theorem is about labels and waves."""
+        """The theorem needs labels and Fourier features."""
         return why_no_waves(self) or super()._why_no_bounds()
 
     def _check_rest(self) -> None:
@@ -191,7 +190,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if dataset.classes is not None:
             self.classes_ = np.asarray(dataset.classes)
         if self._plan is None:
-            # parameters without meaning for these rows raise an error before any pass
+            # parameters that do not match these rows raise an error before any pass
             self._replayed(dataset)
         if start is None:
             scaler = self._prepare(dataset)
@@ -209,7 +208,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=users_level())
 
     def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """The solution of the last fit, with `warm_start`."""
+        """The solution of the last fit, with `warm_start`; else None."""
         if not goes_on(self, dataset, ("family", "n_candidates", "sigma_factors", "scaling", "dtype", "rho", "k")):
             return None
         if not hasattr(self, "_solution"):
@@ -220,12 +219,12 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         return self._solution
 
     def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
-        """The problem that the parameters define.
+        """The problem, from the parameters.
 
         Raises
         ------
         ValueError
-            If the loss is not one for these targets, or more candidates have weight than are solved on at once.
+            If the loss does not match the targets, or more candidates must have weight than may be solved for at once.
         """
         D, classes = pool.n_frequencies, dataset.classes
         rho = RHO_SHARE * D if self.rho is None else float(self.rho)
@@ -251,8 +250,8 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         )
 
     def _most_working(self, ball: DivergenceBall, parts: int, n_hessians: int) -> int:
-        """How many candidates are solved on at once."""
-        # the most columns whose matrices stay within the bound, in whole frequencies
+        """The most candidates to solve for at once."""
+        # the most columns whose matrices are within the bound, in whole frequencies
         most = self.max_working or int(np.sqrt(_WORKING_BYTES / matrix_bytes(1, n_hessians))) // parts
         if ball.least > most:
             raise ValueError(
@@ -271,7 +270,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         return self.loss or ("squared_error" if classes is None else "hinge")
 
     def _keep_solution(self, problem: JointProblem, state: JointState, scale: TargetScale | None) -> None:
-        """The weights, and the model on the features at the learned amplitudes."""
+        """Set the weights, and the model on the features at the learned amplitudes."""
         D = problem.pool.n_frequencies
         density = np.where(state.density[0] > _NO_WEIGHT * state.density.max(), state.density[0], 0.0)
         self.weights_, self._solution = np.zeros(D), (state.working, state.coefficients, state.density)
@@ -279,11 +278,11 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
-        # where more have weight than are wanted, the largest weights stay, and the model loses the others
+        # if more candidates have weight than wanted, the largest stay, and the model loses the others
         choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients
-        # the solver has features of amplitude 1 / sqrt(D), the map has the amplitudes of the choice
+        # the solver has features of amplitude 1 / sqrt(D), the feature map those of the choice
         coef = model[:, :-1] / np.tile(np.sqrt(D) * choice.amplitudes, self.pool_.columns_a_frequency)
         center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
         self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center

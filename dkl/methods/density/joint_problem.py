@@ -1,4 +1,4 @@
-"""Learning a kernel's weights together with the machine on it as data: the problem, and the state of its solver."""
+"""The problem of learning kernel weights jointly with a linear model, and the state of its solver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow, TunedLoss
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.solvers.divergence_ball import DivergenceBall
 
-# A density below this share of the mean, or a coefficient of a prior below this share of the largest, counts as none.
+# A density below this share of the mean, or a prior's coefficient below this share of the largest, counts as zero.
 _NONE = 1e-7
 
 
@@ -30,22 +30,22 @@ class JointProblem:
     pool : FeatureMap
         D candidates at amplitudes 1/sqrt(D), times the scale of the family's features.
     targets : NewtonTargets
-        Of K outputs.
+        The targets of K outputs.
     total_weight : float
-        N, the sum of the rows' weights, class weights included.
+        N, the sum of the rows' weights, including class weights.
     loss : {"squared_error", "hinge", "squared_hinge"}
     lam : float
     ball : DivergenceBall
-        Of D frequencies.
+        The ball for D frequencies.
     tol : float
-        Done when the duality gap is below this share of the objective.
+        Relative duality gap at which the fit ends.
     max_passes : int
     most_working : int
-        The most candidates that are solved on at once.
+        The most candidates that are solved for at once.
     dtype : {"float32", "float64"}
     n_rows : int or None
     start : tuple of ndarray or None
-        Candidates (s,), their models (K, m + 1) and density (1, s) to start from: a solution on much the same rows.
+        Candidates (s,), their models (K, m + 1) and density (1, s): the solution on similar rows, as a start.
 
     References
     ----------
@@ -67,22 +67,22 @@ class JointProblem:
 
     @property
     def loss_row(self) -> LossRow:
-        """The loss's row of the table."""
+        """The row of the loss table."""
         return TUNED_LOSSES[self.loss]
 
     @property
     def n_outputs(self) -> int:
-        """K."""
+        """K, the number of outputs."""
         return len(self.targets.models)
 
     @property
     def largest_working(self) -> np.ndarray:
-        """The most candidates that are solved on at once, for plans."""
+        """The largest set of working candidates, for plans."""
         return np.arange(min(self.most_working, self.pool.n_frequencies))
 
     def on(self, working: np.ndarray, goal: float) -> TunedProblem:
-        """The problem on some of the candidates, to be solved to a gap of `goal` of the objective."""
-        # equation (9) on these candidates is equation (22) with the ball in the place of the penalty of the density
+        """The problem on some candidates, with the relative gap `goal` to end at."""
+        # equation (9) on these candidates is equation (22) with the ball in place of the penalty on the density
         return TunedProblem(
             self.pool.take(working),
             self.targets,
@@ -92,7 +92,7 @@ class JointProblem:
             self.ball.within(len(working)),
             tol=goal,
             max_passes=self.max_passes,
-            # further passes would correct sums of float32 products of the squared error: float64 is solved at once
+            # for the squared error float32 sums would need correcting passes, so they are float64
             dtype="float64" if self.loss_row.takes_one_pass else self.dtype,
             n_rows=self.n_rows,
         )
@@ -100,18 +100,18 @@ class JointProblem:
 
 @dataclass(frozen=True, eq=False)
 class JointState(TunedState):
-    """A `TunedState` on the working candidates; it is `ended` while it waits for the sums of all candidates.
+    """A `TunedState` on the working candidates; it is `ended` while the sums of all candidates are needed.
 
     Attributes
     ----------
     working : ndarray of shape (s,), int64
         The candidates that may have weight, ascending.
     goal : float
-        The gap (of the objective) that solving on them ends at.
+        The relative gap at which solving on them ends.
     bound : float
-        The largest dual objective so far: the minimum is not below it.
+        The largest dual objective so far, a lower bound of the minimum.
     rounds : tuple of dict
-        "passes", "objective", "gap", "working" and "support" for each pricing of all candidates.
+        "passes", "objective", "gap", "working" and "support" for each evaluation of all candidates.
     done : bool
     """
 
@@ -123,20 +123,20 @@ class JointState(TunedState):
 
     @property
     def has_density(self) -> np.ndarray:
-        """Which working candidates have weight, (s,); none before anything was solved."""
+        """Which working candidates have weight, (s,); none before the first solution."""
         u = self.density[0]
         return (u > _NONE * u.mean()) & self.coefficients.any()
 
     @property
     def has_past(self) -> np.ndarray:
-        """Which working candidates the rows' priors depend on, (s,): without them dual weights would begin anew."""
+        """Which working candidates the rows' priors depend on, (s,); without these, dual weights would start again."""
         past = np.zeros_like(self.coefficients) if self.past is None else np.abs(self.past)
         largest = past[:, :-1].max(axis=0).reshape(-1, len(self.working)).max(axis=0)
         return largest > _NONE * largest.max(initial=0.0)
 
     @property
     def standing(self) -> str:
-        """How many candidates have weight and how far the minimum can be, in words."""
+        """A clause on how many candidates have weight and how far the minimum can be."""
         support = int(self.rounds[-1]["support"])
         return (
             f"after {self.passes} passes {support} candidates have weight, and the objective is at most "
@@ -144,15 +144,15 @@ class JointState(TunedState):
         )
 
     def columns(self, n_candidates: int, parts: int) -> np.ndarray:
-        """The columns of the working candidates in the map of all candidates, (parts s,)."""
+        """The columns of the working candidates in the feature map of all candidates, (parts s,)."""
         return (n_candidates * np.arange(parts)[:, None] + self.working).ravel()
 
     def moved_to(self, working: np.ndarray) -> JointState:
-        """The same point with other working candidates: new ones have neither weight nor density."""
+        """The same point with other working candidates; new ones have zero weight and density."""
         index = np.searchsorted(working, self.working)
         kept = np.flatnonzero(np.isin(self.working, working))
         size, parts = len(self.working), (self.coefficients.shape[1] - 1) // len(self.working)
-        # the columns of the candidates that stay, among the old ones and the new; the intercept is the last
+        # the columns of the remaining candidates, among the old ones and the new; the intercept is last
         old = np.append((size * np.arange(parts)[:, None] + kept).ravel(), -1)
         new = np.append((len(working) * np.arange(parts)[:, None] + index[kept]).ravel(), -1)
         coefficients = np.zeros((len(self.coefficients), parts * len(working) + 1))

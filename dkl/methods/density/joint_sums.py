@@ -1,4 +1,4 @@
-"""Sums over a block of the features of all candidates, weighed by the dual weights of a model on some of them."""
+"""Block sums of the features of all candidates, weighted by the dual weights of a model on some of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dkl.protocols.block import Block
 
 
 def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of a block that a dual point follows from, and all candidates' features times two columns an output.
+    """The sums of a block for a dual point, and all candidates' features times two columns for each output.
 
     For hinges the columns are the dual weights times the targets of rows with target -1, and of those with 1; for half
-    the squared error the residuals and ones, all times the rows' weights: mixtures of the two are dual weights that
+    the squared error the residuals and ones, all times the rows' weights. Combinations of the two are dual weights that
     sum to zero.
 
     Operands: "feature_map", "targets" (a `NewtonTargets`), "models" (K, m + 1), "smoothing", "loss", "pool" (the map of
@@ -35,7 +35,7 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     _, *targets, total = beside_rows(block, "targets", SampledTargets(operands["targets"], None))
     models, pool, loss = operands["models"], operands["pool"], operands["loss"]
     xp, K, takes_one_pass = array_module(block.X), len(models), TUNED_LOSSES[loss].takes_one_pass
-    # the model itself is judged, not a step from it
+    # the model itself is evaluated, not a step
     trial = TrialSteps(models, np.zeros_like(models), np.zeros((K, 1)))
     columns = xp.empty((block.n_rows, K, 2))
     sums: dict[str, Any] = {"loss": xp.zeros((2, K)), "mass": xp.zeros((2, K)), "weight": total}
@@ -51,7 +51,7 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             columns[rows] = sides.transpose(1, 2, 0)
             sums["loss"] += losses
             sums["mass"] += abs(sides).sum(axis=1)
-    # the one expensive product: the features of all candidates with two columns for each output
+    # the expensive product: the features of all candidates with two columns for each output
     features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, operands["dtype"], stay=True)
     return together_on_host({**sums, **{f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}})
 

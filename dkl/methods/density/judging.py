@@ -1,4 +1,4 @@
-"""How good given weights and a density are: objective, optimality conditions and duality gap, from one pass."""
+"""Judges given weights and a density by one pass: objective, optimality conditions and duality gap."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judging_record(
     Parameters
     ----------
     feature_map : FeatureMap
-        At amplitudes 1/sqrt(D).
+        With amplitudes 1/sqrt(D).
     targets : NewtonTargets
     model : TunedModel
     loss : {"squared_error", "hinge", "squared_hinge"}
@@ -36,7 +36,7 @@ def judging_record(
     """
     accumulators = {name: Accumulator(shape) for name, shape in judging_shapes(model.coef, loss).items()}
     operands = {"feature_map": feature_map, "targets": targets, "model": model, "loss": loss, "dtype": dtype}
-    # for each width the scores' slopes of both signs are multiplied with the rows once more
+    # for each width the scores' slopes of both signs are multiplied with the rows again
     n_models = len(model.coef) * (1 + 2 * len(TUNED_LOSSES[loss].slope_widths))
     cost = partial(scoring_cost, feature_map=feature_map, n_models=n_models, share=1.0, dtype=dtype)
     return BlockSum("objective", judging_sums, accumulators, operands, cost=cost)
@@ -47,8 +47,8 @@ def judged(
 ) -> TunedSolution:
     """Objective, residual and gap of a model from the sums of the pass.
 
-    The dual point has the slopes of the losses, with each sign scaled so that they sum to 0; of the
-    hinge, whose slope jumps, the best of a few spreads over a width (see `dkl.methods.density.solution`).
+    The dual point has the slopes of the losses, with each sign scaled so that they sum to 0; for the hinge, whose slope
+    jumps, it is the best of several widths over which the jump is spread (see `dkl.methods.density.solution`).
 
     Parameters
     ----------
@@ -71,10 +71,10 @@ def judged(
         value + penalty.conjugate(squared_weights(c, u) / (2.0 * lam)).value
         for value, c in zip(data, feasible, strict=True)
     ]
-    # the slope itself comes first: both signs together are minus the gradient of the mean loss
+    # the first width has the slope itself: both signs together are minus the gradient of the mean loss
     descent = dual_sums[0].sum(axis=0)
     columns = np.tile(np.atleast_2d(u), 2)
-    # where u is 0 so is w, and w / u has the limit that makes the gradient vanish
+    # where u is 0, w is 0 too, and w / u has the limit for which the gradient vanishes
     ratios = np.where(columns > 0.0, model.coef / np.where(columns > 0.0, columns, 1.0), descent[:, :-1] / lam)
     by_density = penalty.gradient(u) - 0.5 * lam * squared_weights(ratios, u)
     by_model = max(largest_size(descent[:, :-1] - lam * ratios), largest_size(descent[:, -1]))

@@ -1,4 +1,4 @@
-"""TunedClassifier and TunedRegressor: the kernel's spectral density and the machine on it, learned together."""
+"""TunedClassifier and TunedRegressor: the spectral density of a kernel, learned jointly with a linear model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dkl.methods.validation import check_labels
 
 
 class TunedClassifier(ClassPredictions, TunedLearner):
-    """A classifier whose kernel is learned with it: random Fourier features with a density of their own.
+    """A classifier with a learned kernel: random Fourier features with a learned density.
 
     Minimises, over the weights w of D cosine-sine pairs, an intercept b and the density u >= `density_floor` of the
     frequencies, the mean loss plus ``lam/2 sum_j |w_j|^2 / u_j + Lam/2 (u - c)' H (u - c)``, one class against the
@@ -24,92 +24,93 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     Parameters
     ----------
     n_features : int
-        Output columns, an upper bound: each of the D frequencies takes two.
+        The most output columns: each of the D frequencies has two.
     family : Family or None
-        Of the reference kernel, whose frequencies are drawn; None is ``Gaussian()`` with the median bandwidth.
+        The reference kernel, whose frequencies are drawn; None is ``Gaussian()`` with the median bandwidth.
     reference_scale : float or None
-        The bandwidth of the family; None leaves it its own.
+        The bandwidth of the family; None keeps its own.
     scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
-        How columns are scaled first; "unit", the paper's, divides rows by the largest norm.
+        How columns are scaled first; "unit", as in the paper, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
-        The paper's problem is convex for every convex loss. Others (the log loss, epsilon-insensitive errors) are not
-        here because the solver ends at a certified duality gap: they need a sum of conjugates at scaled dual weights in
-        each pass, and the log loss a Newton step of its own curvature; a row of `dkl.methods.density.loss_table` is
-        where they would come in.
+        The paper's problem is convex for every convex loss. Others (the log loss, epsilon-insensitive errors) are
+        missing since the solver ends at a certified duality gap: they would need a sum of conjugates at scaled dual
+        weights in each pass, and the log loss a Newton step with its own curvature; they would be rows of
+        `dkl.methods.density.loss_table`.
     lam : float
-        Strength of the penalty on the weights; worth searching, down to 1e-10 where targets have no noise.
+        Strength of the penalty on the weights; search it, down to 1e-10 if targets have no noise.
     Lam : float
-        Strength of the penalty on the density, worth searching from 1e-5 to 1; ``float("inf")`` gives plain random
-        features.
+        Strength of the penalty on the density; search it from 1e-5 to 1. ``float("inf")`` gives plain random features.
     gamma : float
-        How much the density is smoothed; matters relative to the meta-kernel's eigenvalues over D.
+        Smoothing of the density; its scale is that of the meta-kernel's eigenvalues over D.
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
-        The kernel between frequencies that says what densities are smooth; "delta" takes each by itself.
+        The kernel between frequencies that defines which densities are smooth; "delta" treats each separately.
     length_scale : float or None
-        Of a meta-kernel by name, in the units of frequencies; None is their median distance.
+        The length scale of a meta-kernel given by name, in units of frequencies; None is their median distance.
     density_floor : float
         The least density: 1 as in the paper's section 5.
     center : float
-        The density without penalty: 1 is the reference kernel. 0 with ``meta_kernel="delta"`` and ``density_floor=0``
-        is Fourier kernel learning.
+        The density without penalty: 1 is that of the reference kernel. 0 with ``meta_kernel="delta"`` and
+        ``density_floor=0`` is Fourier kernel learning.
     shared_density : bool
-        One density for all classes, or one a class.
+        Whether all classes share one density.
     solver : {"full", "adam"}
-        "full": to the optimum, by full gradients on block sums. "adam": mini-batches, an epoch a pass (section 5).
+        "full": to the optimum, by full gradients from block sums. "adam": minibatches, with one pass for each epoch
+        (section 5).
     tol : float
-        Of "full": the duality gap to stop at, relative to the objective.
+        Only for "full": the relative duality gap at which the fit ends.
     max_passes : int
-        Of "full": over the rows, at most.
+        Only for "full": the most passes over the rows.
     epochs : int or None
-        Of "adam"; None is 10, and more on few rows.
+        Only for "adam"; None is 10, and more on few rows.
     learning_rate : float
-        Of "adam", at first.
+        Only for "adam": the initial learning rate.
     early_stopping : bool
-        Of "adam": stop when the loss of held-out rows has not fallen for `patience` epochs; the best model is kept.
+        Only for "adam": stop when the held-out loss has not fallen for `patience` epochs; the best model is kept.
     validation_fraction : float
-        The share of the rows held out for it.
+        Share of the rows held out for it.
     patience : int
     sums : path, URL or None
-        Of half squared error in float64: where to keep the sums of each block of a Dataset, so that `update` reads only
-        blocks that changed; a folder that all workers reach. A block's take up to 64 MiB: for at most 4,094 columns.
+        Only for half squared error in float64: a folder that stores the sums of each block of a Dataset, so that
+        `update` reads only changed blocks; all workers must be able to write to it. A block has up to 64 MiB, so there
+        may be at most 4,094 columns.
     warm_start : bool
-        Of "full" on a hinge: `fit` starts from the model of the last fit, whose frequencies, bandwidth and scaler stay;
-        the optimum is the same.
+        Only for "full" with a hinge: `fit` starts from the model of the last fit, with the same frequencies, bandwidth
+        and scaler; the optimum is the same.
     max_rows : int or None
-        Fit on this many rows at most.
+        Use at most this many rows.
     class_weight : dict, "balanced" or None
     dtype : {"float64", "float32"}
         Of frequencies and features.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
-        Where states are kept, so that a broken-off fit resumes to the same bits.
+        Where the states of a fit are stored, so that an interrupted fit resumes to the same bits.
     progress : bool, callable or None
     memory_limit : int, str or None
-        Bytes a process may use; what cannot be kept is refused.
+        Bytes that a process may use; a fit that needs more is refused.
 
     Attributes
     ----------
     density_ : ndarray of shape (D,), or (K, D) with ``shared_density=False``
         u, the density of each frequency relative to the reference kernel's.
     feature_map_ : FeatureMap
-        At the learned amplitudes sqrt(u_j / D): `transform` gives features whose products are the learned kernel (of
-        the mean density, where each class has its own).
+        With the learned amplitudes sqrt(u_j / D): products of the features that `transform` returns are the learned
+        kernel (with the mean density, if each class has its own).
     frequencies_ : ndarray of shape (D, d)
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
-        On these features; K is 1 for two classes.
+        For these features; K is 1 for two classes.
     objective_, residual_, duality_gap_ : float
-        At the end: what was minimised, the largest violation of the optimality conditions, and how far above the
-        minimum the objective is at most.
+        The final objective, the largest violation of the optimality conditions, and an upper bound of the distance of
+        the objective from its minimum.
     history_ : list of dict
-        One line a round or epoch.
+        One line for each round or epoch.
     bounds_ : Bounds
-        The eigenvalue bound of the penalty and the schedules of its parameters, as of `bounds`.
+        The eigenvalue bound of the penalty, and the schedules of its parameters, as in `bounds`.
     message_ : str
-        How it ended.
+        Why the fit ended.
     classes_ : ndarray of shape (K,)
     family_, scaler_, seed_, n_features_in_, stats_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     References
     ----------
@@ -129,40 +130,40 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     _task: ClassVar[TaskChoice] = "classification"
 
     def _check_classes(self, classes: np.ndarray) -> None:
-        """Keep the labels; numbers would be a regressor's."""
+        """Store the labels; raises an error for numbers, which need a regressor."""
         check_labels(classes, "TunedRegressor")
         self.classes_ = classes
 
 
 @estimator
 class TunedRegressor(NumberPredictions, TunedLearner):
-    """A regressor whose kernel is learned with it: random Fourier features with a density of their own.
+    """A regressor with a learned kernel: random Fourier features with a learned density.
 
-    The problem is that of `TunedClassifier` with half squared error, on standardised targets, several at once; answers
-    are in the targets' own units. The full solver needs one pass.
+    The problem is that of `TunedClassifier` with half squared error, for standardised targets, one or several;
+    predictions are in units of the targets. The full solver needs one pass.
 
     Parameters
     ----------
     n_features, family, reference_scale, scaling
-        As of `TunedClassifier`.
+        As in `TunedClassifier`.
     loss : {"squared_error"}
-        Others, such as epsilon-insensitive errors, are convex here too: see `TunedClassifier` for what they lack.
-        Half the square, of targets in units of their deviation.
+        Half the squared error, of targets in units of their standard deviation. Other losses, such as
+        epsilon-insensitive errors, would be convex, too: see `TunedClassifier` for why they are missing.
     lam, Lam, gamma, meta_kernel, length_scale, density_floor, center, shared_density
-        As of `TunedClassifier`; the density is shared by all targets, or one a target.
+        As in `TunedClassifier`; the density is shared by all targets, or there is one for each.
     solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, sums, max_rows
-        As of `TunedClassifier`.
+        As in `TunedClassifier`.
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `TunedClassifier`.
+        As in `TunedClassifier`.
 
     Attributes
     ----------
     density_, feature_map_, frequencies_, coef_, intercept_, objective_, residual_, duality_gap_, history_, message_
-        As of `TunedClassifier`, K the number of targets; coefficients and intercepts in the targets' own units.
+        As in `TunedClassifier`, with K the number of targets; coefficients and intercepts are in units of the targets.
     target_units_ : ndarray of shape (2, t)
-        The mean and deviation that the targets of kept sums are in; with `sums` only.
+        The mean and deviation by which the targets of stored sums are standardised; with `sums` only.
     family_, scaler_, seed_, n_features_in_, stats_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     References
     ----------

@@ -1,15 +1,15 @@
 """The losses of tuned and joint machines: one table with a row for each loss, from which their solvers read.
 
-To add a loss, add its row to `TUNED_LOSSES` and its name to `TunedLoss`; no other module of the method branches on a
-name. Its value, slope and conjugate come from `dkl.solvers.losses`, which defines every loss of the library, once.
-Parameters, drivers, block functions, Adam, the judgement of a model and joint machines read the row:
+To add a loss, add its row to `TUNED_LOSSES` and its name to `TunedLoss`; no other module of the method depends on a
+name. Its value, slope and conjugate come from `dkl.solvers.losses`, where every loss of the library is defined once.
+Parameters, drivers, block functions, Adam, the judgement of a model and joint models read the row:
 
-- A loss that is quadratic needs no `duals`: `SquaredErrorDriver` finds the optimum from the sums of one pass.
-- A loss of the margin y f brings `duals`, a compiled loop over rows, and the same in array operations for rows on a
-  GPU, `duals_on_gpu`; `HingeDriver` finds the optimum by Newton steps. Its duality gap needs the conjugates of the loss
-  at dual weights that were scaled. Beside a part that is linear in these they are the loss itself, times the scale
-  squared, where the loss is a square of the slack; and nothing where it is made of straight lines. Another loss (the
-  log loss, say) needs its own sum there, in `square_of_duals`.
+- A quadratic loss needs no `duals`: `SquaredErrorDriver` computes the optimum from the sums of one pass.
+- A loss of the margin y f needs `duals`, a compiled loop over rows, and `duals_on_gpu`, the same in array operations
+for rows on a GPU; `HingeDriver` computes the optimum by Newton steps. Its duality gap needs the conjugates of the loss
+at scaled dual weights. Besides a part that is linear in these, the conjugate is the loss itself times the squared scale
+for a squared loss, and zero for a piecewise linear one. Another loss (the log loss, say) needs its own sum there, in
+`square_of_duals`.
 
 The test `test_a_new_loss_is_a_row_of_the_table` adds half the squared hinge and finds its optimum.
 """
@@ -28,14 +28,15 @@ from dkl.solvers.losses import loss_of, namespace_of
 
 TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
 
-# Rows whose curvature is below this share of the steepest are left out of Hessians: they would cost as much as others.
+# Rows whose curvature is below this share of the largest are left out of Hessians, to which they add as much cost as
+# others.
 _FLAT = 1e-4
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Widths = tuple[float, float, bool]
 # (start, move, targets, weight), the rows' priors, the steps, the widths, and the outputs that are added to
 DualLoop = Callable[[Arrays, np.ndarray, np.ndarray, Widths, Arrays], None]
-# the same rows, priors, steps and widths, to the outputs: arrays where the rows are, the weights of shape (n, 1)
+# the same rows, priors, steps and widths, returning the outputs as arrays on their device; weights have shape (n, 1)
 DualArrays = Callable[[tuple[Any, ...], Any, Any, Widths], tuple[Any, Any, Any, Any]]
 
 
@@ -43,7 +44,7 @@ DualArrays = Callable[[tuple[Any, ...], Any, Any, Widths], tuple[Any, Any, Any, 
 def _squared_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: Widths, out: Arrays) -> None:
     """Add losses at scores ``start + step * move``; write dual weights and curvatures at the first step.
 
-    The squared hinge max(0, 1 - y f)^2 is smooth enough for Newton steps: it has neither a prior nor a width.
+    The squared hinge max(0, 1 - y f)^2 is smooth enough for Newton steps, so prior and width are not used.
     """
     start, move, targets, weight = rows
     smooth, loss, dual, curvature = out
@@ -62,8 +63,8 @@ def _squared_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: 
 def _smoothed_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: Widths, out: Arrays) -> None:
     """Add smoothed hinges at scores ``start + step * move``, and hinges at the first; write duals and curvatures.
 
-    `widths` are h of the losses at the steps, h of the derivatives at the first, and whether the prior of these
-    follows the model there: see `dkl.methods.density.sums.Smoothing`.
+    `widths` are the width h of the losses at the steps, the h of the derivatives at the first one, and whether their
+    prior follows the model: see `dkl.methods.density.sums.Smoothing`.
     """
     start, move, targets, weight = rows
     smooth, loss, dual, curvature = out
@@ -124,7 +125,7 @@ def _by_side(y: Any, losses: Any) -> Any:
 
 @dataclass(frozen=True)
 class LossRow:
-    """A loss as the solvers of tuned and joint machines use it.
+    """The properties of a loss that the solvers of tuned and joint models need.
 
     Parameters
     ----------
@@ -132,15 +133,16 @@ class LossRow:
         The compiled loop over rows that adds the losses of a margin at trial steps, and writes the rows' dual weights
         and curvatures; None for a loss whose optimum follows from the sums of one pass.
     duals_on_gpu : callable or None
-        What `duals` adds and writes, returned, in array operations where the rows are.
+        The same as `duals` in array operations on the device of the rows; returns its results.
     is_smoothed : bool
-        Whether `duals` makes the loss smooth over a width, which shrinks while the model is fitted.
+        Whether `duals` smooths the loss over a width, which shrinks during the fit.
     slope_widths : tuple of float
-        The widths that the slope is spread over when a given model is judged. At the optimum of a loss whose slope
-        jumps, rows at the jump have a share of it, which the slope itself does not tell: several widths are tried,
-        and the best dual point counts. A loss with a continuous slope has the width 0 alone.
+        The widths over which the slope is spread when a given model is judged. At the optimum of a loss whose slope
+        jumps, the dual weights of rows at the jump lie between both slopes, and the model does not determine them:
+        several widths are tried, and the best dual point is used. A loss with a continuous slope has the single width
+        0.
     has_schedules : bool
-        Whether the theory of Shilton et al. 2022, section 4.3, says how lam and D may scale with n.
+        Whether the theory of Shilton et al. 2022, section 4.3, covers how lam and D should scale with n.
     """
 
     duals: DualLoop | None = None
@@ -155,7 +157,7 @@ class LossRow:
         return self.duals is None
 
 
-# half the squared error serves numbers and labels; losses of the margin serve labels alone
+# half the squared error serves numbers and labels; losses of the margin only serve labels
 TUNED_LOSSES: dict[str, LossRow] = {
     "squared_error": LossRow(has_schedules=True),
     "hinge": LossRow(

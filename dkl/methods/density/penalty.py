@@ -19,24 +19,24 @@ from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
 from dkl.solvers.interior_point import minimise_quadratic
 from dkl.solvers.losses import namespace_of
 
-# D x D float64 matrices in memory at once: eigenvectors and the work of eigh, or eigenvectors, H and its factor.
+# D x D float64 matrices in memory at once: eigenvectors and the work array of eigh, or eigenvectors, H and its factor.
 _MATRICES = 3
 _TILE_BYTES = 1 << 22
 MOST_BYTES = 8 << 30
-# Newton steps on the cubic of `eliminate`: its start is near, and convergence quadratic.
+# Newton steps on the cubic of `eliminate`, which starts near the root and converges quadratically.
 _CUBIC_STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class MetaSpectrum:
-    """The eigenvalues and vectors of G = kappa(W, W), equation (15): one serves every gamma, Lam and floor.
+    """The eigenvalues and eigenvectors of G = kappa(W, W), equation (15), for any gamma, Lam and floor.
 
     Parameters
     ----------
     values : ndarray of shape (D,)
         Ascending, clipped at 0.
     vectors : ndarray of shape (D, D) or None
-        As columns; None for G = I, whose vectors nobody needs.
+        As columns; None for G = I, whose eigenvectors are not needed.
     """
 
     values: np.ndarray
@@ -55,15 +55,15 @@ class MetaSpectrum:
 
 
 class Elimination(NamedTuple):
-    """The best density for given weights where each frequency has its own, as `DensityPenalty.eliminate` finds it.
+    """The best density for given weights if each frequency has its own, as `DensityPenalty.eliminate` computes it.
 
     Parameters
     ----------
     density : ndarray of the shape of the squares
     value : float
-        sum_j lam |w_j|^2 / (2 u_j) + Lam/2 (u - c)'H(u - c) at it.
+        sum_j lam |w_j|^2 / (2 u_j) + Lam/2 (u - c)'H(u - c) at this density.
     slope : ndarray of the shape of the squares
-        Its derivative to |w_j|^2: lam / (2 u_j), infinite where u_j is 0.
+        Its derivative in |w_j|^2: lam / (2 u_j), infinite where u_j is 0.
     """
 
     density: np.ndarray
@@ -75,17 +75,17 @@ class Elimination(NamedTuple):
 class DensityPenalty:
     """Lam/2 (u - c)'H(u - c) over u >= floor, H = (G + gamma D I)^-1 G (G + gamma D I)^-1.
 
-    G is the meta-kernel between the frequencies. H is small along the densities that the meta-kernel finds smooth, so
-    that these cost little. ``dataclasses.replace(penalty, gamma=..., Lam=...)`` costs nothing: the spectrum stays.
-    Densities are (D,), or (K, D) where each class has its own, whose penalties are added.
+    G is the meta-kernel between the frequencies. H is small along densities that are smooth for the meta-kernel, so
+    that these cost little. ``dataclasses.replace(penalty, gamma=..., Lam=...)`` reuses the spectrum. Densities are
+    (D,), or (K, D) if each class has its own; their penalties are added.
 
     Parameters
     ----------
     spectrum : MetaSpectrum
     gamma : float
-        Positive: how much the fit of a density at the frequencies is smoothed.
+        Positive; larger values smooth the density more.
     Lam : float
-        Positive; ``inf`` fixes the density at `center`, and the model is a model on plain random features.
+        Positive; ``inf`` fixes the density at `center`, so that the model has plain random features.
     floor : float
         >= 0: 1 is the paper's constraint, a small number gives its (17)-(18), 0 Fourier kernel learning.
     center : float
@@ -125,12 +125,12 @@ class DensityPenalty:
 
     @property
     def fixed(self) -> bool:
-        """Whether the density is the centre whatever the data say."""
+        """Whether the density is fixed at the centre."""
         return math.isinf(self.Lam)
 
     @property
     def separable(self) -> bool:
-        """Whether H is a multiple of the identity, so that `eliminate` has each frequency's density in closed form."""
+        """Whether H is a multiple of the identity, so that `eliminate` has a closed form for each frequency."""
         return self.spectrum.vectors is None
 
     @cached_property
@@ -144,40 +144,40 @@ class DensityPenalty:
         """H itself, (D, D): for solvers that factorise; `times` needs none."""
         if self.spectrum.vectors is None:
             return np.diag(self.curvatures)
-        # V diag(h) V' as a product with its own transpose is symmetric to the last bit
+        # V diag(h) V' as a product with its own transpose is exactly symmetric
         half = self.spectrum.vectors * np.sqrt(self.curvatures)
         return half @ half.T
 
     def times(self, e: np.ndarray) -> np.ndarray:
-        """H e of each row, (D,) or (K, D)."""
+        """H e for each row of e, (D,) or (K, D)."""
         return self.spectrum.scaled(self.curvatures, namespace_of(e).asarray(e, dtype=np.float64))
 
     def start(self) -> np.ndarray:
-        """The natural first density, (D,): the centre, raised to the floor."""
+        """The initial density, (D,): the centre, but at least the floor."""
         return np.full(self.n_frequencies, max(self.center, self.floor))
 
     def inside(self, u: np.ndarray) -> np.ndarray:
-        """A density near u (D,) that is allowed, and positive."""
+        """A feasible and positive density near u (D,)."""
         if self.fixed:
             return self.start()
-        # at 0 the model says nothing, and the problem is convex: any other start will do
+        # a density of 0 would have no gradient; the problem is convex, so that any other start will do
         return np.maximum(np.where(u > 0.0, u, 1.0), max(self.floor, LEAST_DENSITY))
 
     def residual(self, u: np.ndarray, gradient: np.ndarray) -> float:
-        """max |u - max(u - gradient, floor)|; 0 where the density is fixed."""
+        """max |u - max(u - gradient, floor)|; 0 for a fixed density."""
         if self.fixed:
             return 0.0
         return float(np.max(np.abs(u - np.maximum(u - gradient, self.floor)), initial=0.0))
 
     def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
-        """The density where the penalty and a second-order model of the rest are least together.
+        """The density that minimises the penalty plus a second-order model of the rest of the objective.
 
         Parameters
         ----------
         curvature : ndarray of shape (D, D)
-            Of the rest at u.
+            Of the rest of the objective, at u.
         gradient : ndarray of shape (D,)
-            Of the whole.
+            Of the whole objective.
         u : ndarray of shape (D,)
         """
         floor = max(self.floor, LEAST_DENSITY)
@@ -192,7 +192,7 @@ class DensityPenalty:
         return float(self._quadratic(np.asarray(u, dtype=np.float64)))
 
     def _quadratic(self, u: np.ndarray) -> Any:
-        """`value` of a density that is not fixed, as an array of no axes, where the density is."""
+        """`value` of a density that is not fixed, as an array without axes, on the density's device."""
         e = u - self.center
         # (u - c)'H(u - c) = sum_i h_i (v_i'(u - c))^2 in the eigenvectors v_i: no matrix of H is formed
         along = e if self.spectrum.vectors is None else e @ self.spectrum.vectors
@@ -226,7 +226,7 @@ class DensityPenalty:
             u = self.start()
             return Conjugate(-float(u @ p), u, 0.0)
         if self.spectrum.vectors is None:
-            # each frequency by itself: the vertex of its parabola, raised to the floor
+            # for each frequency the vertex of its parabola, but at least the floor
             u = np.maximum(self.floor, self.center + p / (self.Lam * self.curvatures))
             return Conjugate(self.value(u) - float(u @ p), u, 0.0)
         # a quadratic program over x = u - floor >= 0, its linear term in units of Lam
@@ -238,11 +238,11 @@ class DensityPenalty:
         return Conjugate(self.Lam * program.value + at_floor - gap, self.floor + program.point, gap)
 
     def eliminate(self, squares: np.ndarray, lam: float) -> Elimination:
-        """The best density for given weights, in closed form: for a `DeltaMetaKernel` alone.
+        """The best density for given weights, in closed form; only for a `DeltaMetaKernel`.
 
-        With centre and floor 0 (Fourier kernel learning) u_j = (lam |w_j|^2 / (2 Lam h))^(1/3) with
-        h = 1 / (1 + gamma D)^2, and the value is 1.5 (Lam h)^(1/3) sum_j (lam |w_j|^2 / 2)^(2/3). Solvers that work on
-        the weights alone need it, since the gradient in u is singular at 0.
+        With centre and floor 0 (Fourier kernel learning) u_j = (lam |w_j|^2 / (2 Lam h))^(1/3) with h = 1 / (1 + gamma
+        D)^2, and the value is 1.5 (Lam h)^(1/3) sum_j (lam |w_j|^2 / 2)^(2/3). Solvers in the weights alone need it,
+        since the gradient in u is singular at 0.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class DensityPenalty:
             )
         xp = namespace_of(squares)
         half = 0.5 * lam * xp.asarray(squares, dtype=np.float64)
-        # a fixed density is its centre, which is no lower than the floor, and costs nothing
+        # a fixed density is the centre, which is at least the floor, and has no penalty
         u = self.center + 0.0 * half if self.fixed else np.maximum(self.floor, self._free_density(half))
         # a frequency without weight costs no ridge, whatever its density
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -277,7 +277,8 @@ class DensityPenalty:
     def _free_density(self, half: np.ndarray) -> np.ndarray:
         """The root of u^2 (u - c) = lam |w|^2 / (2 Lam h) at or above the centre."""
         target = half / (self.Lam * self.curvatures)
-        # the start lies beyond the root, where the cubic is convex: Newton steps fall to it; for c = 0 they stand
+        # the start is beyond the root, where the cubic is convex, so that Newton steps decrease to it; for c = 0 it is
+        # the root
         u = self.center + np.cbrt(target)
         for _ in range(_CUBIC_STEPS):
             slope = u * (3.0 * u - 2.0 * self.center)
@@ -288,7 +289,7 @@ class DensityPenalty:
 
 
 def density_bytes(n_frequencies: int) -> int:
-    """Memory that the penalty of D coupled frequencies needs at its peak: some matrices of D x D float64."""
+    """Peak memory of the penalty on D coupled frequencies: several D x D matrices of float64."""
     return _MATRICES * 8 * n_frequencies**2
 
 
@@ -304,7 +305,7 @@ def meta_spectrum(
     length_scale : float
         The length scale of a meta-kernel given by name; an object has its own.
     most_bytes : int
-        Refuse to work above it.
+        The limit for the matrices.
 
     Returns
     -------
@@ -313,7 +314,7 @@ def meta_spectrum(
     Raises
     ------
     ValueError
-        If W is no finite matrix or the meta-kernel has no meaning.
+        If W is not a finite matrix, or the meta-kernel is invalid.
     MemoryError
         If the matrices of D x D would not fit.
     """
@@ -328,7 +329,7 @@ def meta_spectrum(
     for rows in spans(len(W), max(1, _TILE_BYTES // (8 * len(W)))):
         with np.errstate(over="ignore", invalid="ignore"):
             part = kernel.gram(W[rows], W)
-        # a user's meta-kernel may return anything
+        # a user's meta-kernel may return anything, so its result is checked
         if np.shape(part) != gram[rows].shape:
             raise ValueError(f"{kernel!r}: gram of frequencies {gram[rows].shape} has shape {np.shape(part)}")
         if not np.isfinite(part).all():
@@ -337,9 +338,9 @@ def meta_spectrum(
             )
         gram[rows] = part
     with one_blas_thread():
-        # the transpose of a symmetric matrix in C order is one that LAPACK works on in place
+        # the transpose of a symmetric C-ordered matrix has LAPACK's order, so that it works in place
         values, vectors = eigh(gram.T, overwrite_a=True, check_finite=False, driver="evd")
-    # G is positive semidefinite: what rounding leaves below 0 is 0
+    # G is positive semidefinite, so negative eigenvalues are rounding errors
     return MetaSpectrum(np.maximum(values, 0.0), vectors)
 
 
@@ -360,9 +361,9 @@ def density_penalty(
     W : ndarray of shape (D, d)
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
     gamma, Lam, floor, center : float
-        As of `DensityPenalty`.
+        As in `DensityPenalty`.
     length_scale : float
-        Of a meta-kernel by name.
+        The length scale of a meta-kernel given by name.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The problem of tuned random features (Shilton et al. 2022, equation (22)), and the state that its drivers carry."""
+"""The problem of tuned random features (Shilton et al. 2022, equation (22)), and the state of its drivers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow, TunedLoss
 from dkl.methods.density.sums import Smoothing
 from dkl.solvers.density_term import DensityTerm
 
-# Products in float32 err by some 1e-8 of the largest eigenvalue; further passes correct that while lam is larger.
+# Errors of float32 products are about 1e-8 of the largest eigenvalue; further passes correct them if lam is at least
+# this.
 _SINGLE_ABOVE = 1e-6
-# Matrices in memory at once. m x m: the packed sums of each Hessian, the matrix and its factor, and those of one
-# curvature. D x D: those of the penalty and of the curvature, and their factor.
+# Matrices in memory at once: m x m for each Hessian (its packed sums, the matrix, its factor, and those of one
+# curvature) and in common; D x D for the penalty, the curvature, and their factor.
 _MATRICES_EACH, _MATRICES_SHARED, _MATRICES_DENSITY = 4, 3, 5
 
 
@@ -41,20 +42,19 @@ class TunedProblem:
     lam : float
     penalty : DensityTerm
     tol : float
-        Done when the duality gap is below this share of the objective. The squared error is always solved to rounding.
+        Relative duality gap at which the fit ends. The squared error is always solved to rounding.
     max_passes : int
     shared : bool
-        One density for all outputs, or one each.
+        Whether all outputs share one density.
     dtype : {"float32", "float64"}
-        Of the mapped rows and the products of their pairs; below lam = 1e-6 these are float64 anyhow.
+        Of mapped rows and of the products of their pairs; below lam = 1e-6 these are float64 in any case.
     n_rows : int or None
-        Lets few rows be solved in their own number of dimensions.
+        If given, few rows are solved for in the dimension of the rows.
     deviations : callable or None
-        For targets of the squared error that are in units of other rows, as sums that were kept have them: from their
-        means and variances (K,), what to divide them by. They are solved for in these units. None takes targets as
-        they are.
+        For the squared error on stored sums, whose targets may be in units of other rows: computes from the targets'
+        means and variances (K,) the divisor that standardises them. None uses targets as they are.
     start : tuple of ndarray or None
-        Models (K, m + 1) and density (1, D) or (K, D) that hinges start from: a solution on much the same rows.
+        Models (K, m + 1) and density (1, D) or (K, D) from which hinges start: a solution on similar rows.
 
     References
     ----------
@@ -77,12 +77,12 @@ class TunedProblem:
 
     @property
     def loss_row(self) -> LossRow:
-        """The loss's row of the table."""
+        """The row of the loss table."""
         return TUNED_LOSSES[self.loss]
 
     @property
     def n_outputs(self) -> int:
-        """K."""
+        """K, the number of outputs."""
         return len(self.targets.models)
 
     @property
@@ -97,7 +97,7 @@ class TunedProblem:
 
     @property
     def n_densities(self) -> int:
-        """1 where all outputs share a density, else K."""
+        """The number of densities: 1 if all outputs share one, else K."""
         return 1 if self.shared else self.n_outputs
 
     def memory(self, n_hessians: int) -> dict[str, int]:
@@ -109,7 +109,7 @@ class TunedProblem:
 
 
 def matrix_bytes(n_columns: int, n_hessians: int) -> int:
-    """Bytes of the matrices of pairs of columns at most, with `n_hessians` Hessians at once."""
+    """The most bytes of the matrices of pairs of columns, with `n_hessians` Hessians."""
     return (_MATRICES_SHARED + _MATRICES_EACH * n_hessians) * 8 * n_columns**2
 
 
@@ -126,15 +126,15 @@ class TunedState:
     moves, density_moves : ndarray of their shapes
         The direction of the next step.
     step : float
-        The share of the moves that the next pass tries first.
+        The share of the step that the next pass tries first.
     promise : float
-        What the whole step would change the objective by if the second-order model that it minimises were exact.
+        The change of the objective by the whole step, if the second-order model were exact.
     width, ahead, past, reach, follows
-        How the hinge is smoothed: see `dkl.methods.density.sums.Smoothing`.
+        The smoothing of the hinge: see `dkl.methods.density.sums.Smoothing`.
     lam : float
-        The lam that the next step is for: a small one is approached from above.
+        The lam of the next step, since a small one is approached from above.
     share : float
-        The share of the rows that count: where there are many, the first steps see a subsample.
+        The share of rows used; with many rows the first steps use a subsample.
     objective, residual, gap : float
         The fields of the accepted point: see `dkl.methods.density.solution.TunedSolution`.
     history : tuple of dict
@@ -143,9 +143,9 @@ class TunedState:
     ended : bool
     message : str
     was_stopped : bool
-        Whether it was ended on request, before its time.
+        Whether a subscriber has stopped the fit.
     gram, cross, squares : ndarray or None
-        The sums of the squared error, where further passes correct its gradient.
+        The sums of the squared error, if further passes correct its gradient.
     """
 
     coefficients: np.ndarray
@@ -176,7 +176,8 @@ class TunedState:
     @classmethod
     def begin(cls, problem: TunedProblem) -> TunedState:
         """Weights of 0 and the density of the reference kernel, or the problem's start, before any pass."""
-        # the reference kernel, u = c, costs no penalty; where c lies below the floor, the floor costs the least
+        # the centre, the density of the reference kernel, costs no penalty; if it is below the floor, the floor costs
+        # least
         models = np.zeros((problem.n_outputs, problem.width))
         density = np.tile(problem.penalty.start(), (problem.n_densities, 1))
         if problem.start is not None:
@@ -185,12 +186,12 @@ class TunedState:
 
     @property
     def fresh(self) -> bool:
-        """Whether no row was read yet."""
+        """Whether no pass was done yet."""
         return not self.history
 
     @property
     def smoothing(self) -> Smoothing:
-        """How the hinge is made smooth."""
+        """The smoothing of the hinge."""
         # the prior is 0 for all rows until it first follows the model
         past = np.zeros_like(self.coefficients) if self.past is None else self.past
         return Smoothing(self.width, self.ahead, past, self.reach, self.follows)
@@ -201,6 +202,6 @@ class TunedState:
         return {} if self.fresh else {"objective": float(self.objective), "gap": float(self.gap)}
 
     def noted(self) -> TunedState:
-        """The same state with a line for the accepted point in its history."""
+        """The state with the accepted point appended to its history."""
         names = ("objective", "residual", "gap", "width", "share")
         return replace(self, history=(*self.history, {name: float(getattr(self, name)) for name in names}))

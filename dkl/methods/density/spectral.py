@@ -16,10 +16,10 @@ def shift_kernel(shifts: np.ndarray, W: np.ndarray, density: np.ndarray | None =
     Parameters
     ----------
     shifts : ndarray of shape (n, d)
-        delta, in the units of the (scaled) columns.
+        delta, in units of the (scaled) columns.
     W : ndarray of shape (D, d)
     density : ndarray of shape (D,) or (K, D), or None
-        u; None is 1 throughout, the reference kernel as the frequencies render it.
+        u; None is 1 everywhere, the approximation of the reference kernel by these frequencies.
 
     Returns
     -------
@@ -39,13 +39,13 @@ def shift_kernel(shifts: np.ndarray, W: np.ndarray, density: np.ndarray | None =
     W = np.asarray(W, dtype=np.float64)
     u = np.ones(len(W)) if density is None else np.asarray(density, dtype=np.float64)
     shifts = np.asarray(shifts, dtype=np.float64)
-    # sines cancel: the density is taken to be even, so that the kernel is real
+    # the density is even, so that the sines cancel and the kernel is real
     parts = [np.cos(W @ shifts[rows].T) for rows in spans(len(shifts), _step(len(W)))]
     return np.concatenate([u @ part for part in parts], axis=-1) / len(W) if parts else np.zeros((*u.shape[:-1], 0))
 
 
 def steepest_direction(W: np.ndarray, density: np.ndarray) -> np.ndarray:
-    """The unit vector along which the learned kernel falls fastest at 0, -k'' = mean_j u_j (w_j.v)^2: (d,).
+    """The unit vector along which the learned kernel decreases fastest at 0, -k'' = mean_j u_j (w_j.v)^2: (d,).
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def steepest_direction(W: np.ndarray, density: np.ndarray) -> np.ndarray:
     """
     u = np.atleast_2d(density).sum(axis=0)
     direction = np.linalg.eigh((W * u[:, None]).T @ W)[1][:, -1]
-    # an eigenvector's sign is arbitrary: the largest entry is positive
+    # the sign of an eigenvector is arbitrary; its largest entry is made positive
     return direction * np.sign(direction[np.argmax(np.abs(direction))])
 
 

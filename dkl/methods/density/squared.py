@@ -1,4 +1,4 @@
-"""Tuned random features with half squared error from the sums of one pass: solved, and cross-validated by folds."""
+"""Solves and cross-validates tuned random features with half squared error from the sums of one pass."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dkl.methods.density.solution import TunedSolution, optimality
 from dkl.solvers.density_term import DensityTerm
 from dkl.solvers.squared_sums import Centred, CentredSums, Squared, without_each
 
-# Newton steps on the density end once the next one promises to lower the objective by less than this share of it: in
-# the fit of a model, and in the fit of one that only judges hyper-parameters on a fold.
+# Newton steps on the density end when the next one promises to lower the objective by less than this share of it: for a
+# final model, and for one that only judges hyper-parameters on a fold.
 _EXACT = 1e-14
 _JUDGED = 1e-7
 
@@ -33,15 +33,15 @@ def solve_squared(
     Parameters
     ----------
     sums : SquaredSums or SquaredRows
-        Of rows mapped with amplitudes 1/sqrt(D).
+        Sums over rows mapped with amplitudes 1/sqrt(D).
     penalty : DensityTerm
     lam : float
     start : ndarray of shape (D,) or (K, D), or None
-        A density to start from; the problem is convex, so that it saves steps and changes nothing.
+        The initial density; the problem is convex, so that it affects only the number of steps.
     shared : bool
-        One density for all outputs, or one each.
+        Whether all outputs share one density.
     tol : float
-        Newton steps on the density end with one that promises to lower the objective by no more than this share.
+        Newton steps on the density end with one that promises to lower the objective by at most this share.
 
     Returns
     -------
@@ -63,14 +63,14 @@ def solve_squared(
 def cross_validate(
     folds: Sequence[Squared], penalty: DensityTerm, lam: float, *, shared: bool = True, tol: float = _JUDGED
 ) -> np.ndarray:
-    """The mean squared errors on each fold of models that are fitted without it, (F, K), from the sums alone.
+    """The mean squared errors on each fold of models fitted without it, (F, K), from sums without a pass.
 
     Parameters
     ----------
     folds : sequence of SquaredSums or of SquaredRows
         At least two, each with rows.
     penalty, lam, shared, tol
-        As of `solve_squared`.
+        As in `solve_squared`.
     """
     errors = []
     with one_blas_thread():
@@ -85,7 +85,7 @@ def cross_validate(
 
 
 def stacked(each: Sequence[TunedSolution]) -> TunedSolution:
-    """Models with a density each as one solution: the problems are independent, so that objectives and gaps add."""
+    """Models with a density each as one solution; the problems are independent, so objectives and gaps add up."""
     return TunedSolution(
         coef=np.concatenate([part.coef for part in each]),
         intercept=np.concatenate([part.intercept for part in each]),
@@ -99,14 +99,14 @@ def stacked(each: Sequence[TunedSolution]) -> TunedSolution:
 
 @dataclass(frozen=True, eq=False)
 class SquaredFit:
-    """The density that is best for some rows, and the weights that go with it.
+    """The best density for some rows, with its weights.
 
     Parameters
     ----------
     rows : Centred
     lam : float
     fit : DensityFit
-        Of the rows' data term alone.
+        The fit of the rows' data term.
     """
 
     rows: Centred
@@ -115,18 +115,18 @@ class SquaredFit:
 
     @classmethod
     def of(cls, rows: Centred, penalty: DensityTerm, lam: float, start: np.ndarray, tol: float) -> SquaredFit:
-        """Newton steps on the density from a start (D,); the variance of the targets completes the objective."""
+        """Newton steps on the density from a start (D,); the targets' variance completes the objective."""
         offset = 0.5 * float(rows.variance.sum())
         return cls(rows, lam, tuned_density([_form(rows, lam)], penalty, start, offset=offset, tol=tol))
 
     @property
     def weights(self) -> np.ndarray:
-        """w, (m, K): the ratios w / u times the density of every column."""
+        """w, (m, K): the ratios w / u times the density of each column."""
         ratios = self.fit.points[0].ratios
         return np.tile(self.fit.density, len(ratios) // len(self.fit.density))[:, None] * ratios
 
     def judged(self, penalty: DensityTerm) -> TunedSolution:
-        """The model with residual and gap, in which the data term has no share: the dual point is its gradient."""
+        """The model with residual and gap, to which the data term adds nothing, as the dual point is its gradient."""
         weights = self.weights
         duals = self.rows.duals(weights)
         residual, gap = optimality(penalty, self.lam, (weights.T, self.fit.density), (duals, duals))
@@ -142,7 +142,7 @@ class SquaredFit:
 
 
 def _starts(penalty: DensityTerm, start: np.ndarray | None, n_outputs: int, shared: bool) -> np.ndarray:
-    """A density to start from for each problem: (1, D) where the outputs share one, else (K, D)."""
+    """The initial density of each problem: (1, D) if the outputs share one, else (K, D)."""
     begin = penalty.start() if start is None else np.asarray(start, dtype=np.float64)
     if shared:
         return np.atleast_2d(begin).mean(axis=0, keepdims=True)
@@ -150,5 +150,5 @@ def _starts(penalty: DensityTerm, start: np.ndarray | None, n_outputs: int, shar
 
 
 def _form(rows: Centred, lam: float) -> Form:
-    """The data term with the coefficients eliminated, in the smaller of two dimensions: of columns or of rows."""
+    """The data term without coefficients, in the smaller of the dimensions of columns and rows."""
     return WholeForm(rows.A, rows.C, lam) if isinstance(rows, CentredSums) else ThinForm(rows.B, rows.t, lam)

@@ -1,4 +1,4 @@
-"""Sums over a block for tuned random features: squared errors by fold, steps on margin losses, and a model's duals."""
+"""Block sums for tuned random features: squared errors by fold, steps on margin losses, and dual weights of a model."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Smoothing:
     """The smoothing of the hinge, by a logistic function that starts from a prior for the rows' dual weights.
 
     With slack m = 1 - y f and prior z the hinge max(0, m) becomes ``h log((1 + exp(z + m/h)) / (1 + exp(z)))``, whose
-    slope, the row's dual weight, is 1 / (1 + exp(-z - m/h)). With a fixed z and a shrinking h, this is the usual
-    smoothed hinge; with z that follows, z + m/h of the last model, it is the hinge's own optimum at any width.
+    slope, the row's dual weight, is 1 / (1 + exp(-z - m/h)). With a constant z and a shrinking h, this is the usual
+    smoothed hinge; if z follows the model, as z + m/h of the last one, its optimum is the hinge's own at any width.
 
     Parameters
     ----------
     width : float
-        h of the losses at the steps.
+        The width h of the losses at the steps.
     ahead : float
-        h of the gradient and Hessian at the first step.
+        The width h of the gradient and Hessian at the first step.
     past : ndarray of shape (K, m + 1)
-        The prior of a row is ``reach - y f`` of this model, a sum of the models that it followed, each over its width.
+        The prior of a row is ``reach - y f`` with f by this model, the sum of earlier models divided by their widths.
     reach : float
-        The sum of one over the widths of these models.
+        The sum of the inverse widths of these models.
     follows : bool
         Whether the prior of gradient and Hessian follows the model at the first step.
     """
@@ -64,7 +64,7 @@ class MarginOptions:
     hessian_of : tuple of int
         The models whose Hessian is summed.
     first_order : bool
-        Values and gradients too: one record of a pass has them, the others are further panels of the Hessians.
+        Whether the pass sums values and gradients, too; otherwise it only sums further panels of the Hessians.
     dtype : {"float32", "float64"}
         The precision of the mapped rows and of the Hessians' products; scores and gradients are float64.
     """
@@ -84,7 +84,7 @@ def squared_sums(
     grams: Sequence[GramSum],
     out: dict[str, Any],
 ) -> None:
-    """Add what the squared loss of linear models depends on, fold by fold, to `out`; of a GPU it stays there.
+    """Add the sums of a linear model's squared loss to `out`, for each fold; on a GPU they stay there.
 
     Parameters
     ----------
@@ -92,23 +92,23 @@ def squared_sums(
     targets : ndarray of shape (n, K)
     weight : ndarray of shape (n,)
     folds : ndarray of shape (n,), int64
-        Rows below 0, and those at or above F, are left out.
+        Rows with folds below 0, or at least F, are left out.
     grams : sequence of F GramSum
-        Of sum_i s_i (phi_i, 1)(phi_i, 1)^T.
+        Sums of sum_i s_i (phi_i, 1)(phi_i, 1)^T.
     out : dict
-        If there, "cross" (F, K, m + 1) with sum_i s_i y_ik (phi_i, 1), "squares" (F, K) with sum_i s_i y_ik^2.
+        If present, "cross" (F, K, m + 1) gets sum_i s_i y_ik (phi_i, 1), and "squares" (F, K) sum_i s_i y_ik^2.
     """
     xp = array_module(phi)
     for fold, gram in enumerate(grams):
-        # of rows on a GPU the weights are there: rows without one are multiplied, too
+        # on a GPU, finding the rows with weight would wait for it, so all rows of the fold are multiplied
         rows = np.flatnonzero(folds == fold if is_on_gpu(weight) else (folds == fold) & (weight > 0.0))
         if len(rows) == 0:
             continue
-        # a copy of the rows costs as much as mapping them: only where some are left out
+        # copying rows costs as much as mapping them, so they are copied only if some are left out
         part = phi if len(rows) == len(phi) else rows_at(phi, rows)
         y, s = (targets, weight) if len(rows) == len(phi) else (rows_at(targets, rows), rows_at(weight, rows))
         gram.add(part, s)
-        # one panel of columns brings the sums of the targets, the others would only repeat them
+        # the first panel of columns adds the sums of the targets, which are the same for all panels
         if "cross" in out:
             weighted = (y * s[:, None]).T
             out["squares"] = xp.asarray(out["squares"])
@@ -120,8 +120,8 @@ def squared_sums(
 def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`squared_sums` of a block.
 
-    Operands: "feature_map", "targets" (a `NewtonTargets`), "folds" (row ids to folds, or None for one), "n_folds",
-    "columns", "first" (whether this panel brings the sums of the targets), "dtype".
+    Operands: "feature_map", "targets" (a `NewtonTargets`), "folds" (row ids to folds, or None for a single one),
+    "n_folds", "columns", "first" (whether this panel has the sums of the targets), "dtype".
     """
     feature_map, columns = operands["feature_map"], operands["columns"]
     targets = [array_module(block.X).asarray(part) for part in operands["targets"](with_targets(block))]
@@ -141,7 +141,7 @@ def misfit_sums(phi: Any, targets: Any, weight: Any, models: np.ndarray) -> tupl
     """Sums of the residuals e_ik = y_ik - f_k(x_i), which are the dual weights of half the squared error.
 
     ``sum_i s_i e_ik (phi_i, 1)``, (K, m + 1), is minus the gradient of the loss; ``sum_i s_i e_ik^2``, (K,), twice its
-    value. Both are float64, and where the rows are.
+    value. Both are float64, on the device of the rows.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def misfit_sums(phi: Any, targets: Any, weight: Any, models: np.ndarray) -> tupl
     models : ndarray of shape (K, m + 1)
         The intercept last.
     """
-    # float64 whatever the features are in: the residuals correct what float32 has lost
+    # float64 whatever the dtype of features, since the residuals correct errors of float32
     wide = _wide(phi)
     misfit = targets - model_scores(wide, models)
     duals = (misfit * weight[:, None]).T
@@ -159,7 +159,7 @@ def misfit_sums(phi: Any, targets: Any, weight: Any, models: np.ndarray) -> tupl
 
 
 def _wide(phi: Any) -> Any:
-    """Mapped rows in float64; those on a GPU as they are, where products with models are float64 whatever they are."""
+    """Mapped rows in float64; on a GPU unchanged, since products with models are float64 there in any case."""
     return array_module(phi).ascontiguousarray(phi) if is_on_gpu(phi) else phi.astype(np.float64)
 
 
@@ -174,7 +174,7 @@ def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def _add(sums: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add the sums of a tile; those of a GPU stay there."""
+    """Add the sums of a tile; on a GPU they stay there."""
     for name, value in more.items():
         sums[name] = array_module(value).asarray(sums[name]) + value
 
@@ -194,7 +194,7 @@ def margin_sums(
     Parameters
     ----------
     phi : array of shape (n, m)
-        On the host or on a GPU, as all of a row is then.
+        On the host or on a GPU, together with the other arrays of rows.
     targets : array of shape (n, K)
         -1 or 1.
     weight : array of shape (n,)
@@ -205,14 +205,14 @@ def margin_sums(
     Returns
     -------
     sums : dict of array
-        "smooth" (K, T), the smoothed losses at the steps; at the first one, separately over the rows with target -1
-        and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "dual_sums"
-        (2, K, m + 1), sums of the dual weights times (phi_i, 1) for each side: together they are minus the gradient.
+        "smooth" (K, T), the smoothed losses at the steps; and at the first step, separately over the rows with targets
+        -1 and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "dual_sums" (2,
+        K, m + 1), sums of the dual weights times (phi_i, 1): both together are minus the gradient.
     curvature : array of shape (n, K)
-        The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
+        The second derivatives of the smoothed losses in f, times the weights; 0 where they are negligible.
     """
     wide = _wide(phi)
-    # Scores and dual weights are float64 for float32 features, too: at the optimum the dual weights cancel.
+    # scores and dual weights are float64 for float32 features, too, since dual weights cancel at the optimum
     smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
     dual_sums = weighted_sums(sides.transpose(0, 2, 1), wide)
     return {"smooth": smooth, "loss": loss, "mass": abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
@@ -226,7 +226,7 @@ def sided_duals(
     smoothing: Smoothing,
     loss: TunedLoss,
 ) -> tuple[Any, Any, Any, Any]:
-    """The losses and the dual weights of mapped rows: `margin_sums` before its sums over rows.
+    """The losses and dual weights of mapped rows: `margin_sums` before its sums over rows.
 
     Parameters
     ----------
@@ -248,8 +248,8 @@ def sided_duals(
         The dual weights of the rows times their targets, 0 on the other side.
     curvature : ndarray of shape (n, K)
     """
-    # Scores of the point, of the direction and of the prior's model: every trial step and the prior of every row follow
-    # from these three, so that a pass needs no more products however many steps it tries.
+    # scores of the point, of the direction and of the prior's model: every trial step and every row's prior follow from
+    # these three products
     models, (n, K) = (trial.coefficients, trial.directions, smoothing.past), targets.shape
     widths, row = (smoothing.width, smoothing.ahead, smoothing.follows), TUNED_LOSSES[loss]
     if row.duals is None:
@@ -269,27 +269,27 @@ def sided_duals(
     smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
     prior = smoothing.reach - targets * past
     row.duals((start, move, targets, weight), prior, trial.steps, widths, (smooth, losses, dual, curvature))
-    # apart by side: a dual point must sum to zero, and each side is scaled by itself to make it so
+    # separately by class, since each is scaled to make the dual point sum to zero
     sides = np.stack([np.where(targets < 0.0, dual, 0.0), np.where(targets > 0.0, dual, 0.0)])
     return smooth, losses, sides, curvature
 
 
 @dataclass(frozen=True, eq=False)
 class SampledTargets:
-    """Targets and weights of the rows of a block that count.
+    """Selects the rows of a sample from a block, with their targets and weights.
 
     Parameters
     ----------
     targets : NewtonTargets
     sample : callable or None
-        Row ids to a mask of the rows that count; None for all.
+        Maps row ids to a mask of the sampled rows; None for all rows.
     """
 
     targets: NewtonTargets
     sample: Any
 
     def __call__(self, block: Block) -> tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
-        """The positions of these rows, None for all; their targets (k, K) and weights (k,); the sum of these."""
+        """The positions of these rows, None for all; their targets (k, K) and weights (k,); the sum of the weights."""
         some = None if self.sample is None else np.flatnonzero(self.sample(block.row_id))
         if some is not None:
             block = block.without_x(some)
@@ -300,18 +300,18 @@ class SampledTargets:
 def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`margin_sums` of a block and its packed Hessians, with the sum of the weights.
 
-    Operands: "feature_map", "targets" (a `NewtonTargets`), "trial", "smoothing", "options", "sample" (row ids to a mask
-    of the rows that count, or None for all).
+    Operands: "feature_map", "targets" (a `NewtonTargets`), "trial", "smoothing", "options", "sample" (maps row ids to a
+    mask of sampled rows, or None for all).
     """
     options, trial, feature_map = operands["options"], operands["trial"], operands["feature_map"]
-    # the first Newton steps see a subsample: its rows are cut out before they are mapped
+    # the first Newton steps use a subsample, which is selected before rows are mapped
     some, *targets, total = beside_rows(block, "targets", SampledTargets(operands["targets"], operands["sample"]))
     X = block.X if some is None else block.X[some]
     out: dict[str, Any] = {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
     if options.first_order:
         out["weight"] = total
     hessians = [] if options.columns is None else [GramSum(options.columns, own) for own in out["hessian"]]
-    # losses of all steps and models are alive at once
+    # losses of all steps and models are in memory at once
     for rows, phi in mapped_tiles(X, feature_map, options.dtype, trial.steps.size):
         y, s = in_float64(targets, rows)
         sums, curvature = margin_sums(phi, y, s, trial, operands["smoothing"], options)
@@ -319,10 +319,10 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             _add(out, sums)
         for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
             if is_on_gpu(phi):
-                # which rows have curvature is not known there without a wait: the others have weight 0
+                # on a GPU, finding the rows with curvature would wait for it, so the others stay with weight 0
                 hessian.add(phi, curvature[:, model])
                 continue
-            # most rows of a narrow hinge have no curvature: the Hessian takes the others alone
+            # most rows have no curvature for a narrow hinge, so the Hessian uses only the others
             curved = np.flatnonzero(curvature[:, model])
             if len(curved):
                 hessian.add(phi if len(curved) == len(phi) else rows_at(phi, curved), curvature[curved, model])
@@ -330,7 +330,7 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[int, ...]]:
-    """The accumulators that `margin_block` returns, by name."""
+    """The shapes of the accumulators of `margin_block`, by name."""
     K, width = trial.coefficients.shape
     shapes: dict[str, tuple[int, ...]] = {}
     if options.first_order:
@@ -359,13 +359,13 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
         xp, (y, s), wide = array_module(phi), in_float64(targets, rows), _wide(phi[:, :-1])
         scores = model_scores(wide, models)
-        # objective, and for each width of the slope the sums that make a dual point of it
+        # the objective, and for each width of the slope the sums of a dual point
         tile: dict[str, Any] = {"loss": xp.reshape(s @ loss.value(y, scores).sum(axis=1), (1,))}
         slopes = []
         for width in TUNED_LOSSES[operands["loss"]].slope_widths:
-            # a slope that jumps from 0 to -y at the margin 1 is spread over a width beyond it
+            # a slope that jumps from 0 to -y at the margin 1 is spread over a width below it
             slopes.append(-y * ((1.0 - y * scores) / width).clip(0.0, 1.0) if width else loss.slope(y, scores))
-        # dual weights a = -slope, those above and those below zero apart: by width, sign, row and model
+        # dual weights a = -slope, positive and negative ones separately: by width, sign, row and model
         sides = xp.stack([xp.stack([(-slope).clip(0.0, None), (-slope).clip(None, 0.0)]) for slope in slopes])
         weighted = sides * s[:, None]
         tile |= {"mass": abs(weighted).sum(axis=2), "linear": (weighted * y).sum(axis=2)}
@@ -375,7 +375,7 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def judging_shapes(coef: np.ndarray, loss: TunedLoss) -> dict[str, tuple[int, ...]]:
-    """The accumulators that `judging_sums` returns: the last four by spread of the slope, by sign and by model."""
+    """The shapes of the accumulators of `judging_sums`; the last four by width of the slope, sign and model."""
     sides = (len(TUNED_LOSSES[loss].slope_widths), 2, len(coef))
     dual_sums = (*sides, coef.shape[1] + 1)
     return {"loss": (1,), "weight": (1,), "mass": sides, "linear": sides, "squares": sides, "dual_sums": dual_sums}

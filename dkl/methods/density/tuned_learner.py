@@ -1,4 +1,4 @@
-"""TunedLearner: what the tuned classifier and the tuned regressor share, from parameters to the learned kernel."""
+"""TunedLearner, the base of the tuned classifier and regressor, from parameters to the learned kernel."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ from dkl.passes.engine import PassResult
 from dkl.passes.room import own_room
 from dkl.protocols.driver import Driver
 
-# Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), that the solver starts from.
+# Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), from which the solver starts.
 Start = tuple[np.ndarray, np.ndarray]
 
 
 @estimator
 class TunedLearner(Updated, Certified, FeatureLearner):
-    """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density.
+    """Tuned random features (Shilton et al. 2022): a linear model and the density of its frequencies, learned jointly.
 
-    The fit has three steps: `_prepare` finds scaling and bandwidth and D frequencies are drawn (the reference kernel);
-    `_solve` or `_descend` minimises equation (22) over the weights and the density u of the frequencies; `_keep` moves
-    sqrt(u / D) into the amplitudes of the feature map, whose kernel is then the learned one. The losses and what is
-    special about each are rows of `dkl.methods.density.loss_table`.
+    The fit has three steps: `_prepare` finds scaling and bandwidth, and D frequencies are drawn (the reference kernel);
+    `_solve` or `_descend` minimises equation (22) over the weights and the density u of the frequencies; `_keep`
+    multiplies the amplitudes of the feature map by sqrt(u), so that its kernel is the learned one. Losses differ only
+    by their rows in `dkl.methods.density.loss_table`.
     """
 
     _supervised: ClassVar[bool] = True
@@ -116,11 +116,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
         groups : str, array of shape (n,), or None
-            What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
-            is a column of a data frame, which is then no feature.
+            The group of each row: rows of one group are held out together, wherever the fit holds rows out. A name is a
+            column of a data frame, which is then not used as a feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
-            and drop it from the frame where it shall be none.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; to exclude it,
+            pass its values and drop it from the frame.
 
         Returns
         -------
@@ -129,7 +129,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         Raises
         ------
         ValueError
-            If a parameter or the rows have no meaning; before any pass.
+            If a parameter or the rows are invalid; before any pass.
         MemoryError
             If the matrix of the meta-kernel on the frequencies does not fit into memory.
 
@@ -146,24 +146,24 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         Parameters
         ----------
         X, Y : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d) and (m, d)
-            Y is X where it is None.
+            None is X.
 
         Returns
         -------
         ndarray of shape (n, m), float64
-            Lazy where X or Y is.
+            Lazy if X or Y is.
         """
         check_is_fitted(self, self._fitted_by)
         left = map_to_features(self, X, self.feature_map_, "float64")
         return left @ (left if Y is None else map_to_features(self, Y, self.feature_map_, "float64")).T
 
     def bounds(self, *, as_printed: bool = False) -> Bounds:
-        """How little the penalty may resist a change of the density, and how the parameters may scale with n and D.
+        """A bound on how little the penalty may resist changes of the density, and scalings of parameters with n and D.
 
         Parameters
         ----------
         as_printed : bool
-            The eigenvalue bound of the paper, which is looser.
+            Use the eigenvalue bound of the paper, which is looser.
 
         Returns
         -------
@@ -176,29 +176,29 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """
         eigenvalues = self._meta_spectrum(self.feature_map_).values
         bound = inverse_eigenvalue_bound(eigenvalues, gamma=self.gamma, as_printed=as_printed)
-        # rates in n and D say nothing of a single row or frequency
+        # the rates in n and D do not apply to a single row or frequency
         if not TUNED_LOSSES[self.loss].has_schedules or min(self.total_weight_, len(eigenvalues)) < 2:
             return Bounds([bound])
         return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """As of every learner; beside the epochs of Adam the matrix of the penalty is held."""
-        held, size = super().planned_memory(dataset), self.planned_map(dataset).n_frequencies
+        """The learner's planned memory; during epochs of Adam the driver also has the matrix of the penalty."""
+        items, size = super().planned_memory(dataset), self.planned_map(dataset).n_frequencies
         if self.solver == "full" or self._planned_penalty(size).separable:
-            return held
-        return {**held, "density": density_bytes(size)}
+            return items
+        return {**items, "density": density_bytes(size)}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the size that `fit` learns, with the amplitudes of the reference kernel."""
+        """A feature map of the size that `fit` learns, with the amplitudes of the reference kernel."""
         return self._reference(self._planned_family(), dataset.n_columns, seed=0)
 
     def _prior(self) -> Family:
-        """The family of the reference kernel, with its bandwidth where `reference_scale` gives one."""
+        """The family of the reference kernel, with the bandwidth `reference_scale` if it is set."""
         family = family_of(self)
         return family if self.reference_scale is None else family.with_bandwidth(self.reference_scale)
 
     def _reference(self, family: Family, n_columns: int, *, seed: int) -> FeatureMap:
-        """Frequencies of the reference kernel at amplitudes 1/sqrt(D): the density u is relative to theirs."""
+        """Frequencies of the reference kernel with amplitudes 1/sqrt(D); the density u is relative to it."""
         size = kept_frequencies(type(self).__name__, self.n_features, family)
         check_room(self, size, n_columns)
         drawn = family.draw(size, n_columns, seed, self.dtype)
@@ -211,7 +211,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 "a family such as Gaussian() with pairing='cos-sin'"
             )
         size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
-        # a penalty without meaning, or a matrix that does not fit into memory, raises an error before any pass
+        # an invalid penalty, or a matrix that does not fit in memory, raises an error before any pass
         if not self._planned_penalty(1).separable:
             check_density_size(size, min(MOST_BYTES, own_room(self.memory_limit).nbytes))
         self._check_sums(2 * size)
@@ -227,7 +227,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             )
 
     def _without_sums(self) -> str:
-        """The remedy where `update` finds no sums."""
+        """The remedy in the error for a learner without stored sums."""
         if self.solver == "adam":
             return "solver='adam' keeps none; fit all rows again"
         if not TUNED_LOSSES[self.loss].takes_one_pass:
@@ -237,7 +237,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return super()._without_sums()
 
     def _check_sums(self, n_columns: int) -> None:
-        """Raise ValueError where sums are to be kept that the model does not depend on alone, or that are too large."""
+        """Raise ValueError if sums are to be stored that do not suffice for the model, or that are too large."""
         if self.sums is None:
             return
         if not TUNED_LOSSES[self.loss].takes_one_pass or self.solver != "full" or self.dtype != "float64":
@@ -252,7 +252,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
-        # a new fit begins new sums, in the units of its own targets
+        # a new fit stores new sums, in units of its own targets
         self.__dict__.pop("target_units_", None)
         if start is None:
             scaler = self._prepare(dataset)
@@ -263,18 +263,18 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         else:
             self._target_units(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
         reference, penalty = self._reference_and_penalty()
         return driver_of(self.loss), self._tuned_problem(dataset, reference, penalty, self._target_units(dataset))
 
     def _reference_and_penalty(self) -> tuple[FeatureMap, DensityPenalty]:
-        """The frequencies at the amplitudes of a density of ones, and the penalty of densities on them."""
+        """The frequencies with amplitudes of the reference kernel, and the penalty of densities on them."""
         size = self.feature_map_.n_frequencies
         reference = replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
         return reference, self._planned_penalty(size) if self._plan else self._penalty(self._meta_spectrum(reference))
 
     def _weigh(self, dataset: Dataset, start: Start | None = None) -> None:
-        """Learn density and model on the frequencies that are drawn already."""
+        """Learn density and model on the present frequencies."""
         self.total_weight_ = dataset.total_weight
         reference, penalty = self._reference_and_penalty()
         if self.solver == "adam":
@@ -284,7 +284,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _solve(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, start: Start | None) -> None:
         """The optimum by full gradients on block sums."""
-        # lam is on the scale of the mean loss: numbers have a variance of 1 there
+        # lam is relative to the mean loss, so numeric targets are scaled to a variance of 1
         scale, driver = self._target_units(dataset), driver_of(self.loss)
         problem = replace(self._tuned_problem(dataset, reference, penalty, scale), start=start)
 
@@ -292,7 +292,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             optimum = in_own_units(TunedSolution.of(problem, state), scale)
             learner._keep(reference, optimum, [dict(line) for line in state.history])
 
-        # sums of the blocks that did not change are read from where they are kept
+        # stored sums of unchanged blocks are read instead of computed
         if self.sums is not None:
             keep(self, self._sum(driver, problem, dataset, "solver"))
             return
@@ -303,11 +303,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=users_level())
 
     def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
-        """Epochs of Adam, and a last pass that says how far from the optimum their model can be."""
+        """Epochs of Adam, and a last pass that bounds the distance of their model from the optimum."""
         problem = self._linear_problem(dataset, reference)
 
         def keep(learner: TunedLearner, fit: AdamFit, end: TunedSolution, scale: TargetScale | None) -> None:
-            # models that share a density have one row of it
+            # models that share a density have a single row of it
             density = fit.model.density[0] if self.shared_density else fit.model.density
             end = replace(end, density=density, message=fit.message(end.objective, end.gap))
             learner._keep(reference, in_own_units(end, scale), fit.history())
@@ -320,22 +320,22 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             keep(learner, fit, unjudged, self._adam_units(dataset, fit))
             return learner
 
-        # subscribers may ask for the model after each epoch
+        # subscribers may request the model after each epoch
         run = replace(self._running("descent"), estimator=so_far)
         fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
         scale = self._adam_units(dataset, fit)
-        # Adam knows the loss of its minibatches alone: one pass finds the objective and a bound of the optimum
+        # Adam only knows the losses of minibatches, so one pass computes the objective and a bound of the optimum
         record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
         passed: PassResult = run.read(dataset.source, [record], lambda passed: passed, None)
         self.stats_.extend([*stats, passed.stats])
         keep(self, fit, judged(passed.results[0], fit.model, self.loss, self.lam, penalty), scale)
 
     def _adam_units(self, dataset: Dataset, fit: AdamFit) -> TargetScale | None:
-        """The units that the epochs have fitted numbers in; None for labels."""
+        """The units in which the epochs have fitted numeric targets; None for labels."""
         return None if dataset.classes is not None else TargetScale(fit.target_center, fit.target_scale)
 
     def _target_units(self, dataset: Dataset) -> TargetScale | None:
-        """The units that numbers are fitted in; kept sums stay in those that they were begun in. None for labels."""
+        """The units in which numeric targets are fitted, for stored sums those of the first fit; None for labels."""
         if self.sums is not None and hasattr(self, "target_units_"):
             return TargetScale(*self.target_units_)
         units = target_units(dataset, self._running("targets"))
@@ -345,18 +345,18 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _meta_spectrum(self, reference: FeatureMap) -> MetaSpectrum:
         """The eigenvalues and vectors of the meta-kernel on the frequencies of `reference`."""
-        # a frequency is smoothed over its neighbours: the median distance is neither all of them nor none
+        # with the median distance, a density is smoothed over neither all frequencies nor none
         W, length = reference.projection.dense(), self.length_scale
         if length is None:
             length = median_distance(W) if len(W) > 1 else 1.0
         return meta_spectrum(W, self.meta_kernel, length_scale=length)
 
     def _penalty(self, spectrum: MetaSpectrum) -> DensityPenalty:
-        """The penalty of the density by the parameters: Lam/2 (u - c)'H(u - c) above the floor."""
+        """The penalty of the density, Lam/2 (u - c)'H(u - c) above the floor, from the parameters."""
         return DensityPenalty(spectrum, gamma=self.gamma, Lam=self.Lam, floor=self.density_floor, center=self.center)
 
     def _planned_penalty(self, n_frequencies: int) -> DensityPenalty:
-        """A penalty of the right size with a spectrum of ones: the true one takes longer than a plan may."""
+        """A penalty of the right size with a spectrum of ones, since a plan must not compute the true one."""
         kernel = as_meta_kernel(self.meta_kernel, self.length_scale or 1.0)
         is_coupled = not isinstance(kernel, DeltaMetaKernel)
         vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if is_coupled else None
@@ -368,7 +368,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return Descent(self.epochs, self.learning_rate, patience, self.shared_density)
 
     def _linear_problem(self, dataset: Dataset, reference: FeatureMap) -> LinearProblem:
-        """Targets, weights and held-out rows as the stochastic solver takes them."""
+        """The linear problem with targets, weights and held-out rows, for the stochastic solver."""
         return LinearProblem(
             feature_map=reference,
             loss=self.loss,
@@ -384,8 +384,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _tuned_problem(
         self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, scale: TargetScale | None
     ) -> TunedProblem:
-        """Equation (22) as the full-gradient solver takes it."""
-        # kept sums serve any number of rows, and may be in units of other rows
+        """The problem of equation (22), for the full-gradient solver."""
+        # stored sums may have any number of rows, and be in units of other rows
         keeps_sums = self.sums is not None
         return TunedProblem(
             reference,
@@ -403,24 +403,24 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         )
 
     def _start(self, dataset: Dataset) -> Start | None:
-        """The model and the density of the last fit, with `warm_start`, on features at the reference's amplitudes."""
+        """The model and density of the last fit, with `warm_start`, for the amplitudes of the reference kernel."""
         names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
         if not goes_on(self, dataset, names):
             return None
-        # coefficients are kept on features of amplitude sqrt(u / D), the solver's are on 1 / sqrt(D): as in `_keep`
+        # stored coefficients are for amplitudes sqrt(u / D), the solver's for 1 / sqrt(D), as in `_keep`
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
 
     def _check_classes(self, classes: np.ndarray) -> None:
-        """Keep the labels, or raise ValueError where they are none."""
+        """Store the labels; raises ValueError for targets that are none."""
 
     def _keep(self, reference: FeatureMap, solution: TunedSolution, history: list[dict[str, float]]) -> None:
-        """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
+        """Set the fitted attributes: the feature map at the learned amplitudes, and coefficients for these."""
         self.history_ = history
         self.density_ = solution.density
-        # The kernel of the model is mean_j u_j cos(w_j.(x - y)), equation (5): a pair's amplitude is sqrt(u_j / D). One
-        # map serves all classes, by the mean of their densities.
+        # the kernel of the model is mean_j u_j cos(w_j.(x - y)), equation (5), so a pair's amplitude is sqrt(u_j / D);
+        # all classes share a feature map, with the mean of their densities
         u = np.atleast_2d(solution.density).mean(axis=0)
         root = np.sqrt(u)
         self.feature_map_ = replace(reference, amplitudes=root * reference.amplitudes)
@@ -437,12 +437,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
 
 def problem_targets(problem: LinearProblem, scale: TargetScale | None) -> NewtonTargets:
-    """-1 and 1 for each class against the rest, or numbers in units of a scale."""
+    """Targets -1 and 1 for each class against the rest, or numbers standardised by `scale`."""
     return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
 
 
 def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSolution:
-    """A solution for standardised targets as one for the targets themselves; for labels it is the same."""
+    """A solution for standardised targets, converted to the units of the targets; for labels unchanged."""
     if scale is None:
         return solution
     coef, intercept = solution.coef * scale.scale[:, None], solution.intercept * scale.scale + scale.center

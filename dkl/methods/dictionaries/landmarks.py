@@ -1,4 +1,4 @@
-"""Kernels at rows of the sample as a dictionary."""
+"""Kernels at sampled rows (landmarks), as a dictionary for rounds."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dkl.methods.rounds.candidates import greedy_points
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.protocols.arrays import Rows
 
-# Rows that are tried as landmarks for each landmark that is proposed, their least number, and the rows that their
-# scores are summed over.
+# Rows tried as landmarks for each one that is proposed, the fewest tried, and the rows over which their scores are
+# summed.
 _TRIED, _LEAST_TRIED, _JUDGES = 8, 200, 4_000
 
 
 @dataclass(frozen=True)
 class Landmarks(ListedDictionary):
-    """Kernels k(., z) at landmarks z, which are rows of the fit, as a dictionary among others.
+    """Kernels k(., z) at landmarks z, which are rows of the fit, as one dictionary among others.
 
     Parameters
     ----------
     kernel : Family
-        With a kernel in closed form.
+        A family whose kernel has a closed form.
     sigma_factor : float
-        Multiplies a bandwidth that is "median": kernels at single landmarks want to be narrower than waves.
+        Factor of a bandwidth that is "median": kernels at single landmarks work best narrower than waves.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Landmarks(ListedDictionary):
 
     @property
     def sigma(self) -> float:
-        """The median distance that the kernel's bandwidth is a share of."""
+        """The median distance of rows; `sigma_factor` times it is the kernel's bandwidth."""
         return float(self.kernel.sigma) / self.sigma_factor
 
     def with_bandwidth(self, sigma: float) -> Landmarks:
@@ -73,7 +73,7 @@ class Landmarks(ListedDictionary):
 
 @dataclass(frozen=True, eq=False)
 class LandmarkDictionary:
-    """Kernels at rows of the sample.
+    """The dictionary of kernels at sampled rows.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ class LandmarkDictionary:
         With its bandwidth.
     scaler : Scaler or None
     metric : ndarray of shape (d,) or (d, d), float64, or None
-        Scaled rows are multiplied by it before kernels see them: the root of a learned metric, 0 in columns that
-        kernels must not look at.
+        Scaled rows are multiplied by it before kernels are computed: the root of a learned metric, 0 in columns to
+        ignore.
     """
 
     kernel: Any
@@ -91,42 +91,42 @@ class LandmarkDictionary:
 
     @property
     def columns_a_point(self) -> int:
-        """A similarity."""
+        """One column, the kernel at the landmark."""
         return 1
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
-        """The similarities themselves: whitened are only those that stay."""
+        """The kernels without whitening, which only chosen landmarks get."""
         projection = NystromProjection(self.kernel, points, np.eye(len(points)), self.metric)
         return FeatureMap("nystrom", projection, np.ones(len(points)), scaler=self.scaler)
 
     def unit(self, X: Rows) -> float:
-        """Narrow kernels are small almost everywhere, and would hardly be taken against a ridge."""
-        rows = self._seen(X[:_JUDGES])
+        """The amplitude of the columns; unscaled, narrow kernels would have small scores because of the ridge."""
+        rows = self._in_metric(X[:_JUDGES])
         return _unit(self.kernel.kernel(rows, rows[:_LEAST_TRIED]))
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
-        """Rows, among a random sample of them, whose kernels together lower the loss most, chosen one by one."""
-        X = self._seen(rows.X)
+        """Landmarks, among randomly sampled rows, whose kernels lower the loss most, chosen greedily."""
+        X = self._in_metric(rows.X)
         generator, n_tried = np.random.default_rng([seed, 0x1A4D]), max(_LEAST_TRIED, _TRIED * count)
         tried = np.unique(X[generator.choice(len(X), min(len(X), n_tried), replace=False)], axis=0)
         judges = slice(0, _JUDGES)
         Q = self.kernel.kernel(X[judges], tried)
         Q *= _unit(Q)
         weighted = Q * rows.h[judges, None]
-        # what the constant explains already is no merit of a landmark
+        # the part that the constant explains is subtracted from each column
         total = max(float(rows.h[judges].sum()), np.finfo(np.float64).tiny)
         mean = weighted.sum(axis=0)
         system = weighted.T @ Q - np.outer(mean, mean) / total
         slopes = Q.T @ rows.s[judges] - np.outer(mean, rows.s[judges].sum(axis=0)) / total
         return tried[greedy_points(system, slopes, [np.arange(len(tried))[:, None]], count)]
 
-    def _seen(self, X: Rows) -> np.ndarray:
-        """Rows written out in float64, in the metric."""
+    def _in_metric(self, X: Rows) -> np.ndarray:
+        """Dense rows in float64, multiplied by the metric."""
         dense = X.toarray() if hasattr(X, "toarray") else X
         return in_metric(np.asarray(dense, dtype=np.float64), self.metric)
 
 
 def _unit(Q: np.ndarray) -> float:
-    """A half over the mean deviation of columns (n, m): steps of half of the rows deviate by a half."""
+    """0.5 over the root mean square deviation of the columns (n, m); a step between two halves of the rows has 0.5."""
     deviation = float(np.sqrt(np.mean(np.var(Q, axis=0))))
     return 0.5 / deviation if deviation > 0.0 else 1.0

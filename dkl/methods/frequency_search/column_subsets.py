@@ -1,4 +1,4 @@
-"""Subsets of columns that chains of a search live on: how far each column varies, and which go together."""
+"""Subsets of columns in which chains of a search move: the deviation of each column, and which columns correlate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dkl.kernels.device import array_module, on_host
 from dkl.kernels.moments import dense_sums
 from dkl.protocols.arrays import Rows
 
-# The least and the largest number of columns of a neighbourhood, and the varying columns that rows need to have any.
+# The least and the largest number of columns of a neighbourhood; rows with fewer varying columns than the third have
+# none.
 NARROWEST, WIDEST = 10, 150
 LEAST_COLUMNS = 2 * WIDEST
 # Rows whose correlations define neighbourhoods. A column belongs to none if it deviates by less than this share of the
@@ -24,7 +25,7 @@ _NEIGHBOUR, _RELATED = 4, 0.4
 
 
 def column_scales(X: Rows, weight: np.ndarray | None = None) -> np.ndarray:
-    """Standard deviations of the columns of (weighted) rows, (d,), float64; 0 for columns that rounding alone moves."""
+    """Standard deviations of columns of (weighted) rows, (d,), float64; 0 for columns that vary only by rounding."""
     if isinstance(X, np.ndarray):
         weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
         mean, square = dense_sums(X, weight) / weight.sum()
@@ -38,13 +39,13 @@ def column_scales(X: Rows, weight: np.ndarray | None = None) -> np.ndarray:
     else:
         mean = on_host(X.mean(axis=0, dtype=np.float64))
         square = on_host((X * X).mean(axis=0, dtype=np.float64))
-    # E x^2 - (E x)^2 loses what is below the rounding of either: such a column is constant
+    # E x^2 - (E x)^2 has rounding errors of the size of either term; a column below these is constant
     variance = square - mean**2
     return np.sqrt(np.where(variance > 1e-7 * square, variance, 0.0))
 
 
 def neighbourhoods(X: Rows, scales: np.ndarray, count: int, seed: int) -> np.ndarray | None:
-    """Columns drawn at random, each with the columns of the strongest correlation with it.
+    """Randomly drawn columns, each with the columns of the strongest correlation with it.
 
     Parameters
     ----------
@@ -52,14 +53,14 @@ def neighbourhoods(X: Rows, scales: np.ndarray, count: int, seed: int) -> np.nda
     scales : ndarray of shape (d,)
         Deviations of its columns.
     count : int
-        How many.
+        The number of columns to draw.
     seed : int
 
     Returns
     -------
     ndarray of shape (count, WIDEST), int64, or None
-        The drawn column first, then its neighbours; -1 for no column. Sizes are spread from `NARROWEST` to `WIDEST`,
-        evenly in their logarithm. None where fewer than `LEAST_COLUMNS` vary, or they are hardly correlated.
+        The drawn column first, then its neighbours; -1 for no column. Sizes range from `NARROWEST` to `WIDEST`, evenly
+        on a logarithmic scale. None if fewer than `LEAST_COLUMNS` columns vary, or correlations are weak.
     """
     free = np.flatnonzero(scales >= _LEAST_DEVIATION * scales.max(initial=0.0))
     if len(free) < LEAST_COLUMNS or scales[free[0]] == 0.0:
@@ -68,7 +69,7 @@ def neighbourhoods(X: Rows, scales: np.ndarray, count: int, seed: int) -> np.nda
     centres = generator.choice(len(free), count)
     sizes = np.exp(generator.uniform(np.log(NARROWEST), np.log(WIDEST + 1), count)).astype(np.int64)
     rows = on_host(X[:: -(-X.shape[0] // _ROWS)])[:, free]
-    # |covariance| with each column over that column's deviation: the correlation, but for a factor of the centre's
+    # |covariance| with each column over that column's deviation: the correlation times the deviation of the centre
     at_centres = rows[:, centres]
     covariances = (at_centres - at_centres.mean(axis=0)).T @ rows / len(rows)
     strengths = np.abs(covariances) / scales[free]

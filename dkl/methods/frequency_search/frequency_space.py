@@ -1,4 +1,4 @@
-"""Where features are looked for: all of R^d, by ascents on a row sample, or a finite pool, weighed as a whole."""
+"""The set that is searched for features: R^d, by ascents on sampled rows, or a finite pool, evaluated as a whole."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SUMS_BYTES = 16 << 20
 
 
 class FrequencySpace(ABC):
-    """A set of features that is searched for those with a high potential; a dictionary of rounds, too.
+    """A set of features in which those with a high potential are searched; also a dictionary for rounds.
 
-    Its points are rows of an array, which a state keeps and `feature_map` understands.
+    Its points are rows of an array, which states store and `feature_map` turns into features.
     """
 
     @property
@@ -42,11 +42,11 @@ class FrequencySpace(ABC):
     @property
     @abstractmethod
     def scaler(self) -> Scaler | None:
-        """The scaler of the rows that `search` and `propose` take; None for rows as they come."""
+        """The scaler of the rows in `search` and `propose`; None for unscaled rows."""
 
     @abstractmethod
     def feature_map(self, points: np.ndarray) -> FeatureMap:
-        """The features of points, amplitudes 1."""
+        """The features of points, with amplitudes 1."""
 
     @abstractmethod
     def start(self, count: int, seed: int) -> np.ndarray:
@@ -54,7 +54,7 @@ class FrequencySpace(ABC):
 
     @property
     def size(self) -> int | None:
-        """The number of points, where all of them are weighed at once; None where a search visits some of them."""
+        """The number of points, if all of them are evaluated; None if a search visits only some."""
         return None
 
     @property
@@ -63,7 +63,7 @@ class FrequencySpace(ABC):
         return False
 
     def plain(self, count: int, seed: int) -> np.ndarray:
-        """`count` points as `RandomFeatures` draws them; none where `draws_plainly` is False."""
+        """`count` random points as in `RandomFeatures`; none if `draws_plainly` is False."""
         return self.none
 
     @abstractmethod
@@ -77,32 +77,32 @@ class FrequencySpace(ABC):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """At most `count` points with high potentials sum_k |sum_i S_ik phi(x_i)|^2 on scaled rows, and these.
+        """At most `count` points with high potentials sum_k |sum_i S_ik phi(x_i)|^2 on scaled rows, with these.
 
-        A point of a finite set may be found in several rounds: a repeated point has more weight.
+        A point of a finite set may be found again in a later round, which increases its weight.
 
         Parameters
         ----------
         X : ndarray or csr_array of shape (r, d)
             Scaled by `scaler`.
         S : ndarray of shape (r, K)
-            Dual weights, multiplied by the repetitions of the rows already.
+            Dual weights, already multiplied by the repetitions of the rows.
         count, seed : int
         room : int or None
-            Points that may still join; see `distinct`.
+            The most points that may still be added; see `distinct`.
         weight : ndarray of shape (r,), or None
-            Repetitions of the rows; None for once each.
+            Repetitions of the rows; None is once each.
         """
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
-        """At most `count` points with high potentials of the slopes, (p, d); the numbers of a point come first."""
+        """At most `count` points with high potentials of the slopes, as rows (p, d), padded by zeros."""
         S = rows.s / max(float(np.abs(rows.s).sum()), np.finfo(np.float64).tiny)
         points = self.search(rows.X, S, count, seed)[0]
         points = points.reshape(len(points), -1) if len(points) else points.reshape(0, 0)
         return np.pad(points, ((0, 0), (0, rows.X.shape[1] - points.shape[1])))
 
     def unit(self, X: Rows) -> float:
-        """1: cosines, sines and harmonics deviate about as much as steps."""
+        """1, since cosines, sines and harmonics vary about as much as steps."""
         return 1.0
 
     def search_bytes(self, n_rows: int, count: int) -> int:
@@ -111,9 +111,10 @@ class FrequencySpace(ABC):
 
     @abstractmethod
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
-        """Positions of the k points with the highest potentials that differ from each other.
+        """Positions of the k distinct points with the highest potentials.
 
-        Points of one block of a finite family come together: the first block may have up to `room` points (None is k).
+        Points of one block of a finite family are chosen together: the first block may have up to `room` points (None
+        is k).
         """
 
 
@@ -124,19 +125,19 @@ class FourierSpace(FrequencySpace):
     Parameters
     ----------
     origin : FeatureMap
-        Any pairs of the rows' columns behind their scaler; only its kind counts.
+        Any pairs on the rows' columns, with their scaler; only its type is used.
     family : Family
-        Law of random draws; its bandwidth is the scale of starts and steps.
+        Distribution of random draws; its bandwidth is the scale of starts and steps.
     options : SearchOptions
-        Its `chains` are a lower bound.
+        The number of `chains` in it is a lower bound.
     chains_a_peak : float
-        Chains for each wanted point.
+        Chains for each requested point.
     near_room : int
-        Chains live on columns that go together, as `options` say, once no more points than these are missing: the first
-        points do better over all columns.
+        Chains on correlated columns (see `options`) are used once at most this many points may still be added: the
+        first points of a model are better when all columns are searched.
     metric : ndarray of shape (d,) or (d, d), or None
-        A factor R of a metric: starts, steps and draws are made for rows R'x, for which w.(R'x) = (R w).x. It is 0 in
-        columns that no frequency may depend on.
+        A factor R of a metric: the search runs on rows R'x, for which w.(R'x) = (R w).x. It is 0 in columns that no
+        frequency may depend on.
     """
 
     origin: FeatureMap
@@ -165,7 +166,8 @@ class FourierSpace(FrequencySpace):
     def start(self, count: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng([seed, 0])
         scale = np.sqrt(self.options.start) / self._sigma
-        # the Fourier transform of a Gaussian kernel of bandwidth sigma, narrowed: potentials fall off far out
+        # the Fourier transform of a Gaussian kernel of bandwidth sigma, but narrower, since potentials are small far
+        # out
         drawn = scale * generator.standard_normal((count, self.origin.n_columns))
         return self._moved(drawn).astype(np.float32)
 
@@ -177,7 +179,7 @@ class FourierSpace(FrequencySpace):
         if count == 0:
             return self.none
         drawn = self.family.draw(count, self.origin.n_columns, seed, np.float32)
-        # a frequency that is too long keeps its direction
+        # a frequency that is too long is shortened in its direction
         frequencies = np.asarray(drawn.projection.dense(), dtype=np.float32)
         if self.options.max_norm is not None:
             norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
@@ -194,7 +196,7 @@ class FourierSpace(FrequencySpace):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        # the first points of a model do better over all columns than on those that go together
+        # the first points of a model are better when all columns are searched than on correlated ones
         is_near = room is not None and room <= self.near_room
         share = self.options.near_share if is_near else 0.0
         options = replace(self.options, chains=self._chains(count), near_share=share)
@@ -207,12 +209,12 @@ class FourierSpace(FrequencySpace):
 
     def search_bytes(self, n_rows: int, count: int) -> int:
         d, chains = self.origin.n_columns, self._chains(count)
-        # the rows again, column by column
+        # a copy of the rows in column order
         columns = 4 * n_rows * d if self.near_room > 0 and self.options.near_share > 0.0 else 0
         return ascent_bytes(n_rows, d, chains) + columns
 
     def _moved(self, frequencies: np.ndarray) -> np.ndarray:
-        """R w of each frequency w."""
+        """R w for each frequency w."""
         return in_metric(frequencies, None if self.metric is None else self.metric.T)
 
     @property
@@ -222,7 +224,7 @@ class FourierSpace(FrequencySpace):
         return sigma
 
     def _chains(self, count: int) -> int:
-        """Chains of a search for `count` points."""
+        """The number of chains of a search for `count` points."""
         return max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
@@ -231,7 +233,7 @@ class FourierSpace(FrequencySpace):
 
 @dataclass(frozen=True, eq=False)
 class FrequencyPool(FrequencySpace):
-    """Finitely many features, all weighed at once; points are their numbers in the pool, int64 of shape (m,).
+    """A finite set of features, all evaluated; points are their numbers in the pool, int64 of shape (m,).
 
     Parameters
     ----------
@@ -260,7 +262,7 @@ class FrequencyPool(FrequencySpace):
         return self.pool.n_frequencies
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
-        # what `propose` returns has the number in its first column
+        # points from `propose` are rows with the number in the first column
         numbers = points if points.ndim == 1 else points[:, 0]
         return self.pool.take(numbers.astype(np.int64, copy=False))
 
@@ -277,7 +279,7 @@ class FrequencyPool(FrequencySpace):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        # the rows of a search come scaled
+        # the rows of a search are already scaled
         bare = replace(self.pool, scaler=None)
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
         best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
@@ -290,7 +292,7 @@ class FrequencyPool(FrequencySpace):
         sizes = np.bincount(groups)
         # the mean over a block is the potential of its kernel, which is 1 at x.x like the kernel of a single point
         heights = np.bincount(groups, weights=potentials) / sizes
-        # whole blocks, highest first: those that are larger than there is room for never come
+        # whole blocks, highest first; blocks that are too large are skipped
         order = np.argsort(-heights, kind="stable")
         order = order[sizes[order] <= (k if room is None else room)]
         fits = np.cumsum(sizes[order]) <= k
@@ -301,7 +303,7 @@ class FrequencyPool(FrequencySpace):
 
 
 def projection_of(frequencies: np.ndarray) -> Projection:
-    """Frequencies as a dense matrix, or by their entries if some have zeros."""
+    """The projection by a matrix of frequencies, stored sparsely if some entries are zero."""
     if len(frequencies) and np.count_nonzero(frequencies, axis=1).min() < frequencies.shape[1]:
         return SparseProjection.from_rows(frequencies)
     return DenseProjection(frequencies)

@@ -1,4 +1,4 @@
-"""Markov chains on the multi-indices of harmonics, where these are too many to be weighed one by one."""
+"""Markov chains on the multi-indices of harmonics, for degrees with too many of them to evaluate all."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ Potential = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """How chains walk.
+    """The number of chains, and their inverse temperatures.
 
     Parameters
     ----------
     chains, steps : int
     coldest : float
-        Inverse temperature of the last step, in units of 1 / sum s^2, the potential that a harmonic has by chance.
+        Inverse temperature of the last step, in units of 1 / sum s^2, where sum s^2 is the expected potential for
+        random labels.
     hottest : float
-        Of the first step; the same number makes a chain whose law is proportional to exp(beta v).
+        Inverse temperature of the first step; if equal to `coldest`, the chain's distribution is proportional to
+        exp(beta v).
     """
 
     chains: int = 200
@@ -47,14 +49,14 @@ class ChainOptions:
 def walk(
     potential: Potential, start: np.ndarray, max_degree: int, betas: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Metropolis chains whose law at a constant beta is proportional to exp(beta v) on all harmonics up to a degree.
+    """Metropolis chains on all harmonics up to a degree, distributed as exp(beta v) for constant beta.
 
-    A step adds +-1 to one entry, or to all entries from one on, or turns a cosine into its sine.
+    A step adds +-1 to one entry, or to all entries from one on, or exchanges cosine and sine.
 
     Parameters
     ----------
     potential : callable
-        Multi-indices (c, d - 1) to v (c,).
+        Maps multi-indices (c, d - 1) to v (c,).
     start : ndarray of shape (c, d - 1), int16
     max_degree : int
     betas : ndarray of shape (steps,)
@@ -64,37 +66,37 @@ def walk(
     Returns
     -------
     last, best : ndarray of shape (c, d - 1)
-        Where each chain ended, and the highest point that it visited.
+        The last index of each chain, and the visited one with the highest potential.
     height : ndarray of shape (c,)
-        v there.
+        The highest potential of each chain.
 
     References
     ----------
     Bullins, Zhang & Zhang 2018, appendix A.3: "a discrete Markov chain which mixes to lambda proportional to
     exp(beta v)".
     """
-    now, level = start.copy(), potential(start)
-    best, height = now.copy(), level.copy()
+    now, heights_now = start.copy(), potential(start)
+    best, height = now.copy(), heights_now.copy()
     for beta in betas:
         proposed = _proposals(now, generator)
-        # a multi-index ascends from entry to entry, the first in size, and ends at the degree, which is bounded
+        # absolute entries of a multi-index ascend, and the last one, the degree, is bounded
         sizes = np.abs(proposed)
         valid = (proposed[:, 1:] >= sizes[:, :-1]).all(axis=1) & (sizes[:, -1] <= max_degree)
         proposed[~valid] = now[~valid]
         heights = potential(proposed)
-        # Metropolis: a step up is always taken, one down with probability exp(beta (v' - v))
-        accepted = valid & (np.log(generator.random(len(now))) < beta * (heights - level))
-        now[accepted], level[accepted] = proposed[accepted], heights[accepted]
+        # Metropolis: a higher potential is always accepted, a lower one with probability exp(beta (v' - v))
+        accepted = valid & (np.log(generator.random(len(now))) < beta * (heights - heights_now))
+        now[accepted], heights_now[accepted] = proposed[accepted], heights[accepted]
         higher = heights > height
         best[higher], height[higher] = proposed[higher], heights[higher]
     return now, best, height
 
 
 def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """A symmetric move of each chain: its reverse has the same probability, so that no correction is due."""
+    """A symmetric move of each chain: the reverse move is equally likely, so that acceptance needs no correction."""
     count, width = index.shape
-    # of four kinds one moves all entries from one on, one turns, and two move a single entry; whichever it is, every
-    # number is drawn, so that a chain's stream does not depend on its path
+    # of four equally likely kinds, two change a single entry, one all entries from one on, and one the sign; all random
+    # numbers are drawn in any case, so that a chain's random stream does not depend on its path
     kind = generator.integers(0, 4, size=(count,))
     first = generator.integers(0, width, size=(count,))
     columns = np.arange(width)
@@ -102,10 +104,10 @@ def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     moved = np.where(tail[:, None], columns >= first[:, None], columns == first[:, None])
     steps = 2 * generator.integers(0, 2, size=(count,)) - 1
     proposed = (index + moved * steps[:, None]).astype(np.int16)
-    turned = kind == 3
-    proposed[turned] = index[turned]
-    # the sign of the first entry tells sines from cosines
-    proposed[turned, 0] *= -1
+    flipped = kind == 3
+    proposed[flipped] = index[flipped]
+    # the sign of the first entry distinguishes sine from cosine
+    proposed[flipped, 0] *= -1
     return proposed
 
 
@@ -113,13 +115,13 @@ def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 class HarmonicSpace(FrequencySpace):
     """All harmonics up to a degree, searched by chains; points are multi-indices, int16 of shape (m, d - 1).
 
-    Neighbouring indices are orthogonal functions, so that a chain sees a peak only from where other potentials of the
-    same labels are high too: enumerate wherever that is possible.
+    Harmonics of neighbouring indices are orthogonal functions, so a chain moves towards a peak only if other harmonics
+    there have a high potential, too. Prefer enumeration where it is possible.
 
     Parameters
     ----------
     origin : FeatureMap
-        Any harmonics of the rows' columns behind their scaler; only its kind counts.
+        Any harmonics on the rows' columns, with their scaler; only its type is used.
     max_degree : int
     options : ChainOptions
     dtype : {"float32", "float64"}
@@ -144,7 +146,7 @@ class HarmonicSpace(FrequencySpace):
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         kind: Any = self.origin.projection
-        # what `propose` returns has a further column of zeros
+        # rows from `propose` have a further column of zeros
         index = np.asarray(points[:, : self.origin.n_columns - 1], dtype=np.int16)
         projection = HarmonicProjection(index, "single", kind.project)
         return replace(self.origin, projection=projection, amplitudes=np.ones(len(points)))
@@ -164,11 +166,11 @@ class HarmonicSpace(FrequencySpace):
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, 2 * count)
-        # sum s^2, the potential that a harmonic has by chance, is the unit of temperatures
+        # temperatures are in units of sum s^2, the expected potential for random labels
         chance = float(np.square(S).sum()) or 1.0
 
         def potential(index: np.ndarray) -> np.ndarray:
-            # chains meet: each index is evaluated once
+            # chains may meet, so each index is evaluated once
             distinct, position = np.unique(index, axis=0, return_inverse=True)
             bare = replace(self.feature_map(distinct), scaler=None)
             return np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))[position.reshape(-1)] / chance
@@ -184,12 +186,12 @@ class HarmonicSpace(FrequencySpace):
 
 
 def finite_space(family: FiniteFamily, n_columns: int, scaler: Scaler | None, dtype: str) -> FrequencySpace:
-    """The pool of a finite family, or, where its single harmonics are too many for that, chains on their indices.
+    """The pool of a finite family, or, with too many single harmonics to enumerate, chains on their indices.
 
     Raises
     ------
     ValueError
-        If blocks of harmonics are too many to be enumerated.
+        If there are too many blocks of harmonics to enumerate.
     """
     if not isinstance(family, SphericalHarmonics) or family.blocks != "single" or family.is_enumerable(n_columns):
         return FrequencyPool(replace(family.pool(n_columns, dtype), scaler=scaler), dtype)

@@ -1,4 +1,4 @@
-"""Potentials of rows in memory and their gradients in the frequencies: what a search maximises, in two products."""
+"""Potentials of frequencies on rows in memory, and their gradients: the objective of a search, by two products."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from dkl.protocols.arrays import Array, Rows
 
 __all__ = ["potentials", "potentials_and_gradients"]
 
-# Rows of a tile; spans of rows that cores share at most, and the tiles of a span at least. _WAVE_BYTES and
+# Rows of a tile; the most spans of rows that cores share, and the fewest tiles of a span; bytes of cosines and sines,
+# and of the spans' gradients, that are in memory at once.
 # _GRADIENT_BYTES bound the cosines and the spans' gradients that are in memory at once.
 _ROWS = 512
 _MOST_SPANS = 32
 _LEAST_TILES = 2
-# Chains evaluated at once on sparse rows, so that their frequencies and gradients stay in the second-level cache: a
-# multiple of _LANES, the chains that compiled loops take at a time.
+# Chains evaluated at once on sparse rows, so that their frequencies and gradients stay in the second-level cache; it is
+# a multiple of _LANES, by which compiled loops proceed.
 _SPARSE_CHAINS, _LANES = 320, 32
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
-# Tasks for each core that the chains on few columns are cut into, since chains on other columns take other times.
+# Tasks for each core into which chains on few columns are divided, since their times differ.
 _SHARES = 3
 
 
 class Landscape(Protocol):
-    """The potential of rows in memory, for many evaluations."""
+    """The potential on rows in memory, prepared for many evaluations."""
 
     def __call__(self, W: Array) -> tuple[Array, Array]:
-        """v and its gradient, as `potentials_and_gradients`."""
+        """v and its gradient, as in `potentials_and_gradients`."""
         ...
 
     def potentials(self, W: Array) -> Array:
-        """v alone, as `potentials`."""
+        """v without the gradient, as in `potentials`."""
         ...
 
 
@@ -61,14 +62,14 @@ def potentials_and_gradients(
     dtype : {"float32", "float64"}
         Of the arithmetic within a tile of rows; tiles are added in float64.
     columns : ndarray of shape (c, q), int64, or None
-        Frequencies that live on a few columns of X: W[j, a] belongs to column columns[j, a], -1 is no column. Their
-        cost does not grow with d. No column comes twice in a frequency.
+        Frequencies with few nonzero columns: W[j, a] belongs to column columns[j, a] of X, -1 is none. Their cost does
+        not depend on d. The columns of a frequency must be distinct.
 
     Returns
     -------
     v : array of shape (c,), float64
     gradient : array of the shape of W, in `dtype`
-        0 where there is no column.
+        In the order of W; 0 for no column.
 
     Notes
     -----
@@ -91,12 +92,12 @@ def potentials_and_gradients(
 
 
 def potentials(X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32") -> np.ndarray:
-    """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 alone, at half the cost.
+    """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 without the gradient, at half the cost.
 
     Parameters
     ----------
     X, S, W, dtype
-        As of `potentials_and_gradients`.
+        As in `potentials_and_gradients`.
 
     Returns
     -------
@@ -106,9 +107,9 @@ def potentials(X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32") -> np.
 
 
 def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None) -> Landscape:
-    """The potential of rows X and weights S as an object, with the preparation that all its evaluations share."""
+    """The potential of rows X and weights S as an object that shares the preparation of all evaluations."""
     dtype = checked_dtype(dtype)
-    # where the rows lie decides where the arithmetic is done: no search moves them
+    # computed where the rows are: a search never moves them
     if device.is_on_gpu(X):
         return device.DeviceLandscape(X, S, dtype, columns)
     if columns is not None:
@@ -117,14 +118,14 @@ def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.nd
 
 
 def ascent_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
-    """Bytes that a landscape holds at most in addition to its rows: waves of chains, gradients of spans, a sum."""
+    """The most bytes of a landscape in addition to its rows: waves of chains, gradients of spans, and their sum."""
     waves = min(8 * n_rows * n_chains, max(_WAVE_BYTES, 8 * 16 * n_rows))
     gradient = 4 * n_chains * n_columns
     return waves + 3 * min(_MOST_SPANS * gradient, max(_GRADIENT_BYTES, gradient))
 
 
 class _Tiles:
-    """Rows of all columns, cut into spans for the cores and tiles for the cache."""
+    """Rows with all columns, divided into spans for the cores and tiles for the cache."""
 
     X: Rows
     S: np.ndarray
@@ -135,7 +136,7 @@ class _Tiles:
         self.crew = Crew()
 
     def spans(self, most: int = _MOST_SPANS) -> list[slice]:
-        """Rows that one core works on: whole tiles, cut by the shapes alone, so that no bit depends on the cores."""
+        """Spans of whole tiles, one for a core; they depend on shapes only, so that bits do not depend on cores."""
         n = self.X.shape[0]
         tiles = -(-n // (max(1, min(_MOST_SPANS, most)) * self.tile))
         return list(spans(n, max(_LEAST_TILES, tiles) * self.tile))
@@ -145,19 +146,19 @@ class _Tiles:
         return [slice(rows.start + t.start, rows.start + t.stop) for t in spans(rows.stop - rows.start, self.tile)]
 
     def gradient(self, work: Callable[[slice], np.ndarray], n_chains: int) -> np.ndarray:
-        """Twice the sum of the gradients that `work` returns for spans of rows, `_GRADIENT_BYTES` of them at once."""
+        """Twice the sum of the gradients that `work` computes for spans; at most `_GRADIENT_BYTES` at once."""
         most = _GRADIENT_BYTES // (self.X.shape[1] * n_chains * self.dtype.itemsize)
         return 2.0 * np.asarray(np.sum(self.crew.map(work, self.spans(most)), axis=0, dtype=np.float64))
 
 
 class _DenseRows(_Tiles):
-    """The potential over all columns: one product for the angles, one for the gradient, row tiles in the cache."""
+    """The potential over all columns: a product for the angles and one for the gradient, on row tiles in the cache."""
 
     X: np.ndarray
 
     def __init__(self, X: Rows, S: Array, dtype: np.dtype) -> None:
         self.X = np.ascontiguousarray(X, dtype=dtype)
-        # one column alone would be a matrix-vector product, whose bits depend on where it lies in memory
+        # a single column would be a matrix-vector product, whose bits depend on its place in memory
         S = checked_weights(S, self.X.shape[0])
         self.S = np.ascontiguousarray(np.pad(S, ((0, 0), (0, max(0, 2 - S.shape[1])))), dtype=dtype)
         super().__init__(dtype)
@@ -172,16 +173,16 @@ class _DenseRows(_Tiles):
         return v, gradient
 
     def potentials(self, W: np.ndarray) -> np.ndarray:
-        """v alone."""
+        """v without the gradient."""
         return np.concatenate([_squares(self._project(W[chains])[1]) for chains in self._panels(len(W))])
 
     def _panels(self, n_chains: int) -> list[slice]:
-        """Ranges of chains that are evaluated at once, in multiples of 16: as many as `_WAVE_BYTES` holds waves of."""
+        """Ranges of chains that are evaluated at once, multiples of 16, whose waves take at most `_WAVE_BYTES`."""
         most = _WAVE_BYTES // (2 * max(self.X.shape[0], 1) * self.dtype.itemsize)
         return list(spans(n_chains, max(16, most // 16 * 16)))
 
-    def _room(self, n_chains: int) -> np.ndarray:
-        """Cosines and sines of all rows, (2, n, c); the same memory each time."""
+    def _buffer(self, n_chains: int) -> np.ndarray:
+        """A buffer for cosines and sines of all rows, (2, n, c), reused by every evaluation."""
         size = self.X.shape[0] * n_chains
         if self._waves.shape[1] < size:
             self._waves = np.empty((2, size), self.dtype)
@@ -190,7 +191,7 @@ class _DenseRows(_Tiles):
     def _project(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines (2, n, c) and their sums with the weights (2, K, c), float64."""
         turns = _in_turns(W, self.dtype)
-        waves = self._room(len(W))
+        waves = self._buffer(len(W))
 
         def work(rows: slice) -> np.ndarray:
             """The sums of a span: angles by a product, then cosines and sines in their place."""
@@ -223,7 +224,7 @@ class _DenseRows(_Tiles):
 
 
 class _SparseRows(_Tiles):
-    """The same for sparse rows: a row's few products are sooner formed twice than kept, so nothing of size n is."""
+    """The same for sparse rows; it computes their few products twice, so that no array has n rows."""
 
     X: sparse.csr_array
 
@@ -242,11 +243,11 @@ class _SparseRows(_Tiles):
         return v, gradient
 
     def potentials(self, W: np.ndarray) -> np.ndarray:
-        """v alone."""
+        """v without the gradient."""
         return _squares(self._project(self._padded(W)))[: len(W)]
 
     def _padded(self, W: np.ndarray) -> np.ndarray:
-        """Frequencies as columns, in turns, with columns of zeros up to a multiple of what compiled loops take."""
+        """Frequencies as columns, in turns, padded by zero columns to a multiple of _LANES."""
         return _in_turns(np.pad(W, ((0, -len(W) % _LANES), (0, 0))), self.dtype)
 
     def _project(self, turns: np.ndarray) -> np.ndarray:
@@ -274,15 +275,15 @@ class _SparseRows(_Tiles):
         return self.gradient(work, turns.shape[1]).T
 
     def _entries(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The stored entries of some rows: data, columns, and where each row begins."""
+        """The stored entries of some rows: data, columns, and the start of each row."""
         return self.X.data, self.X.indices, self.X.indptr[rows.start : rows.stop + 1]
 
 
 class _Columns:
-    """The potential of frequencies that live on a few columns each: no product, each chain by itself."""
+    """The potential of frequencies with few columns each: no matrix product, each chain is computed separately."""
 
     def __init__(self, X: Rows, S: Array, columns: np.ndarray, dtype: np.dtype) -> None:
-        # only columns that some frequency lives on are copied, each of them contiguous; -1 stays no column
+        # only columns that some frequency uses are copied, each contiguously; -1 stays no column
         used, numbers = np.unique(columns[columns >= 0], return_inverse=True)
         self.numbers = np.full(columns.shape, -1)
         self.numbers[columns >= 0] = numbers
@@ -292,7 +293,7 @@ class _Columns:
         self.crew = Crew()
 
     def potentials(self, W: np.ndarray) -> np.ndarray:
-        """v; the gradient costs little."""
+        """v; its gradient costs little in addition."""
         return self(W)[0]
 
     def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -302,10 +303,10 @@ class _Columns:
         def work(chains: slice) -> None:
             """v and gradient of some chains, in place."""
             out = v[chains], gradient[chains]
-            room = np.empty((3, self.rows.shape[1]), self.rows.dtype)
-            _potentials_on_columns(self.rows, self.S, self.numbers[chains], turns[chains], room, out)
+            buffer = np.empty((3, self.rows.shape[1]), self.rows.dtype)
+            _potentials_on_columns(self.rows, self.S, self.numbers[chains], turns[chains], buffer, out)
 
-        # no sum runs over chains: how they are shared changes no bit
+        # no sum runs over chains, so their division into tasks changes no bit
         self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // (_SHARES * usable_cores()))))))
         return v, gradient.astype(self.rows.dtype)
 
@@ -367,15 +368,15 @@ def _potentials_on_columns(
     S: np.ndarray,
     numbers: np.ndarray,
     W: np.ndarray,
-    room: np.ndarray,
+    buffer: np.ndarray,
     out: tuple[np.ndarray, np.ndarray],
 ) -> None:
     """v and its gradient for frequencies W (c, q), in turns, on rows (u, n) of few columns; weights S (K, n).
 
-    `room` (3, n) is overwritten; to fill it in one statement, or to ask for it here, would take longer to compile.
+    `buffer` (3, n) is overwritten; filling it in one statement, or allocating it here, would take longer to compile.
     """
     v, gradient = out
-    z, cosines, sines = room[0], room[1], room[2]
+    z, cosines, sines = buffer[0], buffer[1], buffer[2]
     for j in range(len(W)):
         for i in range(len(z)):
             z[i] = 0
@@ -407,7 +408,7 @@ def _add_factors(
 
 @numba.njit(nogil=True, cache=True)
 def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
-    """x.y, added in float64 after each tile of rows."""
+    """x.y, with a sum for each tile of rows, added in float64."""
     total = 0.0
     for start in range(0, len(x), _ROWS):
         total += _dot(x[start : start + _ROWS], y[start : start + _ROWS])
@@ -416,7 +417,7 @@ def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    """x.y of one tile, in its own precision and in whatever order is fastest."""
+    """x.y of one tile, in its own precision and in the fastest order."""
     total = x.dtype.type(0)
     for i in range(len(x)):
         total += x[i] * y[i]

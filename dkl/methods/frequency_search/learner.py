@@ -1,4 +1,4 @@
-"""Base of learners that search for frequencies: prepared rows, and the strategies behind `solver` and `method`."""
+"""The base of learners that search frequencies: prepared rows, and the strategies behind `solver` and `method`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, eq=False)
 class PreparedRows:
-    """Rows whose scaler and bandwidth are known, so that frequencies can be searched for.
+    """Rows with scaler and bandwidth, ready for a search of frequencies.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ class PreparedRows:
     dtype : {"float32", "float64"}
         Of mapped rows.
     class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights.
+        Weights of the classes, which multiply the weights of rows.
     target_scale : TargetScale or None
-        Mean and deviation of targets that are numbers; None for classes.
+        Mean and deviation of numeric targets; None for classes.
     context : FitContext
         Settings of a machine for this fit.
     metric : ndarray of shape (d,) or (d, d), or None
-        The root of a learned metric that frequencies are searched in.
+        The root of a learned metric in which frequencies are searched.
     """
 
     dataset: Dataset
@@ -64,7 +64,7 @@ class PreparedRows:
 
     @property
     def total_weight(self) -> float:
-        """The total weight of the rows, with the factors of their classes."""
+        """The total weight of the rows, including class weights."""
         return weight_of(self.dataset, self.class_weight)
 
     def within(self, nbytes: int) -> int:
@@ -77,52 +77,52 @@ class PreparedRows:
         Parameters
         ----------
         name : str
-            Of the learner, for the error.
+            The learner's class, for the error.
         options : SearchOptions
         chains_a_peak : float
-            Chains for each wanted point; the number in `options` is a lower bound.
+            Chains for each requested point; the number in `options` is a lower bound.
 
         Raises
         ------
         ValueError
-            As `check_searchable`.
+            As in `check_searchable`.
         """
         check_searchable(name, self.family)
         d = self.dataset.n_columns
         if isinstance(self.family, FiniteFamily):
             return finite_space(self.family, d, self.scaler, self.dtype)
-        # points are kept and climb in single precision, whatever the features are computed in
+        # points are stored and optimised in single precision, whatever the dtype of features
         check_unit(float(getattr(self.family, "sigma", 1.0)), np.float32)
-        # one drawn pair says what all of them are: the search replaces its frequency
+        # a single pair, as the template of all others; the search replaces its frequency
         origin = replace(self.family.draw(1, d, 0, self.dtype), scaler=self.scaler)
         return FourierSpace(origin, self.family, options, chains_a_peak, metric=self.metric)
 
 
 class SearchStrategy(Protocol[P, S, Start]):
-    """One of several ways in which a learner can search, with the learner's parameters in the sense it gives them.
+    """One of several ways in which a learner can search; it defines what the learner's parameters mean.
 
-    P is what its driver solves, S the driver's state, and Start what a warm start goes on from.
+    P is the problem of its driver, S the driver's state, and Start the start of a warm start.
 
-    A learner whose parameters mean something else for each value of one of them (`solver` of MarginFeatures, `method`
-    of PeakFeatures) has a private class for each, with this protocol, and knows no more of them.
+    If the meaning of parameters depends on one of them (`solver` of MarginFeatures, `method` of PeakFeatures), the
+    learner has a private class with this protocol for each of its values.
     """
 
     stage: ClassVar[str]
 
     def check(self) -> None:
-        """Raise an error where the parameters have no meaning together; needs no rows."""
+        """Raise an error for parameters that exclude each other; needs no rows."""
         ...
 
     def driver(self) -> Driver[P, S]:
-        """The rounds."""
+        """The driver of the rounds."""
         ...
 
     def problem(self, rows: PreparedRows, start: Start | None) -> P:
-        """The problem on these rows, from a start or from nothing (None); ValueError if parameters do not suit them."""
+        """The problem on these rows, with a start or None; raises ValueError if parameters do not match the rows."""
         ...
 
     def columns(self, problem: P, start: Start | None) -> ColumnStore | None:
-        """The row columns that the driver keeps; None where it needs none."""
+        """The row columns that the driver stores; None if there are none."""
         ...
 
     def fitted(self, rows: PreparedRows, problem: P, state: S) -> Mapping[str, object]:
@@ -131,26 +131,26 @@ class SearchStrategy(Protocol[P, S, Start]):
 
 
 class SearchingLearner(FeatureLearner):
-    """A learner that leaves the search to a strategy; a subclass says to which, and what comes before and after."""
+    """A learner that delegates the search to a strategy; a subclass chooses it, and adds what surrounds it."""
 
     _supervised: ClassVar[bool] = True
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """What the rounds hold at most, and before them the distances of rows that the bandwidth is found by."""
+        """The most bytes of the rounds, and before them of the distances from which the bandwidth is computed."""
         before = pair_bytes(dataset.n_rows) if self._prior().needs_bandwidth else 0
         return largest_held([super().planned_memory(dataset), {BETWEEN_PASSES: before}])
 
     def _strategy(self) -> SearchStrategy[Any, Any, Any]:
-        """The strategy that the parameters ask for."""
+        """The strategy that the parameters select."""
         raise TypeError(f"{type(self).__name__} does not say how it searches")
 
     def _with_parameters(self, kind: type[Kind]) -> Kind:
-        """A strategy of some class, with those parameters of the learner that it has fields for."""
+        """A strategy of class `kind`, with those parameters of the learner that are its fields."""
         return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
     def _prepared(self, dataset: Dataset, scaler: Scaler | None, scale: TargetScale | None) -> PreparedRows:
-        """The rows of a fit, with what the passes before the search have found."""
-        # class weights for targets that are numbers are refused here
+        """The rows of a fit, with the results of the passes before the search."""
+        # class weights for numeric targets are refused here
         weights = self._class_weights(dataset)
         metric = getattr(self, "metric_", None)
         return PreparedRows(
@@ -159,7 +159,7 @@ class SearchingLearner(FeatureLearner):
 
 
 def check_searchable(name: str, family: Family) -> None:
-    """Raise ValueError for a family that has neither pairs to search for nor a finite pool."""
+    """Raise ValueError for a family with neither cosine-sine pairs nor a finite pool."""
     if not isinstance(family, FiniteFamily) and family.with_bandwidth(1.0).draw(1, 1, 0).activation != "cos-sin":
         raise ValueError(
             f"{name} looks for cosine-sine pairs, or among the features of a finite family, and {family!r} has "
@@ -168,5 +168,5 @@ def check_searchable(name: str, family: Family) -> None:
 
 
 def weight_of(dataset: Dataset, class_weight: np.ndarray | None) -> float:
-    """The total weight of the rows, with the factors (K,) of their classes."""
+    """The total weight of the rows, including class weights (K,)."""
     return dataset.total_weight if class_weight is None else float(class_weight @ np.asarray(dataset.class_weights))

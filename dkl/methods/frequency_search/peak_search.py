@@ -16,16 +16,16 @@ from dkl.methods.frequency_search.landscape import Landscape, landscape
 from dkl.protocols.arrays import Array, Rows
 from dkl.solvers.line_search import falls_enough
 
-# points u (c, q) to their heights (c,) and gradients (c, q); to the nearest points that are allowed; to other heights
+# functions of points u (c, q): heights (c,) and gradients (c, q); the nearest points within the bound; other heights
 Gradient = Callable[[Array], tuple[Array, Array]]
 Bounded = Callable[[Array], Array]
 Judge = Callable[[Array], Array]
 
-# Pairs of steps and gradient differences that the quasi-Newton method keeps, and the least product of such a pair that
+# Pairs of steps and gradient differences that the quasi-Newton method stores, and the least product of such a pair that
 # it divides by.
 _MEMORY = 6
 _LEAST = 1e-30
-# Factors on the length of the next step of plain ascent, after one that gained and after one that did not.
+# Factors on the step length of plain ascent, after a step that gained and after one that did not.
 _LONGER, _SHORTER = 1.3, 0.5
 Method = Literal["langevin", "quasi-newton"]
 
@@ -37,37 +37,38 @@ class SearchOptions:
     Parameters
     ----------
     chains : int
-        Points that ascend at once.
+        Points that ascend in parallel.
     steps : int
-        Evaluations of potential and gradient by each.
+        Evaluations of potential and gradient by each chain.
     stride : float
-        Length of the first step: times sqrt(d) / sigma for chains over all columns, twice that number on standardised
-        columns for the others. Later steps are shorter, down to zero (quasi-Newton: the longest step).
+        Length of the first step: times sqrt(d) / sigma for chains over all columns, twice this number on standardised
+        columns for the others. Later steps are shorter, down to zero (for quasi-Newton: length of the longest step).
     noise : float
         Length of the Langevin noise relative to the step (1 is the paper's rule); 0 is plain ascent.
     sparse_share : float
-        Share of the chains that live on a few columns.
+        Share of the chains that move on a few columns.
     near_share : float
-        Share of the other chains that live on 10 to 150 columns that go together, of dense rows with that many.
+        Share of the other chains that move on 10 to 150 correlated columns; only for dense rows with enough columns.
     near_steps : int
-        Evaluations by each of these chains, which have fewer directions to move in.
+        Evaluations by each of these chains, which have fewer directions.
     polish : int
-        Evaluations after that, of plain ascent that only accepts what is higher.
+        Evaluations of plain ascent afterwards, which only accepts higher points.
     max_norm : float or None
-        No frequency becomes longer.
+        The longest length of a frequency.
     method : {"langevin", "quasi-newton"}
         Gradient steps of given length with noise, or limited-memory BFGS steps.
     start : float
-        Variance of the starts over all columns, times 1 / sigma^2 a column (the paper takes 1.5).
+        Variance of the starts over all columns, times 1 / sigma^2 for each column (1.5 in the paper).
     tries : int
-        Random points of which each chain starts from the highest.
+        Random points for each chain, which starts from the highest of them.
     max_columns : int
         Sparse chains move on 1 to this number of columns.
     held_out : float
-        Share of the rows that no chain ascends on: the potential there tells which point of a chain is its best, so
-        that a search that only fits its rows does not get far. 0 takes all rows for both.
+        Share of the rows that chains do not use: the potential on these rows decides which point of a chain is its
+        best, so that overfitted points are not chosen. With 0, all rows serve both purposes.
     support_only : bool
-        Ascend on rows with weights alone: others add nothing to a potential, and their absence moves its last digits.
+        Whether to ascend only on rows with nonzero weights: the others add nothing to a potential, but without them its
+        last digits differ.
     device : {"cpu", "gpu"}
         Where to search.
     """
@@ -104,9 +105,9 @@ class Peaks:
     frequencies : ndarray of shape (c, d), float32
         The highest point that each chain visited.
     potentials : ndarray of shape (c,), float64
-        On the rows of the search, or on the held-out ones among them, put on the same scale.
+        On the rows of the search, or on held-out ones, scaled to all rows.
     supports : ndarray of shape (c, d), bool, or None
-        The columns that each frequency lives on; None where all of them live on all.
+        The nonzero columns that each frequency may have; None if all have all.
     """
 
     frequencies: np.ndarray
@@ -114,7 +115,7 @@ class Peaks:
     supports: np.ndarray | None
 
     def take(self, index: np.ndarray) -> Peaks:
-        """The chosen ones alone, in the order of `index`."""
+        """The given peaks only, in the order of `index`."""
         supports = None if self.supports is None else self.supports[index]
         return Peaks(self.frequencies[index], self.potentials[index], supports)
 
@@ -134,23 +135,23 @@ def search_peaks(
     Parameters
     ----------
     X : ndarray, csr_array or CuPy array of shape (n, d)
-        Scaled rows of a sample. Adding a constant to a column changes nothing.
+        Scaled rows of a sample. A constant added to a column changes nothing.
     S : array of shape (n, K) or (n,)
-        Weight columns; their scale only scales v.
+        Weight columns; v is quadratic in their scale.
     sigma : float
-        Bandwidth: the median distance between rows, say.
+        The bandwidth, such as the median distance between rows.
     options : SearchOptions
     seed : int
     extra_starts : ndarray of shape (e, d) or None
-        Further chains, which start from these frequencies.
+        Starts of further chains.
     weight : ndarray of shape (n,) or None
-        Repetitions of each row, which S has already: columns are standardised by them. None means one each.
+        Repetitions of each row, which S already includes; they determine the deviations of columns. None is one each.
 
     Returns
     -------
     Peaks
-        First the chains over all columns, then `extra_starts`, those on columns that go together and those on a few;
-        not yet told apart.
+        First the chains over all columns, then `extra_starts`, then those on correlated columns and on a few columns;
+        peaks may coincide.
 
     References
     ----------
@@ -170,7 +171,7 @@ def search_peaks(
     array([[0., 3., 0.]], dtype=float32)
     """
     rows = _SplitRows.of(rows_on(X, options.device), S, options, weight)
-    # chains on a few columns come first, then those on columns that go together: what neither takes lives on all
+    # chains on a few columns are counted first, then those on correlated columns; the rest move on all columns
     few = _few_columns(rows, options, seed)
     near = _near_columns(rows, options, seed, options.chains - (0 if few is None else len(few.W)))
     n_dense = options.chains - sum(len(group.W) for group in (few, near) if group is not None)
@@ -182,7 +183,7 @@ def search_peaks(
         W, v = group.ascended(options, seed)
         frequencies.append(group.on_all_columns(W, X.shape[1]))
         heights.append(v)
-        # 1 at each column that a frequency lives on, whatever its entry there is
+        # 1 at each column that a frequency may use, even where its entry is 0
         supports.append(group.on_all_columns(np.ones(group.W.shape, np.float32), X.shape[1]) > 0)
     narrow = near is not None or few is not None
     return Peaks(np.concatenate(frequencies), np.concatenate(heights), np.concatenate(supports) if narrow else None)
@@ -191,7 +192,7 @@ def search_peaks(
 def distinct_peaks(
     frequencies: np.ndarray, potentials: np.ndarray, k: int, cosine: float = 0.9, length: float = 0.2
 ) -> np.ndarray:
-    """The k highest peaks of which no two are nearly the same; w and -w are one.
+    """The k highest peaks of which no two are nearly equal; w and -w count as equal.
 
     Parameters
     ----------
@@ -199,8 +200,8 @@ def distinct_peaks(
     potentials : ndarray of shape (c,)
     k : int
     cosine, length : float
-        Two are the same where the cosine between their directions is at least `cosine` in size and their lengths differ
-        by at most this share of that of the higher one.
+        Two peaks are equal if the cosine between their directions is at least `cosine` in absolute value, and their
+        lengths differ by at most this share of that of the higher one.
 
     Returns
     -------
@@ -208,7 +209,7 @@ def distinct_peaks(
         At most k positions, highest first.
     """
     norms = np.linalg.norm(frequencies.astype(np.float64), axis=1)
-    # greedily, highest first: each is compared with those that are kept
+    # greedily, highest first: each is compared with those already chosen
     kept: list[int] = []
     for j in np.argsort(-np.asarray(potentials), kind="stable"):
         if len(kept) == k:
@@ -221,24 +222,24 @@ def distinct_peaks(
 
 
 def sample_size(n_candidates: int, accuracy: float = 0.05, failure: float = 0.05) -> int:
-    """Rows that suffice for the normalised potentials of `n_candidates` fixed candidates to err by at most `accuracy`.
+    """Rows that suffice for the normalised potentials of `n_candidates` fixed candidates to be within `accuracy`.
 
     n >= 8 log(2 K / failure) / accuracy^2: theorem 4.4 of Bullins, Zhang & Zhang 2018 for K candidates that do not
-    depend on the rows. One row moves a potential, divided by n^2 and with weights of at most 1 in size, by 4 / n at
-    most, so this is McDiarmid's inequality and a union bound. (Beside it, v / n^2 is too high by (1 - v) / n in the
-    mean, which `pair_potentials` takes off.)
+    depend on the rows. One row changes a potential, divided by n^2 and with weights of at most 1, by at most 4 / n, so
+    this is McDiarmid's inequality and a union bound. (In addition v / n^2 has a bias of (1 - v) / n, which
+    `pair_potentials` removes.)
 
     Parameters
     ----------
     n_candidates : int
     accuracy : float
     failure : float
-        Probability that one of the potentials is further off.
+        Probability that one of the potentials has a larger error.
 
     Raises
     ------
     ValueError
-        If one of them has no meaning.
+        If an argument is out of range.
     """
     if not (n_candidates >= 1 and accuracy > 0.0 and 0.0 < failure < 1.0):
         raise ValueError(
@@ -251,8 +252,8 @@ def sample_size(n_candidates: int, accuracy: float = 0.05, failure: float = 0.05
 def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """Normalised potentials over pairs of different rows: (v - sum s^2) / sum over i != j of |s_i s_j|.
 
-    A potential of n rows includes the n pairs of a row with itself, which no frequency changes: relative to the others
-    they weigh more in a smaller sample. Without them the numbers of a sample and of all rows can be compared.
+    A potential of n rows includes the n pairs of a row with itself, which are the same for all frequencies and have a
+    larger share in a smaller sample. Without them potentials of a sample and of all rows are comparable.
 
     Parameters
     ----------
@@ -265,24 +266,24 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
     ndarray of shape (c,)
         At most 1.
     """
-    # sum over i != j of |s_i s_j| = (sum |s_i|)^2 - sum s_i^2, of all columns together
+    # sum over i != j of |s_i s_j| = (sum |s_i|)^2 - sum s_i^2, summed over the weight columns
     pairs = np.sum(np.square(absolutes) - squares)
     return (potentials - np.sum(squares)) / max(float(pairs), np.finfo(np.float64).tiny)
 
 
 def grown_sample(n_sampled: int, sampled: np.ndarray, verified: np.ndarray, *, most: int, least: float = 0.5) -> int:
-    """The rows of the next search: twice as many if the peaks of this one are much lower on all rows.
+    """Rows of the next search: twice as many if the peaks of this one are much lower on all rows.
 
     Parameters
     ----------
     n_sampled : int
         Rows of this search.
     sampled, verified : ndarray of shape (k,)
-        Pair potentials of its best peaks, on its own rows and on all.
+        Pair potentials of its best peaks, on its own rows and on all rows.
     most : int
-        No more than these.
+        The most rows.
     least : float
-        The share of the sampled potential that the median peak must keep.
+        The share of its sampled potential that the median peak must have on all rows.
     """
     on_all = np.median(verified) if len(verified) else 0.0
     on_sample = np.median(sampled) if len(sampled) else 0.0
@@ -291,10 +292,10 @@ def grown_sample(n_sampled: int, sampled: np.ndarray, verified: np.ndarray, *, m
 
 @dataclass(frozen=True, eq=False)
 class _SplitRows:
-    """The rows whose potential chains ascend, and those that judge them (None: the same).
+    """The rows on which chains ascend, and those that judge their points (None: the same rows).
 
-    `scale` puts potentials on the judging rows on the scale of all rows; `weight` repeats the rows of the ascent;
-    `support_only` leaves out of it those without weights.
+    `scale` converts potentials on the judging rows to the scale of all rows; `weight` has the repetitions of the
+    ascended rows; `support_only` leaves out those without weights.
     """
 
     X: Rows
@@ -306,7 +307,7 @@ class _SplitRows:
 
     @classmethod
     def of(cls, X: Rows, S: Array, options: SearchOptions, weight: np.ndarray | None) -> _SplitRows:
-        """The last rows judge, which is any share of a sample: its rows come in the order of a hash."""
+        """The last rows judge; they are a random share, since the rows of a sample are ordered by a hash."""
         S = np.asarray(S, dtype=np.float64)
         n_ascended = len(S) - round(options.held_out * len(S))
         if n_ascended == len(S):
@@ -320,19 +321,19 @@ class _SplitRows:
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """How far each column varies."""
+        """The standard deviation of each column."""
         return column_scales(self.X, self.weight)
 
     @cached_property
     def ascended(self) -> tuple[Rows, np.ndarray]:
-        """The rows whose potential chains ascend, and their weights."""
+        """The rows on which chains ascend, and their weights."""
         support = np.flatnonzero((self.S != 0.0).reshape(len(self.S), -1).any(axis=1))
         if not self.support_only or not 0 < len(support) < len(self.S):
             return self.X, self.S
         return self.X[array_module(self.X).asarray(support)], self.S[support]
 
     def judge(self, columns: np.ndarray | None = None) -> Judge | None:
-        """W -> potentials on the held-out rows."""
+        """The function from W to potentials on the held-out rows."""
         if self.judges is None:
             return None
         held_out = landscape(*self.judges, columns=columns)
@@ -341,25 +342,25 @@ class _SplitRows:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Chains of one kind; they move in coordinates u = w * scale, in which steps have a length.
+    """Chains of one kind; they move in coordinates u = w * scale, in which step lengths are measured.
 
     Parameters
     ----------
     landscape : Landscape
-        What they ascend.
+        The potential that chains ascend.
     judge : callable or None
-        What tells the best point of each; None is the landscape itself.
+        The heights that decide which point of each chain is its best; None is the landscape itself.
     W : array of shape (c, d), or (c, q) with `columns`
-        Where they start.
+        The starts.
     stride : float
         Length of the first step, in u.
     n_moving : int or array of shape (c, 1)
-        Coordinates in which each chain moves.
+        The number of coordinates in which each chain moves.
     scale : array of shape (c, q) or (c, 1), or 1
     columns : ndarray of shape (c, q), int64, or None
-        The columns that each lives on, -1 for none; None is all.
+        The columns of each chain, -1 for none; None is all.
     steps : int or None
-        Evaluations by each; None is what the options say.
+        Evaluations by each chain; None is the number in the options.
     """
 
     landscape: Landscape
@@ -381,7 +382,7 @@ class _Group:
             return v, slopes / self.scale
 
         def bounded(u: Array) -> Array:
-            """Frequencies that are too long keep their direction."""
+            """Shorten frequencies that are too long, in their directions."""
             if max_norm is None:
                 return u
             norms = row_norms(u / self.scale)
@@ -394,13 +395,13 @@ class _Group:
         else:
             langevin(slope, start, steps, self.stride, noise=self._noise(options.noise, seed))
         if options.polish:
-            # from the best point visited, by steps as long as the last ones of the ascent were
+            # from the best visited points, with steps as long as the last ones of the ascent
             polished(slope, slope.best_points, options.polish, self.stride / steps)
         best = on_host(slope.best_points / self.scale)
         return best.astype(np.float32), on_host(slope.best_heights).astype(np.float64)
 
     def _noise(self, length: float, seed: int) -> Callable[[], Array] | None:
-        """Draws noise of that length in the mean for all chains; it stays in each chain's columns."""
+        """A source of noise with the given root mean square length, in each chain's own columns."""
         if not length:
             return None
         xp, W, draw = array_module(self.W), self.W, normal_source(self.W, seed)
@@ -411,7 +412,7 @@ class _Group:
         return lambda: size * draw(W.shape)
 
     def on_all_columns(self, W: np.ndarray, width: int) -> np.ndarray:
-        """Entries of the chains' columns as rows over all columns, (c, d), float32."""
+        """Frequencies on all columns, (c, d), float32, from the entries in the chains' columns."""
         if self.columns is None:
             return W
         wide = np.zeros((len(W), width), np.float32)
@@ -433,12 +434,12 @@ def _all_columns(
         W = W[_best_tries(ascended.potentials(W), options.tries)]
     if extra is not None:
         W = xp.concatenate([W, xp.asarray(extra, dtype=xp.float32)])
-    # a frequency of the kernel's own law has length sqrt(d) / sigma: steps are a share of that
+    # a random frequency of the kernel has length about sqrt(d) / sigma; steps are a share of it
     return _Group(ascended, rows.judge(), W, options.stride * np.sqrt(d) / sigma, d)
 
 
 def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group | None:
-    """Chains that live on 1 to 3 columns that are not constant; None where there are none."""
+    """Chains on 1 to `max_columns` columns that are not constant; None without any."""
     n_chains = round(options.chains * options.sparse_share)
     scales = rows.scales if n_chains else np.zeros(0)
     free = np.flatnonzero(scales > 0.0)
@@ -449,7 +450,7 @@ def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group 
     counts = generator.integers(1, width + 1, options.tries * n_chains)
     columns = np.stack([generator.choice(free, width, replace=False) for _ in counts])
     columns[np.arange(width) >= counts[:, None]] = -1
-    # coordinates in which columns are standardised: sigma, a distance over all columns, says nothing of a few
+    # coordinates for standardised columns, since sigma, a distance over all columns, is no scale for a few of them
     scale = np.where(columns >= 0, scales[columns], 1.0).astype(np.float32)
     draws = generator.standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws / (scale * np.sqrt(counts[:, None], dtype=np.float32))
@@ -462,7 +463,7 @@ def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group 
 
 
 def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others: int) -> _Group | None:
-    """Chains that live on columns that go together, as those over all columns do on all; None where none do."""
+    """Chains on neighbourhoods of correlated columns; None if there are none."""
     n_chains = round(options.near_share * n_others)
     if n_chains == 0 or hasattr(rows.X, "toarray"):
         return None
@@ -471,7 +472,7 @@ def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others:
     if columns is None:
         return None
     counts = np.count_nonzero(columns >= 0, axis=1)[:, None]
-    # the distance between two rows in these columns
+    # the root mean square distance between two rows in these columns
     sigma = np.sqrt(2.0 * np.sum(np.where(columns >= 0, scales[columns] ** 2, 0.0), axis=1, keepdims=True))
     draws = stream(seed, "near starts").standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws * (np.sqrt(options.start) / sigma).astype(np.float32)
@@ -483,24 +484,25 @@ def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others:
 
 
 def _best_tries(v: Array, tries: int) -> np.ndarray:
-    """The position of the highest among each chain's tries, which lie next to each other."""
+    """The position of the highest among each chain's tries, which are consecutive."""
     heights = on_host(v).reshape(-1, tries)
     return np.arange(len(heights)) * tries + heights.argmax(axis=1)
 
 
 class Slope:
-    """The function that is maximised, and the best point that each chain has visited; points are rows u (c, q).
+    """The function to maximise, which stores the best point that each chain has visited; points are rows u (c, q).
 
-    Arrays are NumPy's or CuPy's.
+    Arrays are on the device of the rows.
 
     Parameters
     ----------
     gradient : callable
         u -> (heights (c,), gradients (c, q)).
     bounded : callable
-        u -> the nearest points that are allowed.
+        u -> the nearest points within the bound.
     judge : callable or None
-        u -> heights (c,) that decide which point is the best, if other than the maximised ones (e.g. on held-out rows).
+        u -> heights (c,) that decide which point is the best, if other than the maximised ones (such as on held-out
+        rows).
 
     """
 
@@ -512,9 +514,9 @@ class Slope:
         self._height: Array | None = None
 
     def __call__(self, u: Array) -> tuple[Array, Array]:
-        """Heights and gradients at u; the best points are kept."""
+        """Heights and gradients at u; updates the best points."""
         v, gradient = self._gradient(u)
-        # the ascent follows v, but its best point is the one that rows it has not seen find highest
+        # the ascent follows v, while the best point is the one with the greatest height on rows that it does not use
         height = v if self._judge is None else self._judge(u)
         if self._best is None or self._height is None:
             self._best, self._height = u, height
@@ -536,7 +538,7 @@ class Slope:
 
 
 def _visited(values: Array | None) -> Array:
-    """The heights of the best points so far; minus infinity before the first evaluation."""
+    """Values at the best points; raises RuntimeError before the first evaluation."""
     if values is None:
         raise RuntimeError("the ascent has no best points yet: evaluate it once before they are asked for")
     return values
@@ -553,24 +555,24 @@ def langevin(slope: Slope, u: Array, steps: int, stride: float, *, noise: Callab
     Parameters
     ----------
     slope : Slope
-        Keeps the best point visited.
+        Stores the best point visited.
     u : array of shape (c, q)
-        Where to start.
+        The starts.
     steps : int
         Evaluations.
     stride : float
-        Length of the first step; step t has (1 - t / steps) of it.
+        Length of the first step; step t is (1 - t / steps) times as long.
     noise : callable or None
-        Draws (c, q) numbers, relative to the step.
+        Draws (c, q) numbers, in units of the step.
 
     Notes
     -----
-    Bullins, Zhang & Zhang 2018, Algorithm 1: w + zeta grad v + sqrt(2 zeta / xi) z (the root is lost in print). Here
+    Bullins, Zhang & Zhang 2018, Algorithm 1: w + zeta grad v + sqrt(2 zeta / xi) z (the paper omits the root). Here
     zeta = length / |grad v| and, for noise of relative length r in q columns, xi = 2 q / (r^2 zeta |grad v|^2).
     """
     for t in range(steps - 1):
         gradient = slope(u)[1]
-        # of length 1 whatever the gradient's: potentials differ by orders of magnitude between data sets
+        # of length 1 whatever the gradient's length, since potentials differ by orders of magnitude between data sets
         move = gradient / row_norms(gradient)
         if noise is not None:
             move = move + noise()
@@ -579,19 +581,19 @@ def langevin(slope: Slope, u: Array, steps: int, stride: float, *, noise: Callab
 
 
 def polished(slope: Slope, u: Array, steps: int, length: float) -> None:
-    """Plain ascent: a step that gains is kept and the next one longer, else it is halved.
+    """Plain ascent: a step that gains is accepted, and the next one is longer; otherwise the length is halved.
 
     Parameters
     ----------
     slope, u, steps
-        As of `langevin`.
+        As in `langevin`.
     length : float
-        Of the first step.
+        The length of the first step.
     """
     xp = array_module(u)
     lengths = xp.full((len(u), 1), length, dtype=u.dtype)
     height, gradient = slope(u)
-    # every chain has a length of its own, and one evaluation serves all of them
+    # each chain has its own length, and one evaluation serves all chains
     for _ in range(steps - 1):
         trial = slope.bounded(u + lengths * gradient / row_norms(gradient))
         v, ahead = slope(trial)
@@ -602,18 +604,18 @@ def polished(slope: Slope, u: Array, steps: int, length: float) -> None:
 
 
 def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
-    """Limited-memory BFGS from every start; a step that does not gain enough is tried again at half its length.
+    """Limited-memory BFGS from every start; a step that gains too little is halved and tried again.
 
     Parameters
     ----------
     slope, u, steps
-        As of `langevin`.
+        As in `langevin`.
     longest : float
-        No step is longer; the first has half this length.
+        The longest step; the first has half this length.
     """
     xp = array_module(u)
     v, gradient = slope(u)
-    # heights differ by orders of magnitude between data sets: in units of the first gradient nothing underflows
+    # in units of the first gradient, since heights differ by orders of magnitude between data sets, and may underflow
     unit = 1 / row_norms(gradient)
     v, gradient, share, pairs = v * unit[:, 0], gradient * unit, xp.ones_like(unit), _Pairs((), (), ())
     move = _of_length(gradient, longest / 2)
@@ -626,7 +628,7 @@ def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
         pairs = pairs.joined(xp.where(gains, trial - u, 0), xp.where(gains, gradient - ahead, 0))
         u, gradient = xp.where(gains, trial, u), xp.where(gains, ahead, gradient)
         v = xp.where(gains[:, 0], height, v)
-        # the quasi-Newton move where it ascends, cut to the longest length; else a step along the gradient
+        # the quasi-Newton move if it ascends, cut to the longest length; otherwise a step along the gradient
         newton = pairs.applied(gradient)
         ascends = (newton * gradient).sum(axis=1, keepdims=True) > 0
         bounded = newton * (u.dtype.type(longest) / row_norms(newton)).clip(None, 1)
@@ -635,33 +637,33 @@ def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
 
 
 def _of_length(move: Array, length: float) -> Array:
-    """Moves of the same direction and a given length."""
+    """Moves of the same directions and a given length."""
     return move * (move.dtype.type(length) / row_norms(move))
 
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The last steps of each chain, the falls of the gradient on them, and 1 / (step . fall), 0 where not concave."""
+    """The last steps of each chain, the gradient's falls along them, and 1 / (step . fall), or 0 if not concave."""
 
     steps: tuple[Array, ...]
     changes: tuple[Array, ...]
     inverses: tuple[Array, ...]
 
     def joined(self, step: Array, change: Array) -> _Pairs:
-        """With one more pair, the oldest forgotten; zeros for chains that stayed where they were."""
+        """The memory with one more pair and without the oldest; zeros for chains that did not move."""
         xp = array_module(step)
         product = (step * change).sum(axis=1, keepdims=True)
-        # curvature along the step: where it is not clearly positive the pair would make the inverse Hessian indefinite
+        # if the curvature along the step is not clearly positive, the pair would make the inverse Hessian indefinite
         sound = product > (1e-6 * row_norms(step) * row_norms(change)).clip(_LEAST, None)
         inverse = xp.where(sound, 1 / xp.where(sound, product, 1), 0).astype(step.dtype)
         kept = slice(-_MEMORY + 1, None)
         return _Pairs((*self.steps[kept], step), (*self.changes[kept], change), (*self.inverses[kept], inverse))
 
     def applied(self, gradient: Array) -> Array:
-        """Minus the inverse Hessian, as the pairs describe it, times the gradient (Nocedal & Wright 2006, alg. 7.4)."""
+        """Minus the inverse Hessian by these pairs, times the gradient (Nocedal & Wright 2006, algorithm 7.4)."""
         xp, move, shares = array_module(gradient), gradient, []
         memory = list(zip(self.steps, self.changes, self.inverses, strict=True))
-        # gamma = s.y / y.y of the youngest sound pair scales the inverse Hessian that the recursion starts from
+        # the recursion starts from the identity times gamma = s.y / y.y of the latest valid pair
         factor = xp.ones_like(move[:, :1])
         for _, change, inverse in memory:
             size = inverse * (change * change).sum(axis=1, keepdims=True)

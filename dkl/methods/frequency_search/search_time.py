@@ -1,4 +1,4 @@
-"""What a search for features takes for each of its rows, told before a fit from a search on a few rows."""
+"""The time of a search for features, for each of its rows, estimated before a fit from a search on a few rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dkl.protocols.arrays import Rows
 
 
 def search_seconds(space: FrequencySpace, few: Rows, n_models: int, count: int) -> float:
-    """Seconds of the processor that a search takes for each of its rows.
+    """Processor seconds of a search for each of its rows.
 
     Parameters
     ----------
     space : FrequencySpace
     few : ndarray or csr_array of shape (r, d), float32
     n_models : int
-        Weight columns.
+        The number of weight columns.
     count : int
-        Points that are searched for.
+        Points that the search returns.
     """
     S = np.random.default_rng(0).standard_normal((few.shape[0], n_models))
     S /= np.abs(S).sum()
@@ -31,12 +31,12 @@ def search_seconds(space: FrequencySpace, few: Rows, n_models: int, count: int) 
 
 
 def forming_seconds(feature_map: FeatureMap, few: Rows) -> float:
-    """Seconds of the processor that the features of a row take.
+    """Processor seconds of the features of one row.
 
     Parameters
     ----------
     feature_map : FeatureMap
-        Of rows without a scaler, or with one that is fitted.
+        Without a scaler, or with a fitted one.
     few : ndarray or csr_array of shape (r, d), float32
     """
     mapped = row_mapper(few, feature_map, np.dtype(np.float32))
@@ -44,7 +44,7 @@ def forming_seconds(feature_map: FeatureMap, few: Rows) -> float:
 
 
 def _a_row(call: Callable[[], object], few: Rows) -> float:
-    """Seconds of a call, over all threads, divided by the rows: the least of two calls after one that loads code."""
+    """Processor seconds of a call for each row: the lesser of two calls, after a first one that compiles code."""
     call()
     seconds = []
     for _ in range(2):

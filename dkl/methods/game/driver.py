@@ -1,8 +1,9 @@
-"""The margin game (Bullins, Zhang & Zhang 2018, Algorithm 2) as a driver on block sums: no-regret play, and its gap.
+"""The margin game (Bullins, Zhang & Zhang 2018, Algorithm 2) as a driver: no-regret play, stopped by its duality gap.
 
-A round reads the rows twice. The first pass verifies the candidates under the dual weights of all rows; the second
-takes the dual step along the answer and draws the rows of the next search. Between them, passes over targets and row
-columns alone (no X) find the projection's multiplier: none to two for the exact one, ten for the alternating one.
+A round reads the rows twice. The first pass verifies the candidate features under the dual weights of all rows; the
+second takes the dual step along the chosen features and samples the rows of the next search. Between them, passes over
+targets and row columns alone (no X) find the multipliers of the projection: at most two for the exact one, ten for the
+alternating one.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from dkl.protocols.records import Record
 
 __all__ = ["GameDriver"]
 
-# Passes of one exact projection at most, each over targets and dual weights alone: a pass divides the bracket of the
-# multiplier by thousands.
+# Limit on the passes of one exact projection, each over targets and dual weights alone. Usually two suffice: a pass
+# divides the bracket of the multiplier by thousands.
 _MOST_REDUCTIONS = 8
 
 
@@ -55,18 +56,18 @@ class GameDriver:
     """Algorithm 2 on any number of rows; see `dkl.protocols.driver.Driver`."""
 
     def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The row columns: the numbers to project next, and the means over rounds of dual weights and of scores."""
+        """The row columns: dual weights before their projection; means over rounds of dual weights and of scores."""
         return row_columns(problem, ("dual", "mean", "score"))
 
     def init(self, problem: GameProblem) -> GameState:
-        """A new game, or the last state of the game that goes on, if rounds and features are left."""
+        """A new game, or the last state of a continued one, which is final if no rounds or features are left."""
         K, pool, unit, last = problem.n_blocks, problem.pool, problem.rules.unit, problem.start
         if last is not None:
-            no_room = pool is None and len(last.mass) >= problem.rules.most
-            if no_room or len(last.history) >= problem.rules.rounds:
+            is_full = pool is None and len(last.mass) >= problem.rules.most
+            if is_full or len(last.history) >= problem.rules.rounds:
                 return last
             return replace(last, phase="resume", message="")
-        # in R^d nothing is answered yet; a pool has a mass for each feature from the first
+        # in R^d there are no frequencies yet; a pool has a mass for each feature from the start
         size, parts = (0, 2) if pool is None else (pool.n_frequencies, pool.columns_a_frequency)
         return GameState(
             phase="open",
@@ -83,7 +84,7 @@ class GameDriver:
         )
 
     def request(self, problem: GameProblem, state: GameState) -> Sequence[Record] | None:
-        """The records of the phase that the game is in."""
+        """The records of the next pass."""
         if state.phase == "open":
             return opening_records(problem, state)
         if state.phase == "resume":
@@ -94,15 +95,15 @@ class GameDriver:
             return [verify_record(problem, state)]
         if state.phase == "step":
             step = step_record(problem, state)
-            # rows of the next search, where rounds and features leave room for one (a gap may still end the game)
-            has_room = len(state.mass) + len(state.chosen) < problem.rules.most
-            if problem.pool is not None or not has_room or len(state.history) + 1 >= problem.rules.rounds:
+            # rows of the next search, if this round cannot be the last by rounds or features (it can be by the gap)
+            is_below_limit = len(state.mass) + len(state.chosen) < problem.rules.most
+            if problem.pool is not None or not is_below_limit or len(state.history) + 1 >= problem.rules.rounds:
                 return [step]
             return [step, sample_record(problem, state, len(state.history) + 1)]
         return None
 
     def step(self, problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-        """The state after a pass of the current phase, from its sums."""
+        """The state after the pass of the current phase, from its results."""
         after = {
             "open": _opened,
             "resume": _continued,
@@ -113,7 +114,7 @@ class GameDriver:
         return after[state.phase](problem, state, results)
 
     def metrics(self, problem: GameProblem, state: GameState) -> dict[str, float]:
-        """Rounds, objective and gap of the last round."""
+        """Number, upper bound and relative gap of the last round."""
         return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: GameState, why: str) -> GameState | None:
@@ -127,14 +128,14 @@ class GameDriver:
         )
 
     def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the searched rows in R^d (as they came, scaled, and with weights once more), and of the ascent."""
+        """Bytes of the sampled rows in R^d (stored, scaled, and weighted), and of the chains of a search."""
         if problem.pool is not None:
             return {}
         ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
         return {"searched rows": 3 * problem.most_rows * row_bytes, "chains that climb": ascent}
 
     def driving(self, problem: GameProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the searches; none in a pool."""
+        """Seconds of all searches outside passes; 0 for a pool, which is not searched."""
         if problem.pool is not None:
             return 0.0
         searched = problem.rules.rounds * min(problem.search_rows, n_rows)
@@ -142,24 +143,25 @@ class GameDriver:
         return searched * seconds / usable_cores()
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The opening, the reductions, and the two passes of a round."""
+        """The first pass, the reductions of the projections, and the two passes of a round."""
         state = self.init(problem)
         T = problem.rules.rounds
-        # the largest pass of each kind: a search proposes at most this number of candidates, and as many for the mean
+        # the largest pass of each kind: a search proposes n_candidates features at most, and as many for the mean
+        # weights
         if problem.pool is None:
-            many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
-            state = replace(state, candidates=many)
+            candidates = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
+            state = replace(state, candidates=candidates)
         k = min(problem.rules.per_round, problem.rules.most)
         state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0, step_weight=1.0)
-        answered = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
-        # an exact projection takes the reduction of the step itself and up to two more, nearly always
+        after_choice = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
+        # an exact projection usually takes at most three reductions, of which the pass of the step makes the first
         reductions = ALTERNATIONS if problem.rules.projection == "alternating" else 3
-        second: list[Record] = [step_record(problem, answered)]
+        second: list[Record] = [step_record(problem, after_choice)]
         if problem.pool is None:
             second.append(sample_record(problem, state, 1))
         return [
             (opening_records(problem, state), 1),
-            # one is enough as a rule
+            # usually one reduction remains
             ([replace(projection_record(problem, state), usual_calls=T)], reductions * T),
             ([verify_record(problem, state)], T),
             (second, T),
@@ -167,10 +169,10 @@ class GameDriver:
 
 
 def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The state after the first pass: equal dual weights for all rows, and in R^d the first candidates under them."""
+    """The state after the first pass: equal dual weights for all rows, and in R^d the candidates for them."""
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
-        # every row has the same dual weight before the projection, and so has their mean
+        # all rows have the same dual weight before the projection, and the same mean
         block: Block = results[1]
         ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
         state = _next_candidates(problem, state, block, ones, ones)
@@ -178,7 +180,7 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
 
 
 def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The state after the first pass of a game that goes on, with the results that its former last step left out."""
+    """The state of a continued game after its first pass, which sums what the last step of the former fit left out."""
     if problem.pool is None:
         block: Block = results[1]
         state = _next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
@@ -188,27 +190,27 @@ def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -
 
 
 def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
-    """Begin the projection of the new column; the pass that wrote it has computed the first reduction as well."""
+    """Start the projection of the new dual weights; the pass that wrote them has also made the first reduction."""
     K = problem.n_blocks
     if problem.rules.projection == "alternating":
         return replace(state, phase="project", shifts=np.zeros((0, K)))
     state = replace(state, phase="project", shifts=np.zeros((1, K)), found=np.zeros(K, bool))
-    return _narrowed(problem, state, sums)
+    return _with_narrower_edges(problem, state, sums)
 
 
 def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     """The state after a reduction: exact projections narrow brackets, alternating ones add a multiplier."""
     if problem.rules.projection == "exact":
-        return _narrowed(problem, state, results[0])
-    # the mean of y_i alpha_i, which Algorithm 3 subtracts to come back to the hyperplane sum_i c_i y_i alpha_i = 0
+        return _with_narrower_edges(problem, state, results[0])
+    # the mean of y_i alpha_i, which Algorithm 3 subtracts to return to the hyperplane sum_i c_i y_i alpha_i = 0
     shift = results[0]["balance"][None] / state.total
     shifts = np.concatenate([state.shifts, shift])
     return replace(state, shifts=shifts, phase="verify" if len(shifts) == ALTERNATIONS else "project")
 
 
-def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
-    """The state with finer edges around the multipliers, or in the next phase if all multipliers are exact."""
-    # the dual blocks are projected by themselves: one whose multiplier is exact waits for the others
+def _with_narrower_edges(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
+    """The state with narrower edges around the multipliers, or in the next phase once all multipliers are exact."""
+    # each dual block has its own projection; one whose multiplier is exact keeps it while the others are narrowed
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     reductions = state.pending.get("reductions", 0) + 1
@@ -224,49 +226,51 @@ def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
 
 
 def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """Choose the answer among the verified candidates, bound the value from below, and fix the step."""
+    """Choose the kernel player's features among the verified candidates, bound the value from below, set the step."""
     sums, K, rules = results[0], problem.n_blocks, problem.rules
-    # (candidates, parts, K): the frequencies' C and Q, sum_i c_i y_i alpha_i (cos, sin)(w.x_i); under the means of the
-    # dual weights in K more columns, where these were asked for
-    both = sums["features"].transpose(1, 0, 2)
-    features, potentials = both[..., :K], _potentials(problem, both[..., :K])
-    # The answer: the highest distinct peaks in R^d, the blocks of highest potential of a pool. The worst kernel for the
-    # dual player is the one with the largest potential, and an equal mixture of a few is nearly as bad.
+    # (candidates, parts, K): C and Q of the frequencies, sum_i c_i y_i alpha_i (cos, sin)(w.x_i); K more columns hold
+    # the same under the mean dual weights if the pass was to check these
+    all_features = sums["features"].transpose(1, 0, 2)
+    features, potentials = all_features[..., :K], _potentials(problem, all_features[..., :K])
+    # The highest distinct peaks in R^d, the blocks of highest potential of a pool: the worst kernel for the dual player
+    # has the largest potential, and an equal mixture of a few is nearly as bad.
     if problem.pool is not None or state.candidates is None:
         groups = np.arange(len(potentials)) if problem.pool is None else problem.pool.groups
-        # all features of a block have its potential: the first of each stands for it
+        # all features of a block have the block's potential, so that the first represents it
         _, first = np.unique(groups, return_index=True)
         best = np.argsort(-potentials[first], kind="stable")[: rules.per_round]
-        answered = np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
+        chosen = np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
     else:
-        room = min(rules.per_round, rules.most - len(state.mass))
-        answered = distinct_peaks(state.candidates, potentials, room)
-    # the value is at least that of any feasible dual weights against the worst of the candidates
+        n_chosen = min(rules.per_round, rules.most - len(state.mass))
+        chosen = distinct_peaks(state.candidates, potentials, n_chosen)
+    # the value is at least that of any feasible dual weights against the worst candidate
     alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
     lower = _value(problem, alpha, squares, potentials)
-    if both.shape[2] > K:
-        of_mean = _potentials(problem, both[..., K:])
-        lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
+    if all_features.shape[2] > K:
+        mean_potentials = _potentials(problem, all_features[..., K:])
+        lower = max(
+            lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), mean_potentials)
+        )
     state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
-    size = _step_size(problem, state, features[answered])
-    # where the multiplier of the next column is likely to be: no further than the largest move of a coordinate
+    size = _step_size(problem, state, features[chosen])
+    # the multiplier of the next projection is probably within the largest move of a coordinate
     reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
-    # later rounds count more: those before the dual weights have found their scale have steps and say of no use
+    # later rounds weigh more, since the dual weights of the first ones are far from the solution
     weight = size * (len(state.history) + 1)
     state = replace(
         state,
         phase="step",
-        chosen=answered,
-        answer=features[answered],
+        chosen=chosen,
+        answer=features[chosen],
         step_size=size,
         step_weight=weight,
         lower=max(state.lower, lower),
         mean_dual=state.mean_dual + weight * np.array([alpha, squares]),
         pending={
             **state.pending,
-            "potential": float(potentials[answered].mean()),
-            # F(alpha, answer), what the kernel player's best response leaves of the objective
-            "response": alpha - 0.5 * (rules.ridge * squares + float(potentials[answered].mean())),
+            "potential": float(potentials[chosen].mean()),
+            # F(alpha, lambda) for the features that the kernel player chose
+            "response": alpha - 0.5 * (rules.ridge * squares + float(potentials[chosen].mean())),
             "at_zero": float(sums["bounds"][0]) / (state.total * problem.n_blocks),
             "at_bound": float(sums["bounds"][1]) / (state.total * problem.n_blocks),
         },
@@ -277,7 +281,7 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
 
 
 def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
-    """v of each candidate from its sums (m, parts, K); in a pool with blocks, v of the mean of a block's kernels."""
+    """v of each candidate from its sums (m, parts, K); in a pool with blocks, the mean v of its block."""
     potentials = np.square(sums).sum(axis=(1, 2))
     if problem.pool is None:
         return potentials
@@ -292,7 +296,8 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
     # for the squared hinge, whose dual is strongly concave
     n, K = state.total, problem.n_blocks
     if rules.rate is not None:
-        # |1 - y f| <= 1 + |f|, and |phi| <= 1, so that f is at most the mean length of the answer's (C, Q)
+        # |1 - y f| <= 1 + |f|, and |phi| <= 1, so that |f| is at most the mean length of (C, Q) over the chosen
+        # features
         steepest = 1.0 + float(np.sqrt(np.square(answer).sum(axis=1)).mean(axis=0).max())
         return rules.rate * rules.unit / (steepest * float(np.sqrt(t)))
     if rules.loss == "squared_hinge":
@@ -302,10 +307,10 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
 
 
 def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The state after the dual step, with the answer in the dual measure, the machine, the gap, and the next search."""
+    """The state after the dual step: its features enter the dual measure; the gap, and the end or the next search."""
     sums = results[0]
     previous = state
-    # lambda gets the weight of the round, shared equally by the features of its answer; w the answer's sums with it
+    # the features of the round share its weight in lambda equally, and their sums enter w with the same weights
     answer, share = np.asarray(state.answer), state.step_weight / len(np.asarray(state.answer))
     if state.frequencies is None:
         mass, pull = state.mass.copy(), state.pull.copy()
@@ -325,7 +330,7 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
     if why := _why_to_stop(problem, state):
         return replace(state, phase="done", message=why)
     if problem.pool is None:
-        # the pass has written the step to the rows' columns: the sample has those before it, and takes the same step
+        # the pass has stepped the rows' columns; the sampled rows hold the values before, and take the same step here
         block: Block = results[1]
         signs = problem.targets(block)[0]
         alpha = feasible_of(problem, previous)(block.columns["dual"], signs)
@@ -337,7 +342,7 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
 
 
 def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
-    """The best machine that the pass tried, and its primal value, an upper bound of max F(., lambda)."""
+    """The best machine that the pass tried, and its primal value, an upper bound on max F(., lambda)."""
     trials = trials_of(state)
     # |w|^2 of f = sum_t sqrt(lambda_t) u_t.phi_t, whose coefficients w_t = sqrt(lambda_t) u_t are the mean response
     lengths = np.square(state.coefficients).sum(axis=(1, 2))
@@ -349,7 +354,7 @@ def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tupl
     s = int(values.argmin())
     intercepts = np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0]
     moved = np.abs(intercepts - state.intercepts)
-    # the next pass looks further where the intercept has moved, and closer where it has not
+    # the next pass tries intercepts further away if the best one has moved, and closer ones if it has not
     spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
     pending = {**state.pending, "margin": 1.0 / max(float(trials.scales[s] * np.sqrt(norm)), 1e-300)}
     scale = float(trials.scales[s])
@@ -357,10 +362,10 @@ def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tupl
 
 
 def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray], upper: float) -> GameState:
-    """The round's entry of the history."""
+    """The state with this round's entry in the history."""
     lower = state.lower
     if state.mean_sums is not None:
-        # the sums of a pool are linear in the dual weights: the sums of mean weights bound the value as well
+        # the sums of a pool are linear in the dual weights, so that the mean weights bound the value without a pass
         alpha, squares = state.mean_dual / state.played
         potentials = _potentials(problem, state.mean_sums / state.played)
         lower = max(lower, _value(problem, float(alpha), float(squares), potentials))
@@ -386,21 +391,21 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
 
 
 def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.ndarray) -> float:
-    """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: shrunken dual weights are feasible too.
+    """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: scaled-down dual weights are feasible too.
 
-    `alpha` is the sum of the weights, `squares` the sum of their squares or a bound on it.
+    `alpha` is the sum of the dual weights, `squares` the sum of their squares or an upper bound on it.
     """
-    # F(s alpha) = s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t): a parabola in s
+    # F(s alpha) = s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t) is a parabola in s
     quadratic = problem.rules.ridge * squares + float(potentials.max())
     shrunk = min(1.0, alpha / quadratic) if quadratic > 0.0 else 1.0
     return shrunk * alpha - 0.5 * shrunk**2 * quadratic
 
 
 def _why_to_stop(problem: GameProblem, state: GameState) -> str:
-    """Why the game ends, with the remedy; empty while it goes on.
+    """Why the game ends, and what to change; empty if another round follows.
 
-    It ends at the gap `tol`, after `patience` rounds without a lower loss on the rows held out, in R^d once all
-    frequencies are found, and after `rounds` rounds.
+    It ends at the gap `tol`, after `patience` rounds without a lower loss on the held-out rows, in R^d once it has all
+    its frequencies, and after `rounds` rounds.
     """
     rules, last, gap = problem.rules, state.history[-1], _standing(state)
     held_out = [entry.get("held_out_loss", np.inf) for entry in state.history]
@@ -422,7 +427,7 @@ def _standing(state: GameState) -> str:
 
 
 def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:
-    """The primal machine that bounds the gap: coef (K, n_features) on sqrt(lambda) features, and intercept (K,)."""
+    """Coefficients (K, n_features) on features scaled by sqrt(lambda), and intercepts (K,), of the bounding machine."""
     used = state.mass > 0.0
     # f = sum_t w_t.phi_t = sum_t coef_t.(sqrt(lambda_t) phi_t)
     coef = state.scale * state.coefficients[used] / np.sqrt(state.weights[used])[:, None, None]
@@ -430,7 +435,7 @@ def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dual_measure(problem: GameProblem, state: GameState) -> tuple[FeatureMap, np.ndarray]:
-    """The feature map of the game's end, amplitudes sqrt(lambda), and lambda on its frequencies."""
+    """The final feature map, with amplitudes sqrt(lambda), and lambda of its frequencies."""
     used = np.flatnonzero(state.mass > 0.0)
     weights = state.weights[used]
     if problem.pool is not None:
@@ -442,17 +447,17 @@ def dual_measure(problem: GameProblem, state: GameState) -> tuple[FeatureMap, np
 def _next_candidates(
     problem: GameProblem, state: GameState, block: Block, values: np.ndarray, mean: np.ndarray
 ) -> GameState:
-    """Candidates of the next round: peaks on the sample, under dual weights projected on the sample alone."""
+    """Candidates of the next round: peaks on the sampled rows, whose dual weights are projected on the sample alone."""
     signs, weight, _ = problem.targets(block)
-    # the sample is drawn by the rows' own weights: what is left is the classes' factor
+    # the sample was drawn by the rows' own weights, so that only the class factors remain to be applied
     factor = (weight / block.weights)[:, None]
-    # the column "dual" is not yet projected, and the multipliers of all rows come with later passes
+    # the column "dual" is not yet projected; the multipliers for all rows come from later passes
     alpha, _ = project_dual(values, signs, factor[:, 0], problem.upper)
     candidates, promised = _peaks(problem, block, signs * alpha * factor, len(state.history))
     if checks_mean(problem, state):
         others, _ = _peaks(problem, block, signs * mean * factor, len(state.history))
         candidates = np.concatenate([candidates, others])
-        # candidates under the mean weights judge no sample: they come last wherever the best are looked for
+        # candidates for the mean weights have no potential on the sample to compare with, and are placed last
         promised = np.concatenate([promised, np.full(len(others), -1.0)])
     return replace(state, candidates=candidates, promised=promised)
 
@@ -470,7 +475,7 @@ def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tup
 def _regrown(
     problem: GameProblem, state: GameState, potentials: np.ndarray, totals: tuple[np.ndarray, np.ndarray]
 ) -> GameState:
-    """The state with a larger sample for the next search, if peaks of the last one are much lower on all rows."""
+    """The state with a larger sample for the next search, if the last peaks are much lower on all rows."""
     if state.promised is None:
         return state
     verified = pair_potentials(potentials, *totals)

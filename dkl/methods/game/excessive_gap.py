@@ -2,9 +2,10 @@
 
 In norm form the game is bilinear between two convex terms (Nesterov 2005, "Excessive gap technique in nonsmooth convex
 minimization"): min over w of |w|_(1,2)^2 / 2 + max over alpha of 1'alpha - <alpha, A w>, (A w)_i = y_i sum_t w_t.phi_t.
-Both sides are smoothed by squared Euclidean terms, mu_1 |w|^2 / 2 and mu_2 |alpha|^2 / 2, and every step shrinks one of
-them while f_mu2(w) <= phi_mu1(alpha) holds, so that the true gap is at most mu_1 D_1 + mu_2 D_2: O(1/T) where no-regret
-play has O(1/sqrt(T)). The term |w|_(1,2)^2 / 2 is not smooth; its proximal map takes the place of the gradient mapping.
+Both sides are smoothed by squared Euclidean terms, mu_1 |w|^2 / 2 and mu_2 |alpha|^2 / 2. Every step shrinks one of
+them and maintains f_mu2(w) <= phi_mu1(alpha), so that the true gap is at most mu_1 D_1 + mu_2 D_2: O(1/T), while that
+of no-regret play is O(1/sqrt(T)). The term |w|_(1,2)^2 / 2 is not smooth; its proximal map replaces the gradient
+mapping.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Rec
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
-# Passes of one projection at most: each divides the bracket of the multiplier by thousands.
+# Limit on the passes of one projection; usually two suffice, since each divides the bracket by thousands.
 _MOST_REDUCTIONS = 8
-# the Gram matrix of the pool, float64, stays below 64 MiB
+# limits the float64 Gram matrix of the pool to 64 MiB
 _MOST_COLUMNS = 2_800
 
 
@@ -44,17 +45,17 @@ def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
     Parameters
     ----------
     gradient : ndarray of shape (D, ...)
-        A group a row.
+        Each row is a group.
     strength : float
-        Positive.
+        Weight of the Euclidean term; positive.
 
     Returns
     -------
     ndarray of the shape of `gradient`
-        Every group shrunk by the same length tau = |w|_(1,2), then divided by `strength`.
+        The length of every group reduced by tau = |w|_(1,2), but to 0 at least, then divided by `strength`.
     """
     lengths = np.sqrt(np.square(gradient).reshape(len(gradient), -1).sum(axis=1))
-    # with the m longest groups kept, tau = sum of their lengths / (strength + m): the largest of these is consistent
+    # if the m longest groups remain, tau = sum of their lengths / (strength + m); the largest of these is the right one
     ordered = np.sort(lengths)[::-1]
     levels = np.cumsum(ordered) / (strength + np.arange(1, len(ordered) + 1))
     tau = levels.max(initial=0.0)
@@ -71,25 +72,26 @@ class ExcessiveGapState:
     phase : str
         "norm", "score", "project", "sum" or "done".
     move : str
-        What the passes under way are for: "start", "primal", "respond" (first half of a dual step), "ascend" (second).
+        The step that the passes belong to: "start", "primal", "respond" (first half of a dual step), "ascend" (second
+        half).
     point : ndarray of shape (D, parts, K)
         The w that the next pass scores rows with.
     primal : ndarray of shape (D, parts, K)
-        The w of the pair that keeps the excessive gap.
+        w of the current pair, which satisfies the excessive gap condition with alpha.
     dual_sums : ndarray of shape (D, parts, K)
-        A' alpha of the pair; `dual_total` and `dual_squares` its sums.
+        A' alpha of the pair; `dual_total` and `dual_squares` are the sum of alpha and of its squares.
     hat_sums : ndarray of shape (D, parts, K)
-        Of the point between, in a dual step.
+        A' alpha of the intermediate point of a dual step.
     smoothing : ndarray of shape (2,)
-        mu_1, mu_2.
+        mu_1 and mu_2.
     norm : float
-        |A|^2.
+        |A|^2, the largest eigenvalue of the Gram matrix.
     total : float
-        Weight of the rows that play.
+        Weight of the training rows.
     step : float
-        tau.
+        tau, the relative size of the current step.
     upper, lower : float
-        The best bounds of the value so far; `best` is the w that the upper one belongs to.
+        The best bounds on the value so far; `best` is the w of the upper one.
     """
 
     phase: str
@@ -127,14 +129,14 @@ class ExcessiveGapState:
 
 
 class ExcessiveGapDriver:
-    """See `dkl.protocols.driver.Driver`. An iteration is a primal and a dual step: six reads of the rows."""
+    """A driver whose iteration is a primal and a dual step, six row reads; see `dkl.protocols.driver.Driver`."""
 
     def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The row columns: the numbers to project next, alpha of the pair, and the middle alpha of a dual step."""
+        """The row columns: dual weights before their projection, alpha of the pair, alpha at the intermediate point."""
         return row_columns(problem, ("dual", "mean", "hat"))
 
     def init(self, problem: GameProblem) -> ExcessiveGapState:
-        """The state before any pass, or the last state of the run that goes on, which has begun the next iteration."""
+        """The state before any pass, or the last state of a continued run, which starts the next iteration."""
         if problem.start is not None:
             more = len(problem.start.history) < problem.rules.rounds
             return replace(problem.start, phase="score", message="") if more else problem.start
@@ -158,21 +160,21 @@ class ExcessiveGapDriver:
         )
 
     def request(self, problem: GameProblem, state: ExcessiveGapState) -> Sequence[Record] | None:
-        """The record of the phase."""
+        """The record of the next pass."""
         if state.phase == "done":
             return None
         if state.phase == "project":
             return [multiplier_record(problem, state.edges)]
-        made = {"norm": _norm_record, "score": _score_record, "sum": _sum_record}
-        return [made[state.phase](problem, state)]
+        constructors = {"norm": _norm_record, "score": _score_record, "sum": _sum_record}
+        return [constructors[state.phase](problem, state)]
 
     def step(self, problem: GameProblem, state: ExcessiveGapState, results: Sequence[Any]) -> ExcessiveGapState:
-        """The state after a pass of the current phase, from its sums."""
-        after = {"norm": _measured, "score": _scored, "project": _narrowed, "sum": _summed}
+        """The state after the pass of the current phase, from its results."""
+        after = {"norm": _measured, "score": _scored, "project": _with_narrower_edges, "sum": _summed}
         return after[state.phase](problem, state, results[0])
 
     def metrics(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
-        """Rounds, objective and gap of the last round."""
+        """Number, upper bound and relative gap of the last iteration."""
         return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: ExcessiveGapState, why: str) -> ExcessiveGapState | None:
@@ -188,7 +190,7 @@ class ExcessiveGapDriver:
         return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The Gram matrix, then three pairs of reads an iteration, with reductions between."""
+        """The Gram matrix, then three pairs of reads for each iteration, with reductions between them."""
         state, T = self.init(problem), problem.rules.rounds
         return [
             ([_norm_record(problem, state)], 1),
@@ -199,7 +201,7 @@ class ExcessiveGapDriver:
 
 
 def _pool(problem: GameProblem) -> FeatureMap:
-    """The finite set of features; ValueError where the technique cannot play on it."""
+    """The finite set of features; ValueError if the technique does not apply to it."""
     if problem.rules.projection != "exact":
         raise ValueError("dynamics='excessive-gap' needs projection='exact': its condition does not survive another")
     if problem.pool is None:
@@ -226,7 +228,7 @@ def _lengths(w: np.ndarray) -> np.ndarray:
 
 
 def _columns(w: np.ndarray) -> np.ndarray:
-    """(D, parts, K) as coefficients of mapped rows, (features, K)."""
+    """(D, parts, K) as coefficients of mapped rows, (n_features, K)."""
     return w.transpose(1, 0, 2).reshape(-1, w.shape[2])
 
 
@@ -244,12 +246,12 @@ def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
-    """The record of a pass that scores rows with `point`, and writes the numbers to project next."""
+    """The record of a pass that scores rows with `point`, and writes the dual weights to project next."""
     K, ridge = problem.n_blocks, problem.rules.ridge
-    # the answer to w: the alpha that maximises 1'alpha - <alpha, A w> - (mu_2 + ridge) / 2 |alpha|^2 before the box
+    # the best alpha for w before its projection: it maximises 1'alpha - <alpha, A w> - (mu_2 + ridge) / 2 |alpha|^2
     smoothed = Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
     if state.move == "ascend":
-        # a gradient step from the point between, whose smoothed objective has curvature |A|^2 / mu_1
+        # a gradient step from the intermediate point, at which the smoothed objective has curvature |A|^2 / mu_1
         steepness = state.norm / state.smoothing[0]
         smoothed = Smoothed(steepness / (steepness + ridge), 1.0 / (steepness + ridge))
     operands = {
@@ -277,7 +279,7 @@ def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
     """The record of a pass that projects, sums features, and mixes the projected weights into a column of alpha."""
     pool, K = _pool(problem), problem.n_blocks
-    # how much of the projected weights the column gets: all of them, or tau beside 1 - tau of the pair's
+    # the share of the projected weights in the column: 1, or tau, with 1 - tau for those of the pair
     share = {"start": 1.0, "primal": state.step, "respond": state.step, "ascend": 1.0}[state.move]
     target = "hat" if state.move == "respond" else "mean"
     operands = {
@@ -299,20 +301,20 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
-    """The cost of mapping rows to the whole pool, and of multiplying features with a column for each dual block."""
+    """The cost of mapping rows to the whole pool, and of products of the features with a column for each dual block."""
     pool, K = _pool(problem), problem.n_blocks
     each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
 
 
 def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """The state with |A|^2 from the Gram matrix, and mu_1, mu_2 for which the first pair keeps the excessive gap."""
-    # |A|^2 is the largest eigenvalue of A'A: signs y_i do not change the Gram matrix of the features
+    """The state with |A|^2 from the Gram matrix, and mu_1, mu_2 for which the first pair satisfies the condition."""
+    # |A|^2 is the largest eigenvalue of A'A: the signs y_i do not change the Gram matrix of the features
     norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
     classes = sums["classes"]
     total = float(classes[:, 0].sum())
-    # |alpha|^2 at its largest, and |w|^2 of machines whose scores are of size two on a feature of the mean length: any
-    # ratio keeps the excessive gap, and bounds of |w| that hold for all rows are hundreds of times too large
+    # The largest |alpha|^2, and |w|^2 of a machine with scores of 2 on features of mean length. Any ratio satisfies the
+    # condition; a bound on |w| that holds for all rows would be hundreds of times too large.
     squares = problem.rules.unit**2 * total * problem.n_blocks
     length = float(np.trace(sums["gram"])) / (total * _pool(problem).n_frequencies)
     second = np.sqrt(norm * 4.0 * problem.n_blocks / max(length, np.finfo(np.float64).tiny) / squares)
@@ -327,18 +329,20 @@ def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     trials = intercept_trials(state.intercepts, state.spread).intercepts
     best = np.take_along_axis(trials, sums["losses"][:, 0].argmin(axis=1)[:, None], axis=1)[:, 0]
     moved = np.abs(best - state.intercepts)
-    # the intercepts follow the machine of each dual step, and the best one
+    # later intercepts are tried around the best one of this machine
     if state.move == "respond" or value < state.upper:
         spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
         state = replace(state, intercepts=best, spread=spread)
     if value < state.upper:
         state = replace(state, upper=value, best=state.point, error=float(sums["errors"]) / state.total)
     state = replace(state, phase="project", found=np.zeros(problem.n_blocks, bool), reductions=0)
-    return _narrowed(problem, state, sums)
+    return _with_narrower_edges(problem, state, sums)
 
 
-def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """The state with finer edges around the multipliers, or in the phase of sums if all multipliers are exact."""
+def _with_narrower_edges(
+    problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]
+) -> ExcessiveGapState:
+    """The state with narrower edges around the multipliers, or in the phase of sums once all multipliers are exact."""
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     done = bool(search.found.all()) or state.reductions >= _MOST_REDUCTIONS
@@ -354,14 +358,14 @@ def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 
 def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """The state after the move that needed the sums, and whether it ends an iteration."""
+    """The state after the pass of sums of the current step; if it ends an iteration, with its entry in the history."""
     # (D, parts, K): A' alpha of the projected weights
     answer = sums["features"].transpose(1, 0, 2)
     reach = np.maximum(2.0 * np.abs(state.shifts[0]), problem.rules.unit)
     state = replace(state, phase="score", edges=first_edges(np.zeros(problem.n_blocks), reach))
     move = state.move
     if move == "start":
-        # the first pair: alpha answers w = 0, and w is a step from there along the sums of alpha
+        # the first pair: alpha is the best one for w = 0, and w is a step from there along the sums of alpha
         primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
         state = _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
     elif move == "primal":
@@ -369,7 +373,7 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     elif move == "respond":
         state = _after_response(problem, state, answer)
     else:
-        # a dual step has shrunk mu_2 by 1 - tau; the next iteration begins
+        # a dual step has reduced mu_2 by the factor 1 - tau; the next iteration begins
         smoothing = state.smoothing * np.array([1.0, 1.0 - state.step])
         state = _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
     if move != "respond":
@@ -383,17 +387,17 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
 
 
 def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
-    """Begin a primal step: the point between the pair's w and the answer to its alpha."""
+    """Start a primal step at the point between the pair's w and the best w for its alpha."""
     tau = _step(problem, state)
-    # w of largest smoothed gain against alpha: argmax <w, A' alpha> - |w|_(1,2)^2 / 2 - mu_1 |w|^2 / 2
+    # the best w for alpha: argmax <w, A' alpha> - |w|_(1,2)^2 / 2 - mu_1 |w|^2 / 2
     reply = group_proximal(state.dual_sums, state.smoothing[0])
     return replace(state, move="primal", step=tau, point=(1.0 - tau) * state.primal + tau * reply)
 
 
 def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """Shrink mu_1, and begin a dual step with the answer to the new w."""
+    """Reduce mu_1, and start a dual step with the best alpha for the new w."""
     tau, steepness = state.step, state.norm / (state.smoothing[1] + problem.rules.ridge)
-    # a proximal step from the point between, in the place of the gradient mapping of a smooth term
+    # a proximal step from the intermediate point replaces the gradient mapping of a smooth term
     primal = group_proximal(steepness * state.point + answer, steepness)
     dual_sums = (1.0 - tau) * state.dual_sums + tau * answer
     smoothing = state.smoothing * np.array([1.0 - tau, 1.0])
@@ -402,9 +406,9 @@ def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.nda
 
 
 def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """Answer the intermediate dual point, and let alpha ascend from it."""
+    """Compute the best w for the intermediate alpha, which the next pass takes an ascent step from."""
     tau = state.step
-    # A' alpha is linear: the sums of a mixture are the mixture of the sums, and no pass is needed for it
+    # A' alpha is linear in alpha, so that the sums of a mixture are the mixture of the sums and need no pass
     hat_sums = (1.0 - tau) * state.dual_sums + tau * answer
     reply = group_proximal(hat_sums, state.smoothing[0])
     primal = (1.0 - tau) * state.primal + tau * reply
@@ -412,13 +416,13 @@ def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.n
 
 
 def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
-    """The largest tau with tau^2 / (1 - tau) <= mu_1 (mu_2 + ridge) / |A|^2: the excessive gap stays."""
+    """The largest tau with tau^2 / (1 - tau) <= mu_1 (mu_2 + ridge) / |A|^2, which maintains the condition."""
     q = float(state.smoothing[0] * (state.smoothing[1] + problem.rules.ridge)) / state.norm
     return float(0.5 * (np.sqrt(q * q + 4.0 * q) - q))
 
 
 def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
-    """The iteration's entry of the history, and whether it was the last."""
+    """The state with the iteration's entry in the history, finished if it was the last one."""
     rules, blocks = problem.rules, state.total * problem.n_blocks
     lengths = _lengths(state.best)
     gap = state.upper - state.lower
@@ -454,7 +458,7 @@ def _standing(state: ExcessiveGapState) -> str:
 
 
 def norm_machine(problem: GameProblem, state: ExcessiveGapState) -> tuple[FeatureMap, np.ndarray, np.ndarray]:
-    """The feature map with amplitudes sqrt(lambda), lambda on its features, and coef (K, n_features) of the machine."""
+    """The feature map with amplitudes sqrt(lambda), lambda of its features, and coef (K, n_features) of the machine."""
     # lambda_t = |w_t| / sum |w|: the kernel measure for which sum |w_t|^2 / lambda_t is |w|_(1,2)^2
     weights = state.weights
     used = np.flatnonzero(weights > 0.0)

@@ -1,4 +1,4 @@
-"""The margin game as a solver of `MarginFeatures`: parameters as rules, rows as passes, and what is left of them."""
+"""The margin game as a solver of `MarginFeatures`: its problem from parameters and rows, columns, fitted values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
 from dkl.protocols.driver import Driver
 
-# Rounds on a finite family for rounds=None, and the features drawn from a family that is neither finite nor of
-# cosine-sine pairs (ArcCosine).
+# Rounds on a finite family for rounds=None; features drawn from a family that is neither finite nor of cosine-sine
+# pairs (ArcCosine).
 _POOL_ROUNDS, _POOL_SIZE = 200, 1_000
-# In R^d a round adds as many frequencies as make _FEWEST_ROUNDS rounds, and _MOST_PER_ROUND at most.
+# In R^d a round adds 1 / _FEWEST_ROUNDS of all frequencies, but at most _MOST_PER_ROUND.
 _FEWEST_ROUNDS, _MOST_PER_ROUND = 20, 10
-# Rows of the first search; rows and bytes of any search at most.
+# Rows of the first search; limits on the rows and bytes of later ones.
 _FIRST_SAMPLE, _MOST_SAMPLED, _SAMPLE_BYTES = 4_000, 100_000, 64 << 20
 
 
@@ -43,15 +43,15 @@ class KeptColumns:
     folder: Any = field(default=None, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a copy in another process reads the columns, but does not keep the folder of this one alive
+        # a copy in another process reads the columns, but does not keep this process's folder
         return KeptColumns, (self.columns,)
 
     def values(self, name: str, index: int) -> np.ndarray:
-        """One column of the rows of a block."""
+        """One column for the rows of a block."""
         return self.columns.values(name, index)
 
     def lazy(self, name: str) -> da.Array:
-        """One column of all rows as a Dask array, a chunk a block."""
+        """One column for all rows as a Dask array, with a chunk for each block."""
         first = self.values(name, 0)
         read = dask.delayed(KeptColumns.values, pure=False)
         parts = [
@@ -64,7 +64,7 @@ class KeptColumns:
 
 @dataclass(frozen=True, eq=False)
 class PlayedGame:
-    """The end of a game with the dual weights of its rows, from which another game may go on.
+    """A finished game with the dual weights of its rows, which another fit may continue.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class PlayedGame:
     columns : KeptColumns
     seed : int
     terms : dict
-        What must be as it was for the game to go on, by name.
+        Values by name that a continued game must share: its dual weights are feasible for no others.
     """
 
     state: GameState | ExcessiveGapState
@@ -90,17 +90,17 @@ class GameSolver:
     family, tol, patience, validation_fraction, sparse_share, max_norm, scaling, class_weight, dtype, checkpoint
         As of MarginFeatures.
     n_features : int
-        Columns of the frequencies to find.
+        Limits the columns of the learned frequencies.
     loss : {"hinge", "squared_hinge"} or None
-        Whose dual is played: None is the hinge.
+        The loss of the dual problem; None is the hinge.
     C : float or None
-        The box of the hinge's dual weights; None is 1.
+        Upper bound on the dual weights of the hinge; None is 1.
     rounds : int or None
-        None is as many as the features take, and 200 on a finite family.
+        None is as many as `n_features` needs, and 200 on a finite family.
     features_per_round : int or None
-        Columns of the frequencies that the kernel player answers with in one round, equally weighted.
+        Columns of the frequencies that the kernel player adds in one round, equally weighted.
     chains, steps, stride, noise : int, int, float, float, or None
-        None leaves them to `SearchOptions`: a game searches anew in each round, from 100 chains.
+        None is the default of `SearchOptions`, 100 chains: a game searches in every round.
     search_rows : int or None
         Rows of the first search; None is 4,000.
     projection : {"exact", "alternating"}
@@ -135,11 +135,11 @@ class GameSolver:
     checkpoint: Any
 
     stage: ClassVar[str] = "game"
-    # the attribute of the learner that a warm start goes on from: a game that was played in this process
+    # the attribute that a warm start continues: a game played in this process
     goes_on_from: ClassVar[str] = "_played"
 
     def check(self) -> None:
-        """Raise ValueError where the parameters describe no game; needs no rows."""
+        """Raise ValueError if the parameters do not define a game; reads no rows."""
         family = Gaussian() if self.family is None else self.family
         if self.loss not in (None, "hinge", "squared_hinge"):
             raise ValueError(
@@ -162,11 +162,11 @@ class GameSolver:
             raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
     def driver(self) -> Driver[GameProblem, Any]:
-        """The driver of `dynamics`."""
+        """The driver for `dynamics`."""
         return ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
 
     def start(self, last: PlayedGame | None, dataset: Dataset) -> PlayedGame:
-        """The game of the last fit, which a warm start goes on with.
+        """The game of the last fit, which a warm start continues.
 
         Raises
         ------
@@ -187,16 +187,16 @@ class GameSolver:
         return last
 
     def seed(self, start: PlayedGame | None, drawn: int) -> int:
-        """A game goes on with the seed of its first rounds, as one longer game would."""
+        """The seed of the first fit, so that a continued game equals one longer game."""
         return drawn if start is None else start.seed
 
     def problem(self, rows: PreparedRows, start: PlayedGame | None) -> GameProblem:
-        """The game on these rows; the rounds of a start count in addition to those to be played.
+        """The game on these rows; the rounds of `start` are added to those still to be played.
 
         Raises
         ------
         ValueError
-            If the targets are no classes, the loss is none of a margin, or the features have phases.
+            If the targets are numbers, the loss is not a margin loss, or the features have random phases.
         """
         dataset, family = rows.dataset, rows.family
         if dataset.classes is None:
@@ -207,18 +207,18 @@ class GameSolver:
                 "potential of the residuals"
             )
         self.check()
-        # The kernel player chooses from a finite set of features, or finds pairs of cosines and sines in R^d. Features
-        # that are neither (ArcCosine) are drawn once, and the game is played on these.
+        # The kernel player chooses from a finite set of features, or searches cosine-sine pairs in R^d. Features that
+        # are neither (ArcCosine) are drawn once, and the game is played on the draw.
         pool: FeatureMap | None = None
         if isinstance(family, FiniteFamily):
             pool = family.pool(dataset.n_columns, self.dtype)
         elif not hasattr(family, "pairing"):
             pool = family.draw(_POOL_SIZE, dataset.n_columns, rows.seed, self.dtype)
-        given = {name: getattr(self, name) for name in ("chains", "steps", "stride", "noise", "max_norm")}
-        given = {name: value for name, value in given.items() if value is not None}
-        # most rows of a game on a hinge have the dual weight 0: each ascent takes the time of the others alone
-        options = SearchOptions(sparse_share=self.sparse_share, support_only=True, **given)
-        first = self.search_rows or _FIRST_SAMPLE
+        options_set = {name: getattr(self, name) for name in ("chains", "steps", "stride", "noise", "max_norm")}
+        options_set = {name: value for name, value in options_set.items() if value is not None}
+        # most dual weights of a hinge are 0: an ascent skips these rows, and takes less time
+        options = SearchOptions(sparse_share=self.sparse_share, support_only=True, **options_set)
+        first_rows = self.search_rows or _FIRST_SAMPLE
         judges = self.patience is not None
         held_out = rows.context.held_out(self.validation_fraction, rows.seed) if judges else None
         targets = GameTargets(len(dataset.classes), rows.class_weight, None if held_out is None else held_out.mask)
@@ -230,17 +230,17 @@ class GameSolver:
             pool=None if pool is None else replace(pool, scaler=rows.scaler),
             space=None if pool is not None else rows.frequency_space("MarginFeatures", options),
             seed=rows.seed,
-            search_rows=first,
-            most_rows=min(dataset.n_rows, max(first, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))),
+            search_rows=first_rows,
+            most_rows=min(dataset.n_rows, max(first_rows, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))),
             n_candidates=options.chains,
             dtype=self.dtype,
             start=None if start is None else start.state,
         )
 
     def columns(self, problem: GameProblem, start: PlayedGame | None) -> ColumnStore:
-        """The store of the rows' dual weights, next to the rows, with the weights of a game that goes on."""
+        """The row columns of the dual weights, with those of a game that is continued."""
         driver = ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
-        # a pool that the dynamics cannot play on is refused here, before the first pass of the game
+        # the driver raises ValueError for a pool that its dynamics do not support, before the first pass
         driver.init(problem)
         return ColumnStore(self._place[0], driver.columns(problem), None if start is None else start.columns.columns)
 
@@ -254,8 +254,8 @@ class GameSolver:
             coef, intercept = machine_coefficients(state)
         message = state.message
         if len(weights) > problem.rules.most:
-            # Of a pool more features may have been answered than were asked for: the heaviest are kept, those of one
-            # block together, and lambda sums to 1 again. The machine sqrt(lambda) coef stays, so that coef is shrunk.
+            # A game on a pool may choose more features than `n_features`: the heaviest are kept, a block as a whole,
+            # and lambda is scaled to sum 1. The product sqrt(lambda) coef stays as it was, so that coef is reduced.
             heaviest = choose_blocks(
                 np.bincount(feature_map.groups, weights),
                 feature_map.groups,
@@ -281,7 +281,7 @@ class GameSolver:
             "intercept_": intercept,
             "history_": [dict(entry) for entry in state.history],
             "duality_gap_": float(state.history[-1]["relative_gap"]),
-            # a bound where the largest potential is known: in R^d a search bounds it from below only
+            # an upper bound if the largest potential is known; in R^d a search only bounds it from below
             "certified_": problem.pool is not None and problem.rules.projection == "exact",
             "message_": message,
             "dual_": dual[:, 0] if dual.shape[1] == 1 else dual,
@@ -290,7 +290,7 @@ class GameSolver:
 
     @cached_property
     def _place(self) -> tuple[str, tempfile.TemporaryDirectory[str] | None]:
-        """The folder of the row columns: by the checkpoint, in Dask's `temporary_directory`, or in this machine's."""
+        """The folder of the row columns: at the checkpoint, in Dask's `temporary_directory`, or the system's."""
         if self.checkpoint is not None:
             return f"{str(self.checkpoint).rstrip('/')}/game-columns", None
         shared = dask.config.get("temporary_directory", None)
@@ -298,13 +298,13 @@ class GameSolver:
         return f"{folder.name}/columns", folder
 
     def _terms(self, dataset: Dataset) -> dict[str, str]:
-        """An identity of the rows, penalty and box of a game, since its dual weights are feasible for no others."""
+        """A fingerprint of the rows, penalty and box of a game, since its dual weights are feasible for no others."""
         names = ["family", "loss", "C", "projection", "dynamics", "scaling", "class_weight", "dtype"]
         names += ["patience", "validation_fraction"] if self.patience is not None else []
         return {"the rows": dataset.fingerprint, **{name: repr(getattr(self, name)) for name in names}}
 
     def _rules(self, family: Family, pool: FeatureMap | None, start: GameState | ExcessiveGapState | None) -> GameRules:
-        """Length and steps of the game: rounds times frequencies of a round are the missing frequencies."""
+        """Length and steps of the game: enough rounds to find the frequencies that are still missing."""
         most = kept_frequencies("MarginFeatures", self.n_features, family)
         before, missing = (0, most) if start is None else (len(start.history), max(0, most - len(start.weights)))
         rounds, per_round = self.rounds, self.features_per_round

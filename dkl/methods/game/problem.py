@@ -28,7 +28,7 @@ from dkl.solvers.losses import loss_of
 
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
-# Scales and intercepts that a pass tries around the best ones so far, each scale with each intercept.
+# Scales and intercepts around the best ones so far: a pass computes the loss of every combination.
 N_SCALES, N_INTERCEPTS = 5, 9
 # Alternations between box and hyperplane in the paper's projection (Algorithm 3).
 ALTERNATIONS = 10
@@ -42,22 +42,22 @@ class GameRules:
     Parameters
     ----------
     C : float
-        As of scikit-learn's linear SVMs: |w|^2 / 2 + C sum of losses.
+        |w|^2 / 2 + C sum of losses, like scikit-learn's linear SVMs.
     loss : {"hinge", "squared_hinge"}
-        The l1- or the l2-SVM's dual.
+        The loss of the dual problem.
     rounds : int
-        T.
+        T, the largest number of rounds.
     per_round : int
-        Frequencies that the kernel player answers with, equally weighted.
+        Frequencies that the kernel player adds in one round, equally weighted.
     most : int
-        Frequencies in all.
+        Largest number of frequencies.
     rate : float or None
-        The step of the dual player: at most so many C in any coordinate, over sqrt(t). None takes the steps of theorem
-        4.1, D / (G sqrt(t)) for the hinge and C' / t for the squared hinge, which are far more cautious.
+        Limits the step of the dual player to rate C / sqrt(t) in any coordinate. None takes the steps of theorem 4.1, D
+        / (G sqrt(t)) for the hinge and C' / t for the squared hinge, which are far smaller.
     tol : float or None
         Stop at this relative duality gap.
     patience : int or None
-        Rounds without a gain on held-out rows after which the game ends.
+        Stop after so many rounds in a row without a lower loss on held-out rows.
     projection : {"exact", "alternating"}
     """
 
@@ -73,7 +73,7 @@ class GameRules:
 
     @property
     def curvature(self) -> float:
-        """C': the squared hinge's dual takes |alpha|^2 / (2 C') off; infinite for the hinge."""
+        """C': the dual of the squared hinge subtracts |alpha|^2 / (2 C'); infinite for the hinge."""
         # the conjugate of C times the loss, at slope -alpha, has conjugate_square alpha^2 / C
         square = loss_of(self.loss).conjugate_square
         return self.C / (2.0 * square) if square else np.inf
@@ -85,11 +85,11 @@ class GameRules:
 
     @property
     def unit(self) -> float:
-        """The scale of a dual weight: the box of the hinge, C' for the squared hinge."""
+        """The scale of a dual weight: C for the hinge, C' for the squared hinge."""
         return self.C if self.loss == "hinge" else self.curvature
 
     def upper(self, total: float) -> float:
-        """The box: C, or C' sqrt(n), which loses nothing, where the squared hinge has none."""
+        """The upper bound on dual weights: C; for the squared hinge C' sqrt(n), which the solution does not reach."""
         return self.C if self.loss == "hinge" else self.curvature * float(np.sqrt(total))
 
 
@@ -102,22 +102,22 @@ class GameProblem:
     targets : GameTargets
     rules : GameRules
     total_weight : float
-        Of all rows, those held out among them: the scale of the box of the squared hinge and of the first step.
+        Weight of all rows, including held-out ones; scales the box of the squared hinge and the first step.
     n_columns : int
     pool : FeatureMap or None
-        The finite set of features that the kernel player chooses from, amplitudes 1; None for all of R^d.
+        The finite set of features that the kernel player chooses from, amplitudes 1; None if it searches R^d.
     space : FrequencySpace or None
-        Where the kernel player looks in R^d.
+        The frequencies of R^d to search; None for a pool.
     seed : int
     search_rows : int
-        Of the first search.
+        Rows of the first search.
     most_rows : int
-        No search takes more.
+        Limits the rows of later searches, whose samples grow.
     n_candidates : int
-        Peaks that one search returns at most.
+        Limits the peaks that one search returns.
     dtype : {"float32", "float64"}
     start : GameState or None
-        The end of a game on the same rows, with their columns, that goes on.
+        The last state of a game on the same rows, with their columns, which this one continues.
     """
 
     targets: GameTargets
@@ -131,7 +131,7 @@ class GameProblem:
     most_rows: int = 100_000
     n_candidates: int = 100
     dtype: str = "float32"
-    # of the dynamics that go on: a GameState, or an ExcessiveGapState
+    # of either dynamics: a GameState or an ExcessiveGapState
     start: Any = None
 
     @property
@@ -141,7 +141,7 @@ class GameProblem:
 
     @property
     def upper(self) -> float:
-        """The upper end of the box of the dual weights."""
+        """Upper bound on the dual weights."""
         return self.rules.upper(self.total_weight)
 
 
@@ -152,38 +152,38 @@ class GameState:
     Attributes
     ----------
     phase : str
-        What the next pass does.
+        Determines what the next pass computes.
     frequencies : ndarray of shape (m, d) or None
-        Those answered so far, in R^d.
+        Frequencies chosen so far, in R^d; None for a pool.
     played : float
-        Sum over rounds of their weights p = t eta, eta the step of round t.
+        Sum over rounds of their weights p = t eta, with eta the step of round t.
     mass : ndarray of shape (m,)
-        Of each frequency (of the pool, or of those answered): the sum of p / k over the rounds that answered it.
+        For each frequency (of the pool, or chosen so far) the sum of p / k over the rounds that chose it.
     pull : ndarray of shape (m, parts, K)
         The same sum of p / k times (C, Q), the frequency's sums at that round's dual weights: the gradient of the
         kernel player's objective in the frequency's weights.
     mean_sums : ndarray of shape (D, parts, K) or None
-        Of the pool at the mean dual weights, times `played`.
+        Sums of the pool at the mean dual weights, times `played`; None in R^d.
     mean_dual : ndarray of shape (2,)
         Sums over rounds of p times sum alpha and of p times sum alpha^2.
     lower : float
-        The largest lower bound of the value.
+        The largest lower bound on the value.
     shifts : ndarray of shape (J, K)
         The multipliers of the projection of the column "dual".
     found : ndarray of shape (K,)
-        Which of them are exact.
+        Whether each of them is exact.
     edges : ndarray of shape (K, M)
     candidates : ndarray of shape (c, d) or None
-        Found on the sample, to be verified; `promised` (c,) are their potentials there.
+        Found on the sample and not yet verified; `promised` (c,) are their potentials on the sample.
     chosen : ndarray of int
-        The answer of this round: positions among the candidates or in the pool.
+        Positions of this round's features among the candidates or in the pool.
     answer : ndarray of shape (k, parts, K)
-        Its sums.
+        Feature sums of `chosen`.
     scale, intercepts, spread : float, ndarray (K,), ndarray (K,)
-        The best primal machine so far and how far around its intercepts the next pass looks.
+        The best primal machine so far, and the distance around its intercepts that the next pass tries.
     sample_rows : int
     total : float
-        The weight of the rows that play.
+        Weight of the training rows.
     history : tuple of dict
     message : str
     """
@@ -216,22 +216,22 @@ class GameState:
 
     @property
     def weights(self) -> np.ndarray:
-        """The dual measure, (m,): a probability."""
+        """The dual measure, (m,), which sums to 1."""
         return self.mass / self.mass.sum()
 
     @property
     def coefficients(self) -> np.ndarray:
-        """The mean response, (m, parts, K): on features without amplitudes, before the best scale."""
+        """The mean response, (m, parts, K): coefficients on features of amplitude 1, not yet scaled."""
         return self.pull / self.played
 
 
 def row_columns(problem: GameProblem, names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Row columns with a number a dual block."""
+    """Row columns with one number for each dual block."""
     return dict.fromkeys(names, ("float64", (problem.n_blocks,)))
 
 
 def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
-    """Cosine-sine pairs of given frequencies, amplitudes 1."""
+    """Cosine-sine pairs of these frequencies, amplitudes 1."""
     return searched_space(problem).feature_map(frequencies)
 
 
@@ -243,8 +243,8 @@ def searched_space(problem: GameProblem) -> FrequencySpace:
 
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
-    """The records of the first pass: C for every row, to be projected; and in R^d a sample of rows to search on."""
-    # every row starts at the scale of a dual weight, as in a machine that separates nothing
+    """The records of the first pass: initial dual weights, to be projected; in R^d a sample of rows to search on."""
+    # every row starts at `unit`, the dual weight of a row with score 0
     operands = {
         "targets": problem.targets,
         "upper": problem.upper,
@@ -259,7 +259,7 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
 
 
 def resuming_records(problem: GameProblem, state: GameState) -> list[Any]:
-    """The records that the last round left out because it was the last, for a game that goes on."""
+    """The records that the last round of the former fit left out, for a continued game."""
     reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
     return [reduction] if problem.pool is not None else [reduction, sample_record(problem, state, len(state.history))]
 
@@ -267,14 +267,14 @@ def resuming_records(problem: GameProblem, state: GameState) -> list[Any]:
 def sample_record(
     problem: GameProblem, state: GameState, round: int, reads: tuple[str, ...] = ("dual", "mean")
 ) -> RowSample:
-    """Fresh rows for the search of a round, with their dual weights."""
+    """A new sample of rows for the search of a round, with their dual weights."""
     return RowSample("game: sample", state.sample_rows, problem.seed, round, reads=reads)
 
 
 def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
-    """One reduction towards the projection; reads no rows."""
+    """One reduction of the projection; reads no X."""
     if problem.rules.projection == "alternating":
-        # each alternation needs one number a dual block: the mean of y_i alpha_i after the box
+        # an alternation needs one number for each dual block: the mean of y_i alpha_i after the box
         operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
         accumulators = {"balance": Accumulator((problem.n_blocks,))}
         return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), needs_x=False)
@@ -282,17 +282,17 @@ def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
 
 
 def multiplier_record(problem: GameProblem, edges: np.ndarray) -> BlockSum:
-    """One reduction towards the exact projection of the column "dual"."""
+    """One reduction of the exact projection of the column "dual"."""
     operands = {"targets": problem.targets, "upper": problem.upper, "edges": edges}
     accumulators = break_accumulators(problem)
     return BlockSum("game: multiplier", multiplier_block, accumulators, operands, reads=("dual",), needs_x=False)
 
 
 def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
-    """The candidates' sums on all rows under the dual weights."""
+    """The candidates' feature sums over all rows under the dual weights."""
     candidates = candidates_of(problem, state)
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
-    # columns of weights: one for each dual block, and another where the means of the dual weights are verified too
+    # columns of weights: one for each dual block, and as many for the mean dual weights if these are checked
     K = problem.n_blocks * (1 + checks_mean(problem, state))
     operands = {
         "targets": problem.targets,
@@ -315,7 +315,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
 
 
 def step_record(problem: GameProblem, state: GameState) -> BlockSum:
-    """The record of the dual step along the round's answer, with the losses of the mean machine."""
+    """The record of the dual step along the chosen features, with the losses of the mean machine."""
     answer, K = answer_map(problem, state), problem.n_blocks
     operands = {
         "targets": problem.targets,
@@ -351,35 +351,35 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
 
 
 def checks_mean(problem: GameProblem, state: GameState) -> bool:
-    """Whether this round bounds the value by the mean dual weights too: a search of their own in R^d.
+    """Whether this round also bounds the value by the mean dual weights, which takes a search of its own in R^d.
 
-    A pool's sums are linear in the dual weights, so that its mean needs no look.
+    A pool's sums are linear in the dual weights, so that its mean needs no check.
     """
-    # the bound at the mean is what the gap of theorem 4.1 is about; searching for it costs as much as a round's search,
-    # so that it is looked at where the game may end
+    # the gap of theorem 4.1 is that of the mean, but its search costs as much as that of a round, so that only rounds
+    # at which the game may end are checked
     is_last = len(state.history) + 1 >= problem.rules.rounds
     return problem.pool is None and len(state.history) > 0 and (is_last or problem.rules.tol is not None)
 
 
 def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
-    """The projection that turns the column "dual" into dual weights."""
+    """The projection of the column "dual" to feasible dual weights."""
     return Feasible(problem.upper, state.shifts, problem.rules.projection == "exact")
 
 
 def candidates_of(problem: GameProblem, state: GameState) -> FeatureMap:
     """The features that the kernel player chooses from."""
-    return candidate_map(problem, _known(state.candidates)) if problem.pool is None else problem.pool
+    return candidate_map(problem, _computed(state.candidates)) if problem.pool is None else problem.pool
 
 
 def answer_map(problem: GameProblem, state: GameState) -> FeatureMap:
-    """The features of this round's answer."""
+    """The features chosen in this round."""
     return candidates_of(problem, state).take(state.chosen)
 
 
 def dual_step(problem: GameProblem, state: GameState) -> DualStep:
-    """The step along this round's answer: all cosines, then all sines, equally weighted."""
-    # f_i = mean over the answer of C cos(w.x_i) + Q sin(w.x_i), of which y_i f_i is the gradient of the potential / 2
-    answer = _known(state.answer)
+    """The step along the features of this round: all cosines, then all sines, equally weighted."""
+    # f_i = mean over the chosen features of C cos(w.x_i) + Q sin(w.x_i); y_i f_i is the gradient of the potential / 2
+    answer = _computed(state.answer)
     coefficients = answer.transpose(1, 0, 2).reshape(-1, problem.n_blocks) / len(answer)
     share = state.step_weight / (state.played + state.step_weight)
     return DualStep(
@@ -388,28 +388,28 @@ def dual_step(problem: GameProblem, state: GameState) -> DualStep:
 
 
 def trials_of(state: GameState) -> Trials:
-    """The machines that the next pass tries: the best one so far first, and others around it."""
-    # of 5 scales and 9 intercepts the losses of all 45 machines come from one pass; the best moves over rounds
+    """The machines that the next pass tries: the best one so far first, then others around it."""
+    # one pass computes the losses of 5 scales times 9 intercepts; the best combination changes over rounds
     around = intercept_trials(state.intercepts, state.spread)
     return replace(around, scales=state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6]))
 
 
 def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
-    """The intercepts that the next pass tries: the machine's own first, and others around them."""
+    """The intercepts that the next pass tries: the current one first, then others around it."""
     moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 
 
 def last_metrics(history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The numbers of the last round that progress reports."""
+    """The values of the last round that progress reports show."""
     if not history:
         return {}
     last = history[-1]
     return {"round": last["round"], "objective": last["upper"], "duality_gap": last["relative_gap"]}
 
 
-def _known(value: np.ndarray | None) -> np.ndarray:
-    """An array that an earlier phase has set."""
+def _computed(value: np.ndarray | None) -> np.ndarray:
+    """The array, which an earlier phase must have set."""
     if value is None:
         raise ValueError("the game has no candidates yet: a pass came out of turn")
     return value

@@ -1,4 +1,4 @@
-"""Projection onto the SVM dual's feasible set {0 <= alpha <= C, sum_i c_i y_i alpha_i = 0}: a root by reductions."""
+"""Projection onto the SVM dual's feasible set {0 <= alpha <= C, sum_i c_i y_i alpha_i = 0}: a root, by reductions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Projection = Literal["exact", "alternating"]
 
 # Trial multipliers of one reduction, for each dual block.
 N_EDGES = 1024
-# Distances of trial multipliers from the root of a straight line, on both sides of it, in widths of the bracket.
+# Distances, in widths of the bracket, of trial multipliers on both sides of the root of a straight line.
 _CLOSE = 0.5 ** np.arange(1, 45)
-# Reductions of one projection at most, of weights in memory, where a reduction costs little.
+# Limit on the reductions of one projection in memory, which cost little.
 _MOST_REDUCTIONS = 60
 
 
 @dataclass(frozen=True, eq=False)
 class Multipliers:
-    """The state of the search for K multipliers, one a dual block.
+    """The state of the search for K multipliers, one for each dual block.
 
     Parameters
     ----------
     edges : ndarray of shape (K, M)
-        Where the next reduction looks, ascending.
+        Multipliers that the next reduction evaluates, ascending.
     values : ndarray of shape (K,)
-        The multipliers as far as they are known.
+        The best estimates of the multipliers.
     found : ndarray of shape (K,), bool
     """
 
@@ -39,22 +39,22 @@ class Multipliers:
 
 
 def first_edges(center: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Trial multipliers around a guess: even ones within `spread` of it, (K, M), and ever closer ones at the guess."""
+    """Trial multipliers (K, M): evenly spaced within `spread` of a guess, and denser near the guess."""
     return np.stack([_edges(c - s, c + s, c) for c, s in zip(center, spread, strict=True)])
 
 
 def narrow(edges: np.ndarray, sums: Mapping[str, np.ndarray], upper: float) -> Multipliers:
-    """The multipliers, or finer edges around those that are not known yet.
+    """The multipliers, or narrower edges around those that are not exact yet.
 
-    The projection is clip(a - mu y, 0, upper) with sum_i c_i y_i alpha_i(mu) = 0: a monotone piecewise-linear function
-    of mu. A reduction gives its value at every edge and the number of breakpoints between two of them; where the root
-    lies between edges without a breakpoint, it is found.
+    The projection is clip(a - mu y, 0, upper) with sum_i c_i y_i alpha_i(mu) = 0, a monotone piecewise linear function
+    of mu. A reduction gives its value at every edge and the number of breakpoints between neighbouring edges; if the
+    root lies between edges without a breakpoint, it is exact.
 
     Parameters
     ----------
     edges : ndarray of shape (K, M)
     sums : mapping
-        Of `dkl.methods.game.sums.breakpoint_sums`, over all rows.
+        The sums of `dkl.methods.game.sums.breakpoint_sums` over all rows.
     upper : float
 
     Returns
@@ -84,15 +84,15 @@ def _narrow_block(
     # g(mu) = sum_i c_i clip(mu - l_i, 0, upper) at the edges, from slopes and moments of the breakpoints before each
     slopes, moments = np.cumsum(sums["slopes"])[:-1], np.cumsum(sums["moments"])[:-1]
     heights = slopes * edges - moments
-    # the bin in which g comes to c_+ upper; g is monotone but for rounding
+    # the bin in which g reaches c_+ upper; g is monotone but for rounding
     j = int(np.searchsorted(np.maximum.accumulate(heights), target))
     low = (-ends[0], 0.0, 0.0) if j == 0 else (edges[j - 1], heights[j - 1], slopes[j - 1])
     high = (ends[1], np.inf) if j == len(edges) else (edges[j], heights[j])
     if sums["breaks"][j] == 0 or not np.isfinite(ends).all():
-        # without a breakpoint inside the function is a straight line there, and its root is exact
+        # without a breakpoint inside, the function is a straight line there, and its root is exact
         root = low[0] + (target - low[1]) / low[2] if low[2] > 0.0 else low[0]
         return edges, float(root), True
-    # regula falsi: the next edges are densest around where a straight line across the bin puts the root
+    # regula falsi: the next edges are densest near the root of a straight line across the bin
     start, stop = float(low[0]), float(max(high[0], low[0]))
     rise = high[1] - low[1]
     share = (target - low[1]) / rise if np.isfinite(rise) and rise > 0.0 else 0.5
@@ -103,9 +103,9 @@ def _narrow_block(
 
 
 def _edges(start: float, stop: float, guess: float) -> np.ndarray:
-    """Edges of a bracket: even ones, and ever closer ones on both sides of a guess."""
+    """Edges of a bracket: evenly spaced, and denser on both sides of a guess."""
     close = (stop - start) * _CLOSE
-    # a breakpoint that is an end of the bracket is not inside: the last edge but one keeps it out
+    # a breakpoint at an end of the bracket is not inside it; the last edge but one excludes it
     inner = np.concatenate([guess - close, [guess], guess + close, [start, np.nextafter(stop, -np.inf), stop]])
     even = np.linspace(start, stop, N_EDGES - len(inner))
     return np.sort(np.clip(np.concatenate([even, inner]), start, stop))
@@ -114,13 +114,13 @@ def _edges(start: float, stop: float, guess: float) -> np.ndarray:
 def project_dual(
     values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The projection of rows in memory, and its multipliers: the definition that the distributed one reaches.
+    """The projection of rows in memory, and its multipliers; the distributed projection computes the same.
 
     Parameters
     ----------
     values, signs : ndarray of shape (n, K)
     weight : ndarray of shape (n,)
-        A row of weight 2 is the row twice: distances and the constraint count it twice.
+        A row of weight 2 counts as two rows, in distances and in the constraint.
     upper : float
 
     Returns
@@ -148,7 +148,7 @@ def project_dual(
 
 
 def keep_found(search: Multipliers, earlier: Multipliers) -> Multipliers:
-    """The multipliers that an earlier reduction has found stay as they are."""
+    """The new state, in which multipliers that were exact before are unchanged."""
     return replace(
         search,
         values=np.where(earlier.found, earlier.values, search.values),

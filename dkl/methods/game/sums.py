@@ -29,22 +29,22 @@ __all__ = ["breakpoint_sums", "feasible", "primal_losses", "row_scores"]
 
 GameLoss = Literal["hinge", "squared_hinge"]
 
-# rows that are mapped at once
+# limits the mapped rows in memory
 _TILE_ROWS = 2048
 
 
 @dataclass(frozen=True, eq=False)
 class GameTargets:
-    """Signs and weights of the rows of a block, where its targets are: one column a dual block.
+    """Signs and weights of the rows of a block, on the device of its targets, with a column for each dual block.
 
     Parameters
     ----------
     n_classes : int
         Two classes make one dual block (+1 for the second), K > 2 make K, each class against the rest.
     class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights. A row of weight 2 is the row twice.
+        Factors of the rows' weights. A row of weight 2 counts as two rows.
     held_out : callable or None
-        Row ids to a mask of the rows that take no part.
+        From row ids to a mask of held-out rows, which get no dual weights.
     """
 
     n_classes: int
@@ -56,16 +56,16 @@ class GameTargets:
         return 1 if self.n_classes == 2 else self.n_classes
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Signs (n, K), and the weights (n,) of the rows that play and of those held out."""
+        """Signs (n, K), and the weights (n,) of training rows and of held-out rows."""
         xp = namespace_of(block.y)
         codes = xp.asarray(block.y)
         classes = xp.arange(self.n_classes) if self.n_classes > 2 else xp.ones(1)
-        # a GPU keeps signs as single bytes
+        # a GPU stores signs as single bytes
         one = 1.0 if xp is np else xp.ones(1, np.int8)
         signs, weight = xp.where(codes[:, None] == classes, one, -one), block.weights
         if self.class_weight is not None:
             weight = weight * xp.take(xp.asarray(self.class_weight), codes)
-        # rows held out stay in the row columns, with weight 0 in every sum of the game
+        # held-out rows stay in the row columns, with weight 0 in every sum of the game
         is_out = xp.zeros(len(codes), bool) if self.held_out is None else xp.asarray(self.held_out(block.held_with))
         return signs, xp.where(is_out, 0.0, weight), xp.where(is_out, weight, 0.0)
 
@@ -78,8 +78,8 @@ class Feasible:
     ----------
     upper : float
     shifts : ndarray of shape (J, K)
-        Multiples of y that are subtracted: of the exact projection the one multiplier, before the box; of the
-        alternating one (Algorithm 3) each after a box.
+        Multiples of y to subtract: for the exact projection one, before the box; for the alternating one (Algorithm 3)
+        each after a box.
     exact : bool
     """
 
@@ -94,19 +94,19 @@ class Feasible:
 def feasible(
     values: np.ndarray, signs: np.ndarray, upper: float, shifts: np.ndarray, *, exact: bool = True
 ) -> np.ndarray:
-    """Dual weights of some rows, given the multipliers that reductions over all rows have found.
+    """Dual weights of rows, given the multipliers that reductions over all rows have found.
 
     Parameters
     ----------
     values : array of shape (n, K)
-        What is projected; it may be on a GPU, as the signs are then.
+        Numbers to project; on a GPU if the signs are.
     signs : ndarray of shape (n, K)
         y, -1 or +1.
     upper : float
     shifts : ndarray of shape (J, K)
     exact : bool
         True: clip(values - shifts[0] y, 0, upper), the projection. False: J times clip, then subtract shifts[j] y
-        (Bullins, Zhang & Zhang 2018, Algorithm 3): feasible in the limit, near the box before.
+        (Bullins, Zhang & Zhang 2018, Algorithm 3), which is feasible only in the limit.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def breakpoint_sums(
     ----------
     values, signs : array of shape (n, K)
     weight : array of shape (n,)
-        On the host or on a GPU, where the sums are then, too.
+        On the host or on a GPU, where the sums then are, too.
     upper : float
     edges : ndarray of shape (K, M), ascending
 
@@ -148,7 +148,7 @@ def breakpoint_sums(
     if is_on_gpu(values):
         return _breakpoint_sums_on_gpu(values, signs, weight, upper, edges)
     K = values.shape[1]
-    # where a row leaves one end of the box and where it comes to the other, as mu grows
+    # the mu at which a row leaves the upper end of the box, and that at which it reaches the lower one
     low = np.where(signs > 0.0, values - upper, -values)
     points = np.concatenate([low, low + upper])
     change = np.concatenate([weight, -weight])
@@ -161,7 +161,7 @@ def breakpoint_sums(
         sums["moments"][k] = np.bincount(bins, change * points[:, k], size)
         sums["breaks"][k] = np.bincount(bins, counted, size)
     sums["positive"] = weight @ (signs > 0.0)
-    # the outermost breakpoints of rows that play bracket every multiplier; -inf where no row of the block plays
+    # the outermost breakpoints of training rows bracket every multiplier; -inf if the block has no training rows
     played = np.where(weight[:, None] > 0.0, low, np.nan)
     sums["ends"] = np.full((2, K), -np.inf)
     if (weight > 0.0).any():
@@ -170,16 +170,16 @@ def breakpoint_sums(
 
 
 def _breakpoint_sums_on_gpu(values: Any, signs: Any, weight: Any, upper: float, edges: np.ndarray) -> dict[str, Any]:
-    """`breakpoint_sums` of rows on a GPU, by histograms of the points of all rows: one a column."""
+    """`breakpoint_sums` of rows on a GPU, by one histogram for each dual block."""
     xp, (n, K) = array_module(values), values.shape
     low = xp.where(signs > 0.0, values - upper, -values)
     points, twice = xp.concat([low, low + upper]), xp.concat([weight, weight])[:, None]
     change = xp.concat([weight, -weight])[:, None]
-    # the first of these sums says which rows count: those of a weight above 0
-    counted = xp.concat([twice, change, xp.ones((2 * n, 1)), change * points], axis=1)
-    # another edge beyond the last one: the bin of what lies above all of them
+    # the first of these sums counts training rows only: those of a weight above 0
+    summed = xp.concat([twice, change, xp.ones((2 * n, 1)), change * points], axis=1)
+    # an edge beyond the last one, for the bin of all breakpoints above it
     tables = np.pad(edges, ((0, 0), (0, 1)), constant_values=np.inf), np.full(K, edges.shape[1])
-    sums = histograms_on_gpu(points, tables, (xp.ones((2 * n, 1)), np.zeros(1, np.int64)), counted)[0]
+    sums = histograms_on_gpu(points, tables, (xp.ones((2 * n, 1)), np.zeros(1, np.int64)), summed)[0]
     own = xp.arange(K)
     played = weight[:, None] > 0.0
     highest = (xp.where(played, part, -np.inf).max(axis=0) for part in (-low, low + upper))
@@ -193,7 +193,7 @@ def _breakpoint_sums_on_gpu(values: Any, signs: Any, weight: Any, upper: float, 
 
 
 def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype: str = "float32") -> Any:
-    """sum_j phi_j(x_i) coefficients[j, k] for each row, where the rows are: float64 (n, K), a tile of them at a time.
+    """sum_j phi_j(x_i) coefficients[j, k] of each row, computed in tiles on the rows' device: float64 (n, K).
 
     Parameters
     ----------
@@ -201,11 +201,11 @@ def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype
     feature_map : FeatureMap
     coefficients : ndarray of shape (n_features, K)
     dtype : {"float32", "float64"}
-        Of the mapped rows.
+        Precision of the mapped rows.
     """
     xp = array_module(X)
     scores = xp.empty((X.shape[0], coefficients.shape[1]))
-    # a product in the features' own precision with float64 coefficients would copy every tile
+    # a product of float32 features with float64 coefficients would copy every tile
     models = xp.asarray(coefficients.astype(dtype))
     step = tile_rows(feature_map.n_features, models.itemsize) if is_on_gpu(X) else _TILE_ROWS
     for rows in spans(len(scores), step):
@@ -216,12 +216,12 @@ def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype
 def primal_losses(
     scores: np.ndarray, signs: np.ndarray, weight: np.ndarray, trials: Trials, *, loss: GameLoss
 ) -> np.ndarray:
-    """Hinge losses of f = scale * score + intercept for every scale and intercept that is tried, summed over rows.
+    """Hinge losses of f = scale * score + intercept for every combination of scale and intercept, summed over rows.
 
     Parameters
     ----------
     scores, signs : array of shape (n, K)
-        On the host or on a GPU, where the sums are then, too.
+        On the host or on a GPU, where the sums then are, too.
     weight : array of shape (n,)
     trials : Trials
     loss : {"hinge", "squared_hinge"}
@@ -238,14 +238,14 @@ def primal_losses(
         for s, scale in enumerate(trials.scales):
             margin = signs[:, k] * scores[:, k] * scale
             for b in range(B):
-                # 1 - y (scale f + b): the loss of a margin is a function of its slack
+                # 1 - y (scale f + b): the hinge losses are functions of this slack
                 slack = 1.0 - margin - signs[:, k] * trials.intercepts[k, b]
                 losses[k, s, b] = weight @ HINGES[loss].of_slack(slack)
     return losses
 
 
 def _primal_losses_on_gpu(scores: Any, signs: Any, weight: Any, trials: Trials, *, loss: GameLoss) -> Any:
-    """`primal_losses` of rows on a GPU: all machines are tried at once, on as many rows as its memory allows."""
+    """`primal_losses` of rows on a GPU: all machines at once, on as many rows as its memory allows."""
     xp, S, (K, B) = array_module(scores), len(trials.scales), trials.intercepts.shape
     scales, intercepts = xp.asarray(trials.scales), xp.asarray(trials.intercepts)
     losses = xp.zeros((K, S, B))
@@ -274,20 +274,20 @@ class Trials:
 
 @dataclass(frozen=True, eq=False)
 class DualStep:
-    """One step of the dual player: the round's answer, whose scores are added to the rows' columns.
+    """One step of the dual player along the features of a round, whose scores enter the rows' columns.
 
     Parameters
     ----------
     feature_map : FeatureMap
-        Of the round's features.
+        The features of the round.
     coefficients : ndarray of shape (n_features, K)
-        Of the round's response f_i = sum_j coefficients[j] phi_j(x_i); the gradient is 1 - y_i f_i - ridge alpha_i.
+        The response f_i = sum_j coefficients[j] phi_j(x_i); the gradient is 1 - y_i f_i - ridge alpha_i.
     size : float
-        eta.
+        eta, the length of the step.
     share : float
-        Of the round in the means over all rounds so far.
+        Share of this round in the means over all rounds so far.
     ridge : float
-        1/C' of the squared hinge, 0 of the hinge.
+        1 / C' of the squared hinge, 0 of the hinge.
     dtype : {"float32", "float64"}
     """
 
@@ -305,7 +305,7 @@ class DualStep:
 
 
 def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The first column of dual weights: the same number everywhere, not yet feasible; and its breakpoints.
+    """The initial dual weights, the same for all rows and not yet feasible, and their breakpoints.
 
     Operands: "targets" (GameTargets), "upper", "start", "edges".
     """
@@ -329,7 +329,7 @@ def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 
 def _arrays(targets: Any, block: Block, *names: str) -> list[Any]:
-    """Signs, the weights of rows that play and of those held out, and row columns, where the rows of a block are."""
+    """Signs, weights of training and of held-out rows, and row columns, on the device of the block's rows."""
     xp = array_module(block.X)
     given = in_float64(beside_rows(block, "game", targets))
     return [*given, *(xp.asarray(block.columns[name]) for name in names)]
@@ -338,8 +338,8 @@ def _arrays(targets: Any, block: Block, *names: str) -> list[Any]:
 def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sums of the candidates' features under the dual weights, and of the weights themselves.
 
-    Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype"; "checks_mean": the same under the means of the
-    dual weights too, in K more columns.
+    Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype"; with "checks_mean" K more columns hold the sums
+    under the mean dual weights.
     """
     signs, weight, _, dual, mean = _arrays(operands["targets"], block, "dual", "mean")
     alpha, xp = operands["feasible"](dual, signs), array_module(block.X)
@@ -358,7 +358,7 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def _at_bounds(alpha: Any, weight: Any, upper: float) -> Any:
-    """How many rows are at either end of the box, (2,): no support vectors, and bounded ones."""
+    """The numbers of rows at the lower end of the box (no support vectors) and at the upper one, (2,)."""
     xp = namespace_of(alpha)
     ends = [weight @ (alpha <= 0.0).astype(np.float64), weight @ (alpha >= upper).astype(np.float64)]
     return xp.stack(ends).sum(axis=1)
@@ -384,7 +384,7 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     """
     signs, weight, _ = _arrays(operands["targets"], block)
     feature_map = operands["feature_map"]
-    # in float64: the largest eigenvalue of this matrix is divided by, and may not be too small
+    # in float64, since its largest eigenvalue is a divisor and rounding must not make it too small
     xp = array_module(block.X)
     gram = xp.zeros((feature_map.n_features, feature_map.n_features))
     step = tile_rows(feature_map.n_features, gram.itemsize) if is_on_gpu(block.X) else _TILE_ROWS
@@ -418,14 +418,14 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The feature sums of the projected weights and of their mixture with the mean, which is written to a column.
+    """The feature sums of the projected weights and of their mixture with those in a column, which replaces the column.
 
     Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
     """
     signs, weight, _, dual, before = _arrays(operands["targets"], block, "dual", "mean")
-    # rows of weight 0 have no part in any sum, and get no dual weight that a user would see
+    # rows of weight 0 enter no sum, and users see their dual weight as 0
     alpha = operands["feasible"](dual, signs) * (weight > 0.0)[:, None]
-    # (1 - tau) alpha_pair + tau alpha: the point between, or the new pair
+    # (1 - tau) alpha_pair + tau alpha: the intermediate point, or the new pair
     mixed, duals = (1.0 - operands["share"]) * before + operands["share"] * alpha, weight[:, None] * signs * alpha
     return together_on_host(
         {
@@ -448,7 +448,7 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     alpha, xp = operands["feasible"](dual, signs), array_module(block.X)
     values, scores = step(block.X, alpha, signs)
     # Means over the rounds, weighted by t eta: their regret bounds the gap. The mean of the scores is the score of the
-    # mean machine, so that no pass has to map rows to all features of the game again.
+    # mean machine, so that no pass maps rows to all features of the game again.
     played = alpha * (weight > 0.0)[:, None]
     mean = (1.0 - step.share) * mean + step.share * played
     total = (1.0 - step.share) * score + step.share * scores
@@ -470,7 +470,7 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def _wrong(scores: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """1 for rows whose predicted class is not theirs."""
+    """1 for each row whose predicted class is not its own."""
     if signs.shape[1] == 1:
         return (signs[:, 0] * scores[:, 0] <= 0.0).astype(np.float64)
     return (scores.argmax(axis=1) != signs.argmax(axis=1)).astype(np.float64)

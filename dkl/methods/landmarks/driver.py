@@ -1,4 +1,4 @@
-"""Landmarks: their placement, by k-means too, the losses of the candidates around each, and the map of similarities."""
+"""Drivers for landmarks: their placement, by k-means or at random, and the losses of the candidates around each."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
-# A round changes little when the sum of squared distances falls by less than this share of it.
+# k-means ends when a round lowers the sum of squared distances by less than this share of it.
 STILL = 1e-4
 Placement = Literal["random", "kmeans", "kmeans-joint"]
 
-# Rounds of k-means on the sample, which take no pass.
+# The most rounds of k-means on the sample, which need no pass.
 _SAMPLE_ROUNDS = 50
-# Operations of a matrix product that take as long as one distance and its part of a mean, in all rounds that a fit
+# Operations of a matrix product that take as long as one distance and its part of a mean, over all rounds that a fit
 # usually needs.
 _A_DISTANCE = 700.0
-# Bytes of the float64 frequencies of one tile of landmarks at most.
+# The most bytes of the float64 frequencies of one tile of landmarks.
 _ANGLE_BYTES = 1 << 25
-# Numbers in memory for each candidate of a landmark: losses, angles, weights and their intermediate results.
+# Numbers in memory for each candidate of a landmark: losses, angles, weights and intermediate results.
 _NUMBERS_A_CANDIDATE = 8
 
 
@@ -42,32 +42,32 @@ def even_shares(n_landmarks: int, totals: np.ndarray) -> np.ndarray:
     """The number of landmarks of each class, as equal as possible among classes with weight: int64 of shape (K,)."""
     shares = np.zeros(len(totals), np.int64)
     present = np.flatnonzero(totals > 0.0)
-    # as the parts of a list that is cut evenly: the first classes get one more where it does not divide
+    # as numpy.array_split: the first classes get one more if the number does not divide
     shares[present] = [len(part) for part in np.array_split(np.arange(n_landmarks), len(present))]
     return shares
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """The placement of landmarks on rows as data.
+    """The placement of landmarks: rule, numbers, and sample.
 
     Parameters
     ----------
     placement : {"random", "kmeans", "kmeans-joint"}
-        Rows of each class; centroids of each class; centroids of all rows, with the class that has most weight there.
+        Rows of each class; centroids of each class; centroids of all rows, with the class of most weight at each.
     shares : ndarray of shape (K,), int64
-        How many landmarks each class gets at most; for "kmeans-joint" their sum counts.
+        The most landmarks of each class; for "kmeans-joint" only their sum matters.
     n_rows, n_columns : int
     sample_rows : int
-        The sampled rows (of each class) that centroids start from.
+        The size of the sample (for each class) from which centroids start.
     rounds : int
-        Rounds of k-means on all rows, at most.
+        The most rounds of k-means on all rows.
     scaler : Scaler or None
     class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights.
+        Weights of the classes, which multiply the weights of rows.
     seed : int
     is_sparse : bool
-        Of the rows as they come.
+        Whether the rows are sparse before scaling.
     """
 
     placement: Placement
@@ -83,19 +83,19 @@ class PlacementProblem:
 
     @property
     def by_class(self) -> bool:
-        """Whether each class has landmarks of its own."""
+        """Whether each class has its own landmarks."""
         return self.placement != "kmeans-joint"
 
     def centers(self, points: np.ndarray, codes: np.ndarray) -> Centers:
         """A state's landmarks as the centres of a round."""
-        # a centre of a class takes rows of that class alone
+        # a centre of a class is the mean of rows of this class only
         own = codes if self.by_class else None
         return Centers(points, own, self.scaler, len(self.shares), self.class_weight)
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementState:
-    """The landmarks so far.
+    """The present landmarks.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class PlacementState:
     inertia : tuple of float
         The sum of squared distances before each round on all rows.
     message : str
-        How the search ended; empty while it goes on.
+        Why the search ended; empty during it.
     """
 
     points: np.ndarray | None = None
@@ -116,10 +116,10 @@ class PlacementState:
 
 
 class PlacementDriver:
-    """A row sample; for centroids k-means on it in memory, and then on all rows, one pass a round."""
+    """A sample, for rows as landmarks; for centroids k-means on it in memory, then on all rows, a pass a round."""
 
     def init(self, problem: PlacementProblem) -> PlacementState:
-        """No landmark yet."""
+        """The state before the sample."""
         return PlacementState()
 
     def request(self, problem: PlacementProblem, state: PlacementState) -> Sequence[Record] | None:
@@ -129,12 +129,12 @@ class PlacementDriver:
         return None if state.message else (cluster_record(problem.centers(state.points, state.codes)),)
 
     def step(self, problem: PlacementProblem, state: PlacementState, results: Sequence[Any]) -> PlacementState:
-        """The landmarks of the sample, or the centres moved to the means of their rows."""
+        """The landmarks on the sample, or the centres after a round on all rows."""
         if state.points is None or state.codes is None:
             return self._placed_on_sample(problem, results[0])
         (sums,) = results
         inertia = (*state.inertia, float(sums["inertia"]))
-        # Lloyd's step: each centre goes to the mean of the rows that were nearest to it
+        # Lloyd's step: each centre moves to the mean of the rows nearest to it
         centers = moved_centers(problem.centers(state.points, state.codes), sums)
         codes = state.codes if problem.by_class else majorities(sums["mass"])
         message, n_rounds = "", len(inertia)
@@ -147,7 +147,7 @@ class PlacementDriver:
         return PlacementState(centers.points, codes, inertia, message)
 
     def stopped(self, problem: PlacementProblem, state: PlacementState, why: str) -> PlacementState | None:
-        """The centroids so far; None before the sample."""
+        """The present centroids, if a subscriber stops the fit; None before the sample."""
         if state.points is None:
             return None
         message = f"{why} after {len(state.inertia)} rounds of k-means on all rows"
@@ -163,12 +163,12 @@ class PlacementDriver:
         return [first, ((cluster_record(problem.centers(points, np.zeros(len(points), np.int64))),), problem.rounds)]
 
     def planned(self, problem: PlacementProblem) -> PlacementState:
-        """Landmarks at any place."""
+        """Landmarks at arbitrary places."""
         points = np.zeros((int(problem.shares.sum()), problem.n_columns))
         return PlacementState(points, np.zeros(len(points), np.int64), message="planned")
 
     def memory(self, problem: PlacementProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the sample, as it comes and scaled, and of the landmarks."""
+        """Bytes of the sample, raw and scaled, and of the landmarks."""
         sampled = min(problem.sample_rows * (len(problem.shares) if problem.by_class else 1), problem.n_rows)
         row, d = row_bytes if problem.is_sparse else 8 * problem.n_columns, problem.n_columns
         return {"rows and landmarks": 2 * row * sampled + 16 * d * int(problem.shares.sum())}
@@ -187,15 +187,15 @@ class PlacementDriver:
         return RowSample("landmarks", problem.sample_rows, problem.seed, n_classes=n_classes)
 
     def _placed_on_sample(self, problem: PlacementProblem, sample: Block) -> PlacementState:
-        """Landmarks on the sample: rows of it, or centroids by k-means from distant seeds."""
+        """Landmarks on the sample: rows of it, or centroids by k-means with distant seeds."""
         rows = replace(sample, X=scale_rows(sample.X, problem.scaler, "float64"))
-        # a sample that is all of the rows keeps their weights; in a smaller one rows of larger weight are more likely
+        # a sample with all rows has their weights; in a smaller one rows with larger weight are more likely
         is_whole = sample.n_rows == problem.n_rows
         rows = rows if is_whole else replace(rows, weight=None)
         codes, weights = np.asarray(rows.y), rows.weights
         members = [np.flatnonzero(codes == code) for code in range(len(problem.shares))]
         if problem.placement == "random":
-            # the first of each class in the order of the sample, which is a random one
+            # the first rows of each class in the sample, whose order is random
             drawn = np.concatenate([own[:share] for own, share in zip(members, problem.shares, strict=True)])
             message = f"{len(drawn)} rows drawn at random"
             return PlacementState(dense_rows(rows.X[drawn]), codes[drawn], message=message)
@@ -211,7 +211,7 @@ class PlacementDriver:
             )
         else:
             seeds = spread_seeds(rows.X, weights, int(problem.shares.sum()), problem.seed)
-        # these rows are scaled already
+        # the sampled rows are already scaled
         centers = replace(problem.centers(dense_rows(rows.X[seeds]), codes[seeds]), scaler=None)
         centers, mass, n_rounds = lloyd(centers, rows, _SAMPLE_ROUNDS)
         message = ""
@@ -223,30 +223,30 @@ class PlacementDriver:
 
 
 def majorities(mass: np.ndarray) -> np.ndarray:
-    """The class that has most weight at each centre, from weights (L, K); of equal ones the first."""
+    """The class with most weight at each centre, from weights (L, K); on a tie the first."""
     return np.argmax(mass, axis=1).astype(np.int64)
 
 
 def dense_rows(rows: Rows) -> np.ndarray:
-    """Rows written out, in float64."""
+    """Dense rows in float64."""
     return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class LandmarkProblem:
-    """The landmarks, and the candidates whose losses around them are to be computed.
+    """The landmarks, and the candidates whose losses around them are needed.
 
     Parameters
     ----------
     potentials : PotentialProblem
-        The sums of all candidates' features; the candidates of one landmark are neighbours.
+        The sums of all candidates' features; the candidates of one landmark are consecutive.
     points : ndarray of shape (L, d)
         The landmarks, in scaled coordinates.
     codes : ndarray of shape (L,), int64
     centroids : bool
-        Whether the landmarks are none of the rows.
+        Whether the landmarks are centroids rather than rows.
     shared : bool
-        Whether every landmark has all of the candidates.
+        Whether all landmarks share the candidates.
     """
 
     potentials: PotentialProblem
@@ -258,7 +258,7 @@ class LandmarkProblem:
 
 @dataclass(frozen=True, eq=False)
 class LandmarkState:
-    """`losses` is None before the pass; then losses and angles w.x_l (L, D), and `total`, the weight of all rows."""
+    """`losses` is None before the pass; then losses and angles w.x_l (L, D), and `total`, the rows' total weight."""
 
     losses: np.ndarray | None = None
     angles: np.ndarray | None = None
@@ -269,11 +269,11 @@ class LandmarkDriver:
     """The losses of all candidates around their landmarks in one pass (Letarte, Morvant & Germain 2019, (10))."""
 
     def init(self, problem: LandmarkProblem) -> LandmarkState:
-        """No loss yet."""
+        """The state before the pass."""
         return LandmarkState()
 
     def request(self, problem: LandmarkProblem, state: LandmarkState) -> Sequence[Record] | None:
-        """The sums of the candidates' features by class; None once they are there."""
+        """The sums of the candidates' features by class; None after the pass."""
         return None if state.losses is not None else (potential_record(problem.potentials),)
 
     def step(self, problem: LandmarkProblem, state: LandmarkState, results: Sequence[Any]) -> LandmarkState:
@@ -294,8 +294,8 @@ class LandmarkDriver:
     def memory(self, problem: LandmarkProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the candidates and their map, and of class sums with losses."""
         pool, n_classes = problem.potentials.candidates, problem.potentials.n_targets
-        # each candidate has sums of cosines and of sines for every class, which stand twice, and a few numbers around
-        # each landmark
+        # each candidate has sums of cosines and of sines for every class, stored twice, and some numbers for each
+        # landmark
         around = pool.n_frequencies * (len(problem.points) if problem.shared else 1)
         sums = 8 * (4 * n_classes * pool.n_frequencies + _NUMBERS_A_CANDIDATE * around)
         return {"candidates": 2 * pool.projection.nbytes, "class sums and losses": sums}
@@ -309,22 +309,22 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap, *, shared: bool 
     points : ndarray of shape (L, d)
         In scaled coordinates.
     candidates : FeatureMap
-        L times D frequencies, those of one landmark neighbours; D, if they are shared.
+        L times D frequencies, those of one landmark consecutive; or D shared ones.
     shared : bool
     """
-    # angles are the features of the identity
+    # angles are computed as the features of an identity activation
     forms = FeatureMap("identity", candidates.projection, candidates.amplitudes)
     if shared:
         return map_rows(points, forms, "float64")
     D = candidates.n_frequencies // len(points)
     projection = candidates.projection
     if isinstance(projection, DenseProjection):
-        # stored frequencies: each landmark with its own, some landmarks at a time
+        # stored frequencies: some landmarks at a time, each with its own candidates
         step = max(1, _ANGLE_BYTES // (8 * D * points.shape[1]))
         parts = [slice(start, start + step) for start in range(0, len(points), step)]
         W = projection.matrix.reshape(len(points), D, -1)
         return np.concatenate([np.einsum("ld,lmd->lm", points[part], W[part].astype(np.float64)) for part in parts])
-    # of frequencies that are not stored all angles of a tile are formed, of which each landmark keeps its own
+    # structured frequencies: all angles of a tile are computed, and each landmark keeps those of its candidates
     product = Product(points, forms, np.dtype(np.float64))
     angles = np.empty((len(points), D))
     for rows, tile in product.tiles:
@@ -342,13 +342,13 @@ def similarity_map(
 ) -> FeatureMap:
     """x -> (k_(Q^1)(x_1 - x), ..., k_(Q^L)(x_L - x)), each a weighted mean of cosines of its candidates.
 
-    The smallest weights of each landmark that sum to less than the rounding of `dtype` are left out (of shared
-    candidates where no landmark keeps them): a selective posterior makes a map of few frequencies.
+    For each landmark, the smallest weights whose sum is below the rounding of `dtype` are left out (shared candidates
+    if all landmarks leave them out), so that a selective posterior gives a map with few frequencies.
 
     Parameters
     ----------
     candidates : FeatureMap
-        L times D frequencies, or D shared ones; its scaler is kept.
+        L times D frequencies, or D shared ones; the map has their scaler.
     angles, weights : ndarray of shape (L, D)
     dtype : {"float32", "float64"}
     shared : bool
@@ -357,13 +357,13 @@ def similarity_map(
     ----------
     Letarte, Morvant & Germain 2019, equation (13).
     """
-    # from the smallest weight up: those whose running sum is below the rounding of the result are left out
+    # in ascending order; weights whose running sum is below the rounding of the result are left out
     order = np.argsort(weights, axis=1)
     kept = np.empty(weights.shape, bool)
     np.put_along_axis(kept, order, np.cumsum(np.take_along_axis(weights, order, 1), axis=1) > np.finfo(dtype).eps, 1)
     projection: LandmarkProjection | SharedLandmarkProjection
     if shared:
-        # sum_m q_lm cos(w_m.x_l - w_m.x): the cosines and sines of x, mixed by cosines and sines at the landmarks
+        # sum_m q_lm cos(w_m.x_l - w_m.x) as products of the cosines and sines of x with those at the landmarks
         used = np.flatnonzero(kept.any(axis=0))
         frequencies = candidates.projection if len(used) == len(kept.T) else candidates.projection.take(used)
         angles, weights = angles[:, used], weights[:, used]
@@ -374,17 +374,17 @@ def similarity_map(
     else:
         starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int64)
         frequencies = candidates.projection if kept.all() else candidates.projection.take(np.flatnonzero(kept))
-        # the fraction of a turn is what counts: an angle of many turns would lose it in single precision
+        # only the fraction of a turn matters, and a large angle would lose it in single precision
         phases = -np.remainder(angles[kept], 2.0 * np.pi)
         projection = LandmarkProjection(frequencies, phases, weights[kept], starts)
     return FeatureMap("landmarks", projection, np.ones(len(angles)), scaler=candidates.scaler)
 
 
 def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: str = "k-means") -> np.ndarray:
-    """Rows far from each other to start from: greedy k-means++.
+    """Rows far from each other, as starts of k-means (greedy k-means++).
 
-    Each next row is the best of 2 + log(count) candidates drawn with probabilities proportional to weight times squared
-    distance from the rows chosen before.
+    Each further row is the best of 2 + log(count) candidates, drawn with probability proportional to weight times
+    squared distance from the rows chosen so far.
 
     Parameters
     ----------
@@ -398,7 +398,7 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
     Returns
     -------
     ndarray of int64
-        At most `count` positions; fewer where there are fewer rows that differ.
+        At most `count` positions; fewer if there are fewer distinct rows.
 
     References
     ----------
@@ -409,16 +409,16 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
     squares = square_lengths(X)
 
     def draw(masses: np.ndarray, n_draws: int) -> np.ndarray:
-        """Rows with probabilities proportional to these masses: where random numbers fall among their sums."""
+        """Rows drawn with probability proportional to `masses`, by inversion of their cumulative sums."""
         edges = np.cumsum(masses)
         rows = np.searchsorted(edges, generator.random(n_draws) * edges[-1], side="right")
-        # rounding may lead behind the last row that has any mass
+        # rounding may select a position after the last row with mass
         return np.minimum(rows, np.flatnonzero(masses)[-1])
 
     def distances_to(rows: np.ndarray) -> np.ndarray:
         points = X[rows]
         distances = square_distances(X, points if isinstance(points, np.ndarray) else points.toarray(), squares)
-        # rounding leaves a row some distance from itself, from which it would be drawn again
+        # rounding would leave a row some distance from itself, so that it might be drawn again
         distances[rows, np.arange(len(rows))] = 0.0
         return distances
 
@@ -427,7 +427,7 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
     while len(seeds) < count and weights @ closest > 0.0:
         drawn = draw(weights * closest, trials)
         nearer = np.minimum(closest[:, None], distances_to(drawn))
-        # of the candidates the one that leaves the smallest sum of squared distances
+        # of the candidates the one with the smallest sum of squared distances
         best = int(np.argmin(weights @ nearer))
         closest = nearer[:, best]
         seeds.append(int(drawn[best]))
@@ -435,28 +435,28 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
 
 
 def moved_centers(centers: Centers, sums: Mapping[str, np.ndarray]) -> Centers:
-    """The centres at the means of the rows that went to them; one that got none stays."""
-    # the sums come in panels of centres, whose names say where they begin
+    """The centres at the means of their rows; one without rows stays."""
+    # the sums come in panels of centres, named after their first centre
     points = np.concatenate([sums[f"points{panel.start}"] for panel in centers.panels])
     mass = sums["mass"].sum(axis=1)[:, None]
     return replace(centers, points=np.where(mass > 0.0, points / np.where(mass > 0.0, mass, 1.0), centers.points))
 
 
 def lloyd(centers: Centers, rows: Block, most: int) -> tuple[Centers, np.ndarray, int]:
-    """Rounds of k-means on rows in memory until they change little.
+    """Rounds of k-means on rows in memory, until the sum of squared distances hardly falls.
 
     Parameters
     ----------
     centers : Centers
     rows : Block
     most : int
-        Rounds at most.
+        The most rounds.
 
     Returns
     -------
     centers : Centers
     mass : ndarray of shape (L, K)
-        The weight by class of what went to each centre in the last round.
+        The weight, by class, of the rows of each centre in the last round.
     rounds : int
 
     References
@@ -467,7 +467,7 @@ def lloyd(centers: Centers, rows: Block, most: int) -> tuple[Centers, np.ndarray
     for number in range(1, most + 1):
         sums = cluster_sums(rows, {"centers": centers})
         centers, mass, inertia = moved_centers(centers, sums), sums["mass"], float(sums["inertia"])
-        # the sum of squared distances never rises: once it hardly falls, more rounds gain nothing
+        # the sum of squared distances never rises; once it hardly falls, further rounds gain little
         if inertia >= (1.0 - STILL) * before:
             return centers, mass, number
         before = inertia

@@ -1,4 +1,4 @@
-"""One round of k-means on the rows of a block: each goes to the nearest centre, and centres get the sums of theirs."""
+"""Block functions of k-means: each row goes to its nearest centre, and each centre gets the sum of its rows."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 _TILE_ROWS = 1_024
-# Bytes of one accumulator of the sums of rows by centre at most.
+# The most bytes of one accumulator of sums of rows by centre.
 _PANEL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Centers:
-    """The centres of a round of k-means, and which rows may go to which of them.
+    """The centres of a round of k-means, and which rows each may have.
 
     Parameters
     ----------
     points : ndarray of shape (L, d), float64
         In scaled coordinates.
     codes : ndarray of shape (L,), int64, or None
-        The class of each centre, whose rows alone may go to it; None lets every row go to every centre.
+        The class of each centre, which may only have rows of that class; None allows all rows.
     scaler : Scaler or None
-        Takes rows to the coordinates of the centres.
+        Scales rows to the coordinates of the centres.
     n_classes : int
     class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights by class.
+        Weights of the classes, which multiply the weights of rows.
     """
 
     points: np.ndarray
@@ -50,7 +50,7 @@ class Centers:
 
     @property
     def panels(self) -> list[slice]:
-        """Centres cut so that no accumulator of sums exceeds 64 MiB."""
+        """Ranges of centres such that no accumulator of sums exceeds 64 MiB."""
         step = max(1, _PANEL_BYTES // (8 * self.points.shape[1]))
         return list(spans(len(self.points), step))
 
@@ -65,9 +65,9 @@ def square_lengths(X: Rows) -> np.ndarray:
 def square_distances(X: Rows, points: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
     """|x - c|^2 of rows (n, d), dense or sparse, and points (L, d): float64 of shape (n, L), never negative.
 
-    `squares` are the rows' own |x|^2, where they are known.
+    `squares` are the rows' own |x|^2, if already computed.
     """
-    # |x - c|^2 = |x|^2 - 2 x.c + |c|^2, whose rounding may lead below 0
+    # |x - c|^2 = |x|^2 - 2 x.c + |c|^2, which rounding may make negative
     distances = X @ points.T
     distances *= -2.0
     distances += (square_lengths(X) if squares is None else squares)[:, None]
@@ -76,9 +76,9 @@ def square_distances(X: Rows, points: np.ndarray, squares: np.ndarray | None = N
 
 
 def nearest_centers(X: Rows, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest centre of each scaled row among those it may go to, and its squared distance: two arrays (n,).
+    """For each scaled row the nearest allowed centre, and its squared distance: two arrays (n,).
 
-    Of centres at one distance the first; -1, at distance 0, for a row whose class has no centre.
+    On a tie the first centre; -1, with distance 0, for a row whose class has no centre.
     """
     nearest, distances = np.full(X.shape[0], -1, np.int64), np.zeros(X.shape[0])
     if centers.codes is None:
@@ -107,16 +107,16 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Returns
     -------
     dict of ndarray
-        "points<first>" (p, d): the weighted sum of the scaled rows that went to each centre of a panel; "mass" (L, K):
-        their weight by class; "inertia" (): the weighted sum of their squared distances.
+        "points<first>" (p, d): the weighted sum of the scaled rows of each centre in a panel; "mass" (L, K): their
+        weight by class; "inertia" (): the weighted sum of their squared distances.
     """
     centers: Centers = operands["centers"]
     if is_on_gpu(block.X):
         return _cluster_sums_on_gpu(with_targets(block), centers)
-    # frequency weight times the factor of the row's class
+    # frequency weight times class weight
     weights = encode_targets(block, centers.n_classes, centers.class_weight).sum(axis=1)
     codes = np.asarray(block.y)
-    # sums of rows are dense, also for sparse rows: centres have few zeros
+    # sums of rows are dense, also for sparse rows, since centres have few zeros
     L, width = centers.points.shape
     sums, mass, inertia = np.zeros((L, width)), np.zeros((L, centers.n_classes)), 0.0
     X = block.X
@@ -124,9 +124,9 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows in spans(X.shape[0], step):
         tile = scale_rows(X[rows], centers.scaler, "float64")
         nearest, distances = nearest_centers(tile, codes[rows], centers)
-        # a row whose class has no centre goes nowhere
+        # a row whose class has no centre is left out
         placed = np.flatnonzero(nearest >= 0)
-        # a matrix with the weight of each row in the line of its centre adds the rows up, dense or sparse
+        # a sparse matrix with each row's weight at its centre sums rows, dense or sparse
         marks = sparse.csr_array((weights[rows][placed], (nearest[placed], placed)), shape=(L, len(nearest)))
         added = marks @ tile
         sums += added.toarray() if sparse.issparse(added) else added
@@ -140,14 +140,14 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def _cluster_sums_on_gpu(block: Block, centers: Centers) -> dict[str, np.ndarray]:
-    """`cluster_sums` of rows on a GPU, with their targets: a product with marks of their centres adds rows up."""
+    """`cluster_sums` for rows on a GPU, by products with indicators of the nearest centres."""
     xp, (L, width), K = array_module(block.X), centers.points.shape, centers.n_classes
     weights, codes = encode_targets(block, K, centers.class_weight).sum(axis=1), xp.asarray(block.y)
     points, X = xp.asarray(centers.points), block.X
     lengths, of_class = (points * points).sum(axis=1), None if centers.codes is None else xp.asarray(centers.codes)
     sums, mass, inertia = xp.zeros((L, width)), xp.zeros((L, K)), xp.zeros(())
-    # distances, marks, and rows with their squares: no more bytes than a plan counts for a block without a feature map,
-    # six arrays of its rows
+    # distances, indicators, and rows with their squares: at most six arrays of the block's rows, which a plan counts
+    # for a block without a feature map
     step = max(_TILE_ROWS, min(tile_rows(3 * (L + width), 8), 2 * width * X.shape[0] // (L + width)))
     for rows in spans(X.shape[0], step):
         part = X[rows]
@@ -157,7 +157,7 @@ def _cluster_sums_on_gpu(block: Block, centers: Centers) -> dict[str, np.ndarray
         if of_class is not None:
             distances = xp.where(codes[rows][:, None] == of_class, distances, np.inf)
         nearest, least = distances.argmin(axis=1), distances.min(axis=1)
-        # a row whose class has no centre goes nowhere
+        # a row whose class has no centre is left out
         weight = xp.where(xp.isfinite(least), weights[rows], 0.0)
         marks = (nearest[:, None] == xp.arange(L)) * weight[:, None]
         sums += xp.matmul(marks.T, tile)
@@ -168,7 +168,7 @@ def _cluster_sums_on_gpu(block: Block, centers: Centers) -> dict[str, np.ndarray
 
 
 def cluster_record(centers: Centers) -> BlockSum:
-    """The record of a round: the sums of the rows by the centre that is nearest to them."""
+    """The record of a round: sums of the rows by nearest centre."""
     L, width = centers.points.shape
     panels = {f"points{panel.start}": Accumulator((panel.stop - panel.start, width)) for panel in centers.panels}
     return BlockSum(
@@ -181,8 +181,8 @@ def cluster_record(centers: Centers) -> BlockSum:
 
 
 def cluster_cost(rows: int, columns: int, *, centers: Centers) -> Cost:
-    """The cost of the products of rows and the centres that they may go to, float64, which takes twice the time."""
+    """The cost of float64 products of rows and allowed centres, which take twice the time of float32."""
     L = len(centers.points)
-    met = L / (1 if centers.codes is None else max(1, centers.n_classes))
+    n_compared = L / (1 if centers.codes is None else max(1, centers.n_classes))
     tile = min(rows, _TILE_ROWS)
-    return Cost(4.0 * rows * columns * met, scratch_bytes=8 * (2 * L * columns + tile * (3 * L + 2 * columns)))
+    return Cost(4.0 * rows * columns * n_compared, scratch_bytes=8 * (2 * L * columns + tile * (3 * L + 2 * columns)))

@@ -1,4 +1,4 @@
-"""LandmarkFeatures: similarities to landmarks, each a mean of cosines that a pseudo-posterior of its own weighs."""
+"""LandmarkFeatures: similarities to landmarks, each a weighted mean of cosines with its own pseudo-posterior."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _CANDIDATES: dict[Pool, int] = {"own": 128, "shared": 2_048}
 
 @estimator
 class LandmarkFeatures(Certified, Updated, PoolLearner):
-    """Similarities to landmarks, each learned from the labels: as many columns as landmarks, in a few passes.
+    """Similarities to landmarks, learned from the labels: as many columns as landmarks, in a few passes.
 
-    Around each landmark x_l every one of its own candidates w is a similarity cos(w.(x_l - x)) with an empirical loss,
-    high where it tells rows of the landmark's class from others. Feature l is the mean of these cosines with weights
+    Each candidate w of a landmark x_l is a similarity cos(w.(x_l - x)) with an empirical loss, which is low if it is
+    large for rows of the landmark's class and small for others. Feature l is the mean of these cosines with weights
     proportional to exp(-beta sqrt(n) L(w)). For class labels only.
 
     Parameters
@@ -65,36 +65,37 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     family : Family or None
         The prior, a family of Fourier features; None is ``Gaussian()`` with the median bandwidth.
     n_landmarks : int
-        Output columns, an upper bound: evenly many for each class, of a class with fewer rows all.
+        The most output columns, divided evenly among classes; a class with fewer rows uses all of them.
     n_candidates : int or None
-        Frequencies of each landmark; None is 2,048 shared ones, or 128 of each one's own. Few make similarities noisy
-        where rows are many: on MNIST 4 v 9 64 own ones have 2.0 % of error, 2,048 shared ones 1.9, 8,192 1.4.
+        Frequencies of each landmark; None is 2,048 shared ones, or 128 for each landmark. With few candidates
+        similarities are noisy if rows are many: on MNIST 4 v 9 64 own ones have 2.0 % of error, 2,048 shared ones 1.9,
+        8,192 1.4.
     beta : float
-        0 is the prior: an approximation of its kernel. The larger, the more selective: 1 where the prior is wrong or
-        candidates are many, 0.1 where classes are many or candidates shared, of which all landmarks would else choose
-        the same few. A new one needs no pass: `with_beta`.
+        0 is the prior, an approximation of its kernel; larger values select more strongly: 1 if the prior is wrong or
+        candidates are many, 0.1 if classes are many or candidates shared, of which all landmarks would otherwise choose
+        the same few. Changing it needs no pass: see `with_beta`.
     landmarks : {"kmeans", "kmeans-joint", "random"}
-        "kmeans": centroids of each class by itself. "kmeans-joint": centroids of all rows, with the class that has
-        most weight there. "random": rows drawn at random, the same number of each class; `bounds_` needs these.
+        "kmeans": centroids of each class. "kmeans-joint": centroids of all rows, with the class of most weight at each.
+        "random": rows drawn at random, the same number for each class; `bounds_` needs these.
     pool : {"own", "shared"}
-        "shared": all landmarks weigh the same candidates, so that a row takes `n_candidates` cosines and sines however
-        many landmarks there are. "own": each has candidates of its own, as in the paper.
+        "shared": all landmarks have the same candidates, so that a row costs `n_candidates` cosines and sines whatever
+        the number of landmarks. "own": each landmark has its own candidates, as in the paper.
     rounds : int
-        Passes of k-means over all rows at most, after it has settled on a sample; 0 stays with the sample.
+        The most passes of k-means over all rows, after it has converged on a sample; 0 uses the sample only.
     sigma_factors : sequence of float
-        As of `AlignedFeatures`, among the candidates of each landmark.
+        As in `AlignedFeatures`, for the candidates of each landmark.
     sums, scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
 
     Attributes
     ----------
     feature_map_ : FeatureMap
     landmarks_ : ndarray of shape (n_landmarks, d)
-        In scaled coordinates, which are those of the rows without `scaling`.
+        In scaled coordinates.
     landmark_classes_ : ndarray of shape (n_landmarks,)
         Their labels.
     candidates_ : ndarray of shape (n_landmarks, n_candidates, d)
-        Shared ones too, as a view of one set.
+        Shared ones, too, as a view of one set.
     losses_ : ndarray of shape (n_landmarks, n_candidates)
         Between 0 and 1.
     weights_ : ndarray of shape (n_landmarks, n_candidates)
@@ -102,13 +103,13 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     effective_features_ : ndarray of shape (n_landmarks,)
         1 / sum(weights^2).
     bounds_ : Bounds
-        On the expected loss of all similarities at once; empty for centroids, which have none. See `bounds`.
+        A bound on the expected loss of all similarities; empty for centroids, which have none. See `bounds`.
     frequencies_ : ndarray of shape (m, d)
-        Those of all landmarks, one below the other, without candidates of negligible weight.
+        Of all landmarks, one below the other, without candidates of negligible weight.
     message_ : str
-        How the landmarks were found.
+        How the landmarks were placed.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     References
     ----------
@@ -145,20 +146,20 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def candidates_(self) -> np.ndarray:
         """The candidates of each landmark, (n_landmarks, n_candidates, d), formed on access."""
         W, L = self.pool_.projection.dense(), len(self.landmarks_)
-        # shared candidates stand once, however many landmarks there are
+        # shared candidates are stored once, whatever the number of landmarks
         return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
 
     def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
-        """The bound on the expected loss of all similarities at once.
+        """A bound on the expected loss that holds for all similarities simultaneously.
 
         Parameters
         ----------
         eps : float
-            Probability that it fails.
+            The probability that the bound fails.
         t : float or None
-            None is beta sqrt(n), which the posterior minimises the bound for; for beta = 0, sqrt(n).
+            None is beta sqrt(n), for which the posterior minimises the bound; for beta = 0 it is sqrt(n).
         as_printed : bool
-            With the paper's constant, which is looser.
+            Use the paper's constant, which is looser.
 
         Returns
         -------
@@ -177,7 +178,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
-        # each class has the same number of landmarks: the labels took part in their choice
+        # the choice of landmarks depends on the labels, since each class has the same number
         bound = landmark_bound(
             self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
         )
@@ -193,11 +194,11 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return self._chosen_again(beta=beta)
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the rows that landmarks are placed on, and of the candidates with their sums, which come later."""
+        """Bytes of the rows for placing landmarks, and of the candidates with their sums, which come later."""
         return dict(ChainMap(*self._replayed(dataset).held))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn, with other frequencies."""
+        """A feature map of the largest size that `fit` can learn, with arbitrary frequencies."""
         pool = self._planned_pool(self._planned_family(), dataset)
         shape = (self.n_landmarks, self._n_candidates)
         weights = np.full(shape, 1.0 / self._n_candidates)
@@ -209,7 +210,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     @property
     def _n_candidates(self) -> int:
-        """The candidates of each landmark."""
+        """The number of candidates of each landmark."""
         return _CANDIDATES[self.pool] if self.n_candidates is None else self.n_candidates
 
     def _check_rest(self) -> None:
@@ -225,11 +226,11 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
         check_room(self, size, dataset.n_columns, n_points=n_landmarks)
         pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
-        # around a landmark a candidate is cos(w.(x_l - x)), which a pair has and a cosine with one phase has not
+        # the loss belongs to cos(w.(x_l - x)), which a pair represents, but not a cosine with one phase
         pool = replace(pool, activation="cos-sin", phases=None)
         if len(factors) == 1 or self._is_shared:
             return pool
-        # candidates are drawn bandwidth by bandwidth: taken in turns, so that each landmark has some of all
+        # candidates are drawn by bandwidth, and interleaved so that each landmark has some of all bandwidths
         return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
@@ -246,35 +247,35 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
-        # classes are sorted: the index of a landmark's label among them is its code
+    def _summing(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+        # classes are sorted, so the position of a landmark's label among them is its code
         codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
         return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
-        state = self._sum(*self._asked(dataset), dataset, "losses")
+        state = self._sum(*self._summing(dataset), dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 
     def _choose(self) -> None:
-        """Set the pseudo-posterior of each landmark's candidates, and the map of the resulting similarities."""
+        """Set the pseudo-posterior of each landmark's candidates, and the feature map of the resulting similarities."""
         self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
-        # 1 / sum(q^2): how many candidates a landmark's similarity is effectively a mean of
+        # 1 / sum(q^2), the effective number of candidates in a landmark's similarity
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
         self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
 
     def _placement(
         self, dataset: Dataset, scaler: Scaler | None, class_weight: np.ndarray | None, *, seed: int
     ) -> PlacementProblem:
-        """The placement of landmarks that the parameters define."""
+        """The placement of landmarks, from the parameters."""
         totals = np.asarray(dataset.class_weights, dtype=np.float64)
         shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
-        together = self.landmarks == "kmeans-joint"
-        # a sample of each class must hold its landmarks; centroids start from as many rows as 8 MiB hold
-        wanted = int(shares.sum() if together else shares.max())
+        is_joint = self.landmarks == "kmeans-joint"
+        # a sample of each class must contain its landmarks; centroids start from as many rows as fit in 8 MiB
+        wanted = int(shares.sum() if is_joint else shares.max())
         if self.landmarks != "random":
-            wanted = max(wanted, rows_within(SAMPLE_BYTES, dataset.source) // (1 if together else len(shares)))
+            wanted = max(wanted, rows_within(SAMPLE_BYTES, dataset.source) // (1 if is_joint else len(shares)))
         return PlacementProblem(
             placement=self.landmarks,
             shares=shares,

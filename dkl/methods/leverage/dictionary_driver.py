@@ -1,8 +1,8 @@
-"""Leverage scores of pools with many more candidates than sampled rows: from the span of some candidates.
+"""Approximate leverage scores of large pools on many rows, from the span of some of the candidates.
 
-With P the projection on the span of a dictionary of features, A^ = Phi P Phi^T <= A = Phi Phi^T has low rank. As
-f(A) = A (A + mu I)^-1 is operator monotone, the scores diag f(A^) are never too large; and since f is concave,
-tr f(A) - tr f(A^) <= tr f(A - A^) (Rotfel'd 1969) <= sum_j f((A - A^)_jj), which is known: it bounds the error.
+With P the projection on the span of a dictionary of features, A^ = Phi P Phi^T <= A = Phi Phi^T has low rank. As f(A) =
+A (A + mu I)^-1 is operator monotone, the scores diag f(A^) are never too large; and since f is concave, tr f(A) - tr
+f(A^) <= tr f(A - A^) (Rotfel'd 1969) <= sum_j f((A - A^)_jj), which is computed and bounds the error.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dkl.methods.leverage.driver import Leverage, LeverageProblem, cholesky, gra
 from dkl.methods.leverage.sums import cross_gram_block, squares_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
-# The columns of the dictionary: its Gram matrix takes one accumulator, and its eigenvectors some seconds.
+# Columns of the dictionary: its Gram matrix fits one accumulator, and its eigenvectors take some seconds.
 DICTIONARY_COLUMNS = 2_000
-# Candidates are swept in panels: bytes of the products of one panel with the dictionary, and panels of a pass.
+# Bytes of the products of a panel of candidates with the dictionary, and panels that one pass computes.
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
-# Eigenvalues of the dictionary's Gram matrix below this share of the largest are rounding.
+# Eigenvalues of the dictionary's Gram matrix below this fraction of the largest are rounding errors.
 _SMALLEST = 1e-10
 
 
@@ -42,18 +42,18 @@ class DictionaryState:
     Parameters
     ----------
     basis : ndarray of shape (s, k) or None
-        Takes products with the dictionary's s columns to coordinates in their span; None before the first pass.
+        Maps products with the dictionary's s columns to coordinates in their span; None before the first pass.
     squares : ndarray of shape (parts, M)
-        A_jj, the mean squares of the features; (A - A^)_jj, what lies outside the span, once the first sweep has
-        passed a feature.
+        A_jj, the mean squares of the features; for features that the first sweep has passed (A - A^)_jj, the part
+        outside the span.
     total : float
-        The weight of all rows.
+        Total weight of all rows.
     outer : ndarray of shape (k, k)
         B B^T of the coordinates B of all features in the span, summed in the first sweep.
     scores : ndarray of shape (parts, M)
-        Found in the second sweep.
+        Scores that the second sweep has computed.
     sweep, panel : int
-        The next panel to read; the second sweep's last one ends the search.
+        The next panel to read; after the last panel of the second sweep the scores are complete.
     """
 
     basis: np.ndarray | None = None
@@ -66,14 +66,14 @@ class DictionaryState:
 
 
 class DictionaryDriver:
-    """Scores within the span of a random dictionary, by two sweeps over panels of candidates; the error has a bound.
+    """Scores within the span of a random dictionary, by two sweeps over panels of candidates, with an error bound.
 
-    The first pass finds the dictionary's Gram matrix and all squares. The first sweep sums B B^T of the candidates'
-    coordinates B in the span; the second, for which that has to be complete, solves for the scores.
+    The first pass sums the dictionary's Gram matrix and all squares. The first sweep sums B B^T of the candidates'
+    coordinates B in the span; the second solves for the scores, which needs the complete sum.
     """
 
     def init(self, problem: LeverageProblem) -> DictionaryState:
-        """No span yet."""
+        """The state before the first pass."""
         return DictionaryState()
 
     def request(self, problem: LeverageProblem, state: DictionaryState) -> Sequence[Record] | None:
@@ -83,11 +83,12 @@ class DictionaryDriver:
         return None if state.sweep == 2 else self._sweep_records(problem, state.panel)
 
     def step(self, problem: LeverageProblem, state: DictionaryState, results: Sequence[Any]) -> DictionaryState:
-        """The span after the first pass; for later panels the sums of the first sweep, or the scores of the second."""
+        """The span after the first pass; after later ones the sums of the first sweep, or the scores of the second."""
         if state.basis is None:
             gram, squares = results[0]["gram"], results[1]["squares"]
             size, total = problem.candidates.take(dictionary_of(problem)).n_features, float(gram[-1])
-            # the last column of the packed triangle belongs to the constant feature, and ends with the sum of weights
+            # the last column of the packed triangle is that of the constant feature; its last number is the sum of
+            # weights
             matrix, _ = lapack.dtpttr(size, gram[: packed_size(0, size)] / total)
             basis = dictionary_basis(np.triu(matrix) + np.triu(matrix, 1).T)
             outer, scores = np.zeros((basis.shape[1],) * 2), np.zeros_like(squares)
@@ -105,7 +106,7 @@ class DictionaryDriver:
                     squares[:, panel] = np.maximum(squares[:, panel] - inside, 0.0)
                     outer = outer + coordinates @ coordinates.T
                 else:
-                    # diag(B^T (B B^T + mu I)^-1 B), with the factor U^T U of the matrix
+                    # diag(B^T (B B^T + mu I)^-1 B), with the Cholesky factor U^T U of the matrix
                     solved = solve_triangular(factor, coordinates, trans="T", check_finite=False)
                     scores[:, panel] = np.einsum("ij,ij->j", solved, solved).reshape(len(scores), -1)
         is_last = state.panel + len(results) == len(all_panels)
@@ -124,24 +125,24 @@ class DictionaryDriver:
         return [(self._first_records(problem), 1), (self._sweep_records(problem, 0), sweeps)]
 
     def leverage(self, problem: LeverageProblem, state: DictionaryState, mu: float) -> Leverage:
-        """The scores and their certificate, at the mu of the sweeps.
+        """The scores and their error bound, at the mu of the sweeps.
 
         Raises
         ------
         ValueError
-            For another `mu`.
+            If `mu` is not that of the problem.
         """
         if mu != problem.mu:
             raise ValueError(
                 f"the scores of this pool were approximated at mu={problem.mu!r}, and another mu needs the rows again: "
                 "fit with it, or with n_rows of at most 8,000, for which scores at any mu are kept"
             )
-        # sum_j f((A - A^)_jj), f(a) = a / (a + mu): what the scores miss together at most
+        # sum_j f((A - A^)_jj), f(a) = a / (a + mu): an upper bound on what the scores lack in total
         missed = np.sum(state.squares / (state.squares + mu))
         return Leverage(state.scores.sum(axis=0), float(missed))
 
     def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The dictionary's Gram matrix with its eigenvectors, panels with their coordinates, two numbers a column."""
+        """Bytes of the dictionary's Gram matrix with its eigenvectors, of panels, and of two numbers a column."""
         columns = problem.candidates.columns_a_frequency * len(dictionary_of(problem))
         panels = (2 * _PANELS_A_PASS + 2) * _PANEL_BYTES
         return {
@@ -151,7 +152,7 @@ class DictionaryDriver:
         }
 
     def _first_records(self, problem: LeverageProblem) -> list[Record]:
-        """The dictionary's Gram matrix, with the sum of the weights, and the squares of all candidates' features."""
+        """The dictionary's Gram matrix with the sum of the weights, and the squares of all candidates' features."""
         candidates = problem.candidates
         dictionary = candidates.take(dictionary_of(problem))
         squares = BlockSum(
@@ -181,35 +182,35 @@ class DictionaryDriver:
 
 
 def dictionary_of(problem: LeverageProblem) -> np.ndarray:
-    """The indices of the dictionary's frequencies among the candidates, ascending: a draw without replacement."""
+    """The indices of the dictionary's frequencies among the candidates, ascending, drawn without replacement."""
     m = problem.candidates.n_frequencies
     size = min(m, DICTIONARY_COLUMNS // problem.candidates.columns_a_frequency)
     return np.sort(stream(problem.seed, "dictionary").choice(m, size, replace=False))
 
 
 def dictionary_basis(gram: np.ndarray) -> np.ndarray:
-    """U Lambda^(-1/2) of the eigenvectors that are more than rounding, of shape (s, k)."""
+    """U Lambda^(-1/2) of the eigenvectors whose eigenvalue is not rounding error, of shape (s, k)."""
     with one_blas_thread():
         values, vectors = eigh(gram, overwrite_a=True, check_finite=False)
-    # features that are nearly the same as others make eigenvalues of 0, whose directions are rounding
+    # nearly equal features make eigenvalues of 0, whose eigenvectors are rounding errors
     kept = values > _SMALLEST * values[-1]
     return vectors[:, kept] / np.sqrt(values[kept])
 
 
 def candidate_panels(problem: LeverageProblem) -> list[slice]:
-    """The candidates, cut so that their products with the dictionary are within 64 MiB."""
+    """Panels of candidates whose products with the dictionary take at most 64 MiB each."""
     parts = problem.candidates.columns_a_frequency
     step = max(1, _PANEL_BYTES // (8 * parts * parts * len(dictionary_of(problem))))
     return list(spans(problem.candidates.n_frequencies, step))
 
 
 def squares_cost(rows: int, columns: int, *, feature_map: FeatureMap) -> Cost:
-    """The cost of the squares of a block: mapping its rows is nearly all."""
+    """The cost of the squares of a block, which is essentially that of mapping its rows."""
     return Cost(rows * mapping_flops(columns, feature_map), 16 << 20)
 
 
 def cross_gram_cost(rows: int, columns: int, *, first: FeatureMap, second: FeatureMap) -> Cost:
-    """The cost of mapping a block's rows twice, and of products that count twice, since they are float64."""
+    """The cost of mapping a block's rows twice, and of float64 products, which count twice."""
     width = first.n_features + second.n_features
     mapping = mapping_flops(columns, first) + mapping_flops(columns, second)
     products = 8 * first.n_features * second.n_features

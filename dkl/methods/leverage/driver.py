@@ -1,10 +1,10 @@
-"""Ridge leverage scores of candidate features, through the smaller of their number and the number of rows; resampling.
+"""Ridge leverage scores of candidate features from their Gram matrix or from a kernel matrix of rows; resampling.
 
-Phi holds the features of the M candidates over sqrt(M), a line for each column of the features, and over sqrt(n), a
-column for each of n rows, so that Phi^T Phi is the kernel matrix K over n. The scores of the columns are
-r = diag(Phi Phi^T (Phi Phi^T + mu I)^-1), and a frequency's score is the sum over its columns (Sun, Gilbert & Tewari
-2018, section 3). No targets come in. `GramDriver` takes Phi Phi^T, summed over all rows; `RowsDriver` the kernel matrix
-of a sample of rows, where there are fewer rows than columns.
+Phi is the M candidates' features over sqrt(M n): a row for each column of the features, a column for each of n data
+rows, so that Phi^T Phi is K / n with the kernel matrix K. The scores of the columns are r = diag(Phi Phi^T (Phi Phi^T +
+mu I)^-1), and a frequency's score is the sum over its columns (Sun, Gilbert & Tewari 2018, section 3). They do not
+depend on targets. `GramDriver` sums Phi Phi^T over all rows; `RowsDriver` computes the kernel matrix of a sample of
+rows, which is smaller if there are fewer rows than columns.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
-# A packed Gram matrix is summed in panels of columns: bytes of a panel, and panels of a pass.
+# Bytes of a panel of columns of a packed Gram matrix, and panels that one pass sums.
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
-# Bytes of the sampled rows' features in memory at once, and the rows of one product with them.
+# Bytes of the sampled rows' features in memory at once, and rows in one product of these.
 _TILE_BYTES = 1 << 25
-_ROWS = 512
-# Products of tiles and solutions take so many times as long as one large product of as many operations: .9 and 1.7
-# times were seen on two machines.
-_PACE = 1.25
+_TILE_ROWS = 512
+# Time of products and solutions in tiles, relative to one large product with as many operations; 0.9 and 1.7 were
+# measured on two machines.
+_TILED_SLOWDOWN = 1.25
 
 
 @dataclass(frozen=True, eq=False)
 class Leverage:
-    """Scores of a pool.
+    """Leverage scores of a pool.
 
     Parameters
     ----------
     scores : ndarray of shape (M,)
-        The score of each frequency; exact, or a little too small.
+        The score of each frequency; exact, or slightly too small.
     missed : float
-        By how much all scores together are too small at most; 0 for exact ones.
+        Upper bound on what all scores together lack; 0 for exact ones.
     """
 
     scores: np.ndarray
@@ -61,33 +61,33 @@ class Leverage:
 
     @property
     def degrees_of_freedom(self) -> float:
-        """d(mu) = tr(K/n (K/n + mu I)^-1), the sum of the scores; at most `missed` below it."""
+        """d(mu) = tr(K/n (K/n + mu I)^-1), the sum of the scores; at most `missed` below the exact value."""
         return float(self.scores.sum())
 
     @property
     def error(self) -> float:
-        """A bound on the total variation between the law of the resampling and the exact one."""
+        """A bound on the total variation between the probabilities of the resampling and the exact ones."""
         return self.missed / (self.degrees_of_freedom + self.missed) if self.missed > 0.0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class LeverageProblem:
-    """The candidates whose leverage scores are to be computed, and the rows for them.
+    """The candidates whose leverage scores are computed, and the rows that they are computed on.
 
     Parameters
     ----------
     candidates : FeatureMap
-        With amplitudes c / sqrt(M): the products of features have the kernel for their sum.
+        Its amplitudes are c / sqrt(M), so that the products of features sum to the kernel.
     mu : float
         The ridge, on the scale of the kernel matrix over n.
     n_rows : int
-        The rows that the scores are computed on.
+        Rows that the scores are computed on.
     is_sample : bool
-        Whether there are more rows than these.
+        Whether these are a sample of more rows.
     seed : int
-        Draws the sample of rows, and the dictionary.
+        Seed of the row sample and of the dictionary.
     dtype : {"float32", "float64"}
-        The precision of the features; sums and solutions are float64.
+        Precision of the features; sums and solutions are float64.
     """
 
     candidates: FeatureMap
@@ -105,11 +105,11 @@ class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
     """An algorithm for scores: its passes, and the scores at a given mu from their results."""
 
     def leverage(self, problem: LeverageProblem, state: S, mu: float) -> Leverage:
-        """The scores at `mu`; no pass."""
+        """The scores at `mu`; makes no pass."""
         ...
 
     def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes that the driver holds at most in addition to the passes, item by item."""
+        """Peak bytes of the driver in addition to the passes, by item."""
         ...
 
 
@@ -121,23 +121,23 @@ class GramState:
 
 
 class GramDriver:
-    """Scores from the Gram matrix of the features over all rows of the source, by block sums."""
+    """Scores from the Gram matrix of the features over all rows, summed block by block."""
 
     def init(self, problem: LeverageProblem) -> GramState:
-        """No panel yet."""
+        """The state before the first pass."""
         return GramState()
 
     def request(self, problem: LeverageProblem, state: GramState) -> Sequence[Record] | None:
-        """The next panels of the matrix, 128 MiB at most."""
+        """The next panels of the matrix, at most 128 MiB."""
         panels = self._panels(problem)[len(state.panels) :][:_PANELS_A_PASS]
         return [gram_record(problem.candidates, panel, problem.dtype) for panel in panels] or None
 
     def step(self, problem: LeverageProblem, state: GramState, results: Sequence[Any]) -> GramState:
-        """The state with the panels of a pass added."""
+        """The state with the panels of the last pass added."""
         return GramState((*state.panels, *(result["gram"] for result in results)))
 
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The passes over panels, each as large as the last."""
+        """The passes over panels; each is counted like the last, which is the largest."""
         panels = self._panels(problem)
         records = [gram_record(problem.candidates, panel, problem.dtype) for panel in panels[-_PANELS_A_PASS:]]
         return [(records, -(-len(panels) // _PANELS_A_PASS))]
@@ -151,7 +151,7 @@ class GramDriver:
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
 
     def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the packed panels, their joined copy, the unpacked matrix, and columns of its inverse."""
+        """Bytes of the packed panels, their concatenation, the unpacked matrix, and columns of its inverse."""
         columns = problem.candidates.n_features
         matrix = 8 * columns**2 + inverse_bytes(columns)
         return {
@@ -160,7 +160,7 @@ class GramDriver:
         }
 
     def _panels(self, problem: LeverageProblem) -> list[tuple[int, int]]:
-        """The columns of each panel; the last column of all is the intercept's, which brings the sum of the weights."""
+        """The columns of each panel; the very last column is the intercept's, with the sum of the weights."""
         return list(packed_panels(problem.candidates.n_features + 1, _PANEL_BYTES))
 
 
@@ -171,7 +171,7 @@ class RowsState:
     Parameters
     ----------
     rows : tuple of ndarray
-        Of shape (L, d), or data, indices and indptr of sparse ones; empty before the pass.
+        Dense rows (L, d), or data, indices and indptr of sparse ones; empty before the pass.
     weight : ndarray of shape (L,) or None
     """
 
@@ -180,34 +180,34 @@ class RowsState:
 
 
 class RowsDriver:
-    """Scores from the kernel matrix of a sample of rows, by the push-through identity; one pass takes the sample.
+    """Scores from the kernel matrix of a sample of rows, by the push-through identity; one pass draws the sample.
 
-    A sample that is all of the rows keeps their weights. In a smaller one rows of larger weight are more likely, and
-    count alike.
+    A sample of all rows keeps their weights. A smaller one is drawn in proportion to the weights, and its rows count
+    equally.
     """
 
     def init(self, problem: LeverageProblem) -> RowsState:
-        """No sample yet."""
+        """The state before the first pass."""
         return RowsState()
 
     def request(self, problem: LeverageProblem, state: RowsState) -> Sequence[Record] | None:
-        """The sample; None once it is there."""
+        """The sample; None once it has been drawn."""
         return None if state.rows else [self._sample(problem)]
 
     def step(self, problem: LeverageProblem, state: RowsState, results: Sequence[Any]) -> RowsState:
-        """Keep the rows."""
+        """The state with the sampled rows."""
         block: Block = results[0]
         X: Any = block.X
-        # a checkpoint holds plain arrays: a sparse matrix is its three
+        # a checkpoint stores plain arrays: a sparse matrix becomes its three
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (np.asarray(X),)
         return RowsState(rows, None if problem.is_sample else block.weight)
 
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """One pass."""
+        """The single pass."""
         return [([self._sample(problem)], 1)]
 
     def leverage(self, problem: LeverageProblem, state: RowsState, mu: float) -> Leverage:
-        """The scores at `mu`, from the kept rows."""
+        """The scores at `mu`, from the sampled rows."""
         X: Any = state.rows[0]
         if len(state.rows) > 1:
             shape = len(state.rows[2]) - 1, problem.candidates.n_columns
@@ -216,7 +216,7 @@ class RowsDriver:
         return Leverage(scores.sum(axis=0))
 
     def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the matrix, and for each core of a tile of features and its solutions."""
+        """Bytes of the sampled rows and their kernel matrix, and on each core of a tile of features and solutions."""
         tile = min(_TILE_BYTES, 8 * problem.n_rows * problem.candidates.n_features)
         return {
             "candidates": problem.candidates.projection.nbytes,
@@ -226,12 +226,12 @@ class RowsDriver:
         }
 
     def driving(self, problem: LeverageProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the kernel matrix and of a solution for each feature, in double precision, on all cores."""
+        """Seconds of the kernel matrix and of a float64 solution for each feature, on all cores."""
         n, m = float(problem.n_rows), float(problem.candidates.n_features)
-        return _PACE * 2.0 * (2.0 * n * n * m + n**3 / 3.0) / (usable_cores() * flops_per_second)
+        return _TILED_SLOWDOWN * 2.0 * (2.0 * n * n * m + n**3 / 3.0) / (usable_cores() * flops_per_second)
 
     def _sample(self, problem: LeverageProblem) -> RowSample:
-        """The record of the pass."""
+        """The record of the row sample."""
         return RowSample("row sample", problem.n_rows, problem.seed)
 
 
@@ -253,13 +253,13 @@ def scores_of_gram(packed: np.ndarray, size: int, mu: float) -> np.ndarray:
     Raises
     ------
     ValueError
-        If A + mu I is not positive definite to rounding, or A not finite.
+        If A is not finite, or A + mu I not positive definite because of rounding.
 
     References
     ----------
     Sun, Gilbert & Tewari 2018, section 3, step 4; Bach 2017, section 4.2.
     """
-    # A (A + mu I)^-1 = I - mu (A + mu I)^-1: the diagonal of the inverse is all that is needed
+    # A (A + mu I)^-1 = I - mu (A + mu I)^-1, so that only the diagonal of the inverse is computed
     system, _ = lapack.dtpttr(size, packed)
     return np.clip(1.0 - mu * inverse_diagonal(cholesky(system, mu)), 0.0, 1.0)
 
@@ -273,12 +273,12 @@ def scores_of_rows(
     ----------
     X : array of shape (L, d)
     weight : ndarray of shape (L,) or None
-        Frequency weights.
+        Frequency weights; None counts rows equally.
     candidates : FeatureMap
-        M frequencies.
+        The M candidates.
     mu : float
     dtype : {"float32", "float64"}
-        The precision of the features.
+        Precision of the features.
 
     Returns
     -------
@@ -287,18 +287,19 @@ def scores_of_rows(
     Raises
     ------
     ValueError
-        As `scores_of_gram`.
+        As in `scores_of_gram`.
     """
     n_rows: int = X.shape[0]
     shares = np.sqrt(np.full(n_rows, 1.0 / n_rows) if weight is None else weight / weight.sum())
     step = max(1, _TILE_BYTES // (8 * n_rows * candidates.columns_a_frequency))
-    parts, tiles = list(spans(candidates.n_frequencies, step)), list(spans(n_rows, _ROWS))
+    parts, tiles = list(spans(candidates.n_frequencies, step)), list(spans(n_rows, _TILE_ROWS))
 
     def features(part: slice, rows: slice = slice(None)) -> np.ndarray:
         mapped = map_rows(X[rows], candidates.take(np.arange(part.start, part.stop)), dtype)
         return on_host(mapped).astype(np.float64) * shares[rows, None]
 
-    # the lower triangle of K/n = Phi^T Phi, summed over parts of the features: Phi itself never stands whole
+    # the lower triangle of K/n = Phi^T Phi, summed over parts of the features, so that Phi is never in memory as a
+    # whole
     kernel = np.zeros((n_rows, n_rows))
     for part in parts:
         mapped = np.concatenate(Crew().map(partial(features, part), tiles))
@@ -320,13 +321,13 @@ def scores_of_rows(
 
 
 def cholesky(system: np.ndarray, mu: float) -> np.ndarray:
-    """The upper factor of a symmetric matrix plus mu on its diagonal, in its place; the upper triangle is read.
+    """The upper Cholesky factor of a symmetric matrix plus mu on its diagonal, in place; reads the upper triangle.
 
     Parameters
     ----------
     system : ndarray of shape (m, m), float64, Fortran order
     """
-    # the trace is the sum of all squares: any entry that is not finite makes it so
+    # the trace is the sum of all squares, so that it is finite only if all features are
     trace = float(np.trace(system))
     if not np.isfinite(trace):
         raise ValueError(
@@ -348,18 +349,18 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     ----------
     scores : ndarray of shape (M,)
     groups : ndarray of shape (M,), int64
-        Frequencies of one group are drawn together.
+        Frequencies with the same group number are drawn together.
     n_kept : int
-        How many draws there are; no more frequencies are kept.
+        Number of draws; fewer frequencies remain if some are drawn twice.
     seed : int
     weighted : bool
-        Amplitudes 1/sqrt(p M) on what is drawn with probability p: the kernel of the pool in expectation. False leaves
-        them alike, as the paper does: the kernel whose spectrum is the pool's spectrum times the scores.
+        Amplitudes 1/sqrt(p M) on what is drawn with probability p, whose kernel is the pool's in expectation. False
+        gives equal amplitudes, as in the paper: the kernel whose spectrum is the pool's spectrum times the scores.
 
     Returns
     -------
     FeatureChoice
-        The squares of the amplitudes sum to 1; with `weighted` their expectations do.
+        The squares of the amplitudes sum to 1; with `weighted` only in expectation.
 
     Raises
     ------
@@ -399,13 +400,13 @@ def gram_record(feature_map: FeatureMap, columns: tuple[int, int], dtype: str) -
 
 @dataclass(frozen=True, eq=False)
 class GramCost:
-    """The cost of mapping the rows, and of products that count twice, since they are float64.
+    """The cost of mapping the rows, and of float64 products, which count twice.
 
     Parameters
     ----------
     feature_map : FeatureMap
     columns : (int, int)
-        Of the panel.
+        First and one past the last column of the panel.
     """
 
     feature_map: FeatureMap

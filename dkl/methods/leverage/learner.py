@@ -1,4 +1,4 @@
-"""LeverageFeatures: candidates resampled by their ridge leverage scores, whatever the targets are."""
+"""LeverageFeatures: candidates resampled by their ridge leverage scores, which do not depend on targets."""
 
 from __future__ import annotations
 
@@ -33,83 +33,85 @@ from dkl.methods.parameters import (
 from dkl.methods.updating import Updated
 from dkl.protocols.source import rows_within
 
-# A system of this size is solved exactly: half a minute and 1 GiB at most.
+# Largest system that is solved exactly, in at most half a minute and 1 GiB.
 EXACT_SIZE = 8_000
-# Rows that scores are computed on for n_rows=None; candidates for each kept frequency, and candidates at most, for
-# n_candidates=None.
+# Rows that scores are computed on for n_rows=None; for n_candidates=None, candidates for each kept frequency, and the
+# largest number of candidates.
 _DEFAULT_ROWS = 4_000
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
-# Bytes of the row sample that the driver holds at most.
+# Limits the bytes of the row sample.
 _SAMPLE_BYTES = 64 << 20
 
 
 @estimator
 class LeverageFeatures(Updated, Certified, PoolLearner):
-    """Features drawn in proportion to their ridge leverage scores: a kernel's features that stand for all the others.
+    """Features drawn in proportion to their ridge leverage scores: a few features that approximate a kernel.
 
-    With the features of M candidates on L rows as the matrix Phi (entries over sqrt(L M)), the scores are
-    r = diag(Phi Phi^T (Phi Phi^T + mu I)^-1), and a frequency is drawn with probability p = r / sum(r). No targets come
-    in: one fit serves all tasks on the same rows. It pays where features are few (tens, in a few dimensions).
+    With the features of M candidates on L rows as the matrix Phi (entries over sqrt(L M)), the scores are r = diag(Phi
+    Phi^T (Phi Phi^T + mu I)^-1), and a frequency is drawn with probability p = r / sum(r). Targets are not used: one
+    fit serves all tasks on the same rows. Compared with random features, the gain is largest for few features (tens) in
+    few dimensions.
 
     Parameters
     ----------
     family : Family or None
-        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+        Distribution of the candidates; None is ``Gaussian()`` with the median bandwidth.
     n_candidates : int or None
-        M, frequencies in the pool. None is 100 for each that is drawn, at most 10,000; of ``Coordinates()`` and
-        ``SphericalHarmonics()`` each feature once.
+        M, the number of candidate frequencies. None is 100 for each that is drawn, at most 10,000; of ``Coordinates()``
+        and ``SphericalHarmonics()`` all features.
     n_features : int
-        Output columns, an upper bound: a pair takes two, and a frequency drawn twice is kept once.
+        Upper bound on the output columns: a cosine-sine pair has two, and a frequency drawn twice is kept once.
     mu : float
-        The ridge, on the scale of the kernel matrix over the number of rows: 1e-2 to 1e-6. The smaller, the more alike
-        are the scores. A new one needs no pass: `with_mu`.
+        The ridge, on the scale of the kernel matrix over the number of rows: 1e-2 to 1e-6. Smaller values make the
+        scores more equal. `with_mu` changes it without reading the rows.
     n_rows : int, float or None
-        L, rows that the scores are computed on; below 1 a share of the rows (0.3 in the paper). None is all rows, at
-        most 4,000 unless `sums` are kept.
+        L, the number of rows that scores are computed on; below 1 the fraction of all rows (0.3 in the paper). None is
+        all rows, but at most 4,000 unless `sums` are kept.
     weighted : bool
-        Amplitudes 1/sqrt(p M), for which the drawn features have the pool's kernel in expectation. False leaves them
-        alike, as the paper does.
+        Amplitudes 1/sqrt(p M), with which the kernel of the drawn features is the pool's in expectation. False gives
+        equal amplitudes, as in the paper.
     sums : path, URL or None
-        Where to keep the Gram matrices of each block of a Dataset, so that `update` reads only blocks that changed; as
-        of `AlignedFeatures`. For at most 4,094 columns of candidates: a block's matrix takes up to 64 MiB.
+        Path to keep the Gram matrices of each block of a Dataset, so that `update` reads only changed blocks, as in
+        `AlignedFeatures`. For at most 4,094 columns of candidates; the matrix of a block takes up to 64 MiB.
     sigma_factors : sequence of float
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
     scaling, max_rows
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
     class_weight : None
-        Ignored: scores depend on the features alone.
+        Ignored, since scores depend on the features alone.
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     Attributes
     ----------
     feature_map_ : FeatureMap
     candidates_ : ndarray, or csr_array for `Coordinates`, of shape (M, d)
     scores_ : ndarray of shape (M,)
-        r of each frequency (its cosine's and its sine's together).
+        r of each frequency (the sum of its cosine's and its sine's).
     weights_ : ndarray of shape (M,)
-        p.
+        p, the probability of each frequency in a draw.
     degrees_of_freedom_ : float
         d(mu), the sum of the scores.
     score_error_ : float
-        0 where scores are exact. Where rows and columns of the features are both more than 8,000, the scores are at
-        most the exact ones, and the law p is within this total variation of the exact one; certain, not probable.
+        0 for exact scores. If rows and columns of the features are both more than 8,000, the scores are at most the
+        exact ones, and the total variation between the probabilities p and the exact ones is at most this; the bound is
+        deterministic.
     coherence_ : float
-        M max(r) / d(mu), the factor by which random draws need more features; assumption 2 of the paper asks for 1.
+        M max(r) / d(mu), the factor by which random draws need more features; 1 under assumption 2 of the paper.
     bounds_ : Bounds
-        How many draws stand for the whole pool, by leverage and random ones; see `bounds`.
+        Number of draws that approximate the whole pool, by leverage and at random; see `bounds`.
     mu_ : float
-        The ridge that the scores belong to.
+        The ridge of the scores.
     n_rows_ : int
-        L.
+        L, the rows that were used.
     frequencies_ : ndarray of shape (m, d)
     family_, scaler_, seed_, n_features_in_, stats_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     Notes
     -----
-    Exact scores take the smaller of two systems: the Gram matrix of the features, by block sums over any number of
-    rows, or the kernel matrix of the rows, where there are more columns of features than rows.
+    Exact scores solve the smaller of two systems: the Gram matrix of the features, summed over any number of rows, or
+    the kernel matrix of the rows, if there are more columns of features than rows.
 
     References
     ----------
@@ -142,20 +144,20 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     scaling: ScalingChoice | None = None
 
     def with_mu(self, mu: float | None = None, *, n_features: int | None = None, weighted: bool | None = None) -> Self:
-        """A fitted copy with another ridge (number of columns, weighting), without reading the rows.
+        """A fitted copy with another ridge, number of columns or weighting, computed without reading the rows.
 
         Parameters
         ----------
         mu : float or None
-            None keeps the learner's own, as for `n_features` and `weighted`.
+            None keeps the current value, as for `n_features` and `weighted`.
         n_features : int or None
         weighted : bool or None
 
         Raises
         ------
         ValueError
-            For another `mu` where scores are approximations, or after loading the learner: what they are computed from
-            is large, and is neither kept then nor saved.
+            If `mu` changes and the scores are approximations, or the learner was loaded from a file: what they are
+            computed from is large, and is not stored then.
         """
         return self._chosen_again(mu=mu, n_features=n_features, weighted=weighted)
 
@@ -165,19 +167,20 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return coherence_ratio(self.scores_)
 
     def bounds(self, eps: float = 0.05) -> Bounds:
-        """Draws that approximate the whole pool at this mu: by leverage, and by coherence for random draws.
+        """Number of draws that approximate the whole pool at this mu, by leverage and, from the coherence, at random.
 
         Parameters
         ----------
         eps : float
-            Probability that they do not.
+            Probability that the draws do not approximate the pool.
 
         Returns
         -------
         Bounds
-            In frequencies; of the exact degrees of freedom at most, where scores are approximations.
+            In frequencies; computed from an upper bound on the degrees of freedom if scores are approximations.
         """
-        # approximate scores are too small by a known share at most: the true sum is no larger than this
+        # approximate scores sum to at least this fraction of the exact ones, so that this bounds the exact sum from
+        # above
         most, size = self.degrees_of_freedom_ / (1.0 - self.score_error_), float(len(self.scores_))
         counts = [feature_count(most, coherence=c, eps=eps, n_candidates=size) for c in (1.0, self.coherence_)]
         return Bounds(counts)
@@ -189,7 +192,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
             self._check_gram(self._planned_columns(), "n_candidates")
 
     def _planned_columns(self) -> int:
-        """Columns of the candidates' features, where their number is known before the rows are."""
+        """Columns of the candidates' features, if their number does not depend on the rows; else 0."""
         family = self._planned_family()
         return (self._pool_size(family) or 0) * columns_a_frequency(family)
 
@@ -206,15 +209,15 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
         return self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
 
     def _weigh(self, dataset: Dataset) -> None:
-        driver, problem = self._asked(dataset)
-        # the driver of a kernel matrix takes its sample itself
+        driver, problem = self._summing(dataset)
+        # RowsDriver draws its sample from all rows itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
-        # what the passes found stays with the learner: `with_mu` needs no other
-        self._found = driver, problem, self._sum(driver, problem, rows, "leverage")
+        # the results of the passes stay with the learner, so that `with_mu` needs none
+        self._pass_results = driver, problem, self._sum(driver, problem, rows, "leverage")
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
@@ -223,9 +226,9 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
     ) -> tuple[ScoreDriver[Any], LeverageProblem]:
         """The algorithm for the scores of a pool: the smaller exact system, or a dictionary if both are large."""
-        # the products of features of this amplitude have the kernel for their sum over the pool
+        # with this amplitude the products of features sum to the kernel over the pool
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
-        n_rows = self._rows_used(dataset.n_rows)
+        n_rows = self._n_rows_used(dataset.n_rows)
         problem = LeverageProblem(
             replace(pool, amplitudes=np.full(pool.n_frequencies, amplitude)),
             self.mu,
@@ -236,35 +239,35 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         )
         if self.sums is not None:
             return GramDriver(), problem
-        # whether a sample of the rows and their kernel matrix fit into the driver
+        # whether a sample of the rows and their kernel matrix fit into memory
         fits = n_rows <= min(EXACT_SIZE, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
         if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
             return GramDriver(), problem
         return (RowsDriver() if fits else DictionaryDriver()), problem
 
-    def _rows_used(self, n_rows: int) -> int:
-        """L, the number of rows that scores are computed on, out of `n_rows`."""
+    def _n_rows_used(self, n_rows: int) -> int:
+        """L, the number of rows that scores are computed on, for `n_rows`."""
         if self.n_rows is None:
             return n_rows if self.sums is not None else min(n_rows, _DEFAULT_ROWS)
-        wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
-        return min(n_rows, int(wanted))
+        n_wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
+        return min(n_rows, int(n_wanted))
 
     def _choose(self) -> None:
-        """Draw frequencies by their scores, which are computed again for another `mu`."""
+        """Draw frequencies by their scores, which are computed again if `mu` has changed."""
         if self.mu_ != self.mu:
             self._score()
         kept = self.n_features // self.pool_.columns_a_frequency
         self._keep(resample(self.scores_, self.pool_.groups, kept, self.seed_, weighted=self.weighted))
 
     def _score(self) -> None:
-        """The scores at `mu`, from the stored results of the passes."""
-        if not hasattr(self, "_found"):
+        """Compute the scores at `mu` from the stored results of the passes."""
+        if not hasattr(self, "_pass_results"):
             raise ValueError(
                 f"{type(self).__name__} was loaded, and models are saved without what scores at another mu than "
                 f"{self.mu_!r} are computed from; fit it again with mu={self.mu!r}"
             )
-        # d(mu) is the sum of the scores, and the law of the draws is r / d(mu)
-        driver, problem, state = self._found
+        # d(mu) is the sum of the scores, and the probabilities of the draws are r / d(mu)
+        driver, problem, state = self._pass_results
         leverage = driver.leverage(problem, state, self.mu)
         self.mu_: float = self.mu
         self.scores_ = leverage.scores

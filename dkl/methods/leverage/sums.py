@@ -1,4 +1,4 @@
-"""Gram matrices of features over the rows of a block: what the leverage scores of a pool are computed from."""
+"""Gram matrices of features over the rows of a block, from which the leverage scores of a pool are computed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def gram_sums(
     ----------
     X : array of shape (n, d)
     weight : array of shape (n,)
-        Of rows on a GPU it may be there too.
+        On the host, or on the GPU of the rows.
     feature_map : FeatureMap
-        m columns; amplitudes are included.
+        The map to m columns, including amplitudes.
     columns : (int, int)
         Columns start .. stop - 1 of the m + 1.
     dtype : {"float32", "float64"}
-        The precision of the features. Their products are float64: where mu is small, a score is a small difference of
+        Precision of the features. Their products are float64, since for a small mu a score is a small difference of
         them.
 
     Returns
     -------
     ndarray of shape (packed_size(start, stop),), float64
-        The very last number of the last column is the total weight.
+        The last number of the last column is the total weight.
     """
     out = np.zeros(packed_size(*columns))
     gram = GramSum(columns, out)
     for rows in spans(X.shape[0], newton_tile(feature_map.n_features, "float64")):
-        # rows are cut to tiles whose float64 copy stays in the cache
+        # tiles of rows whose float64 copy stays in the cache
         gram.add(map_rows(X[rows], feature_map, dtype).astype(np.float64, copy=False), weight[rows])
     gram.finish()
     return out
@@ -62,7 +62,7 @@ def cross_gram_sums(
     first, second : FeatureMap
         phi with m columns, psi with l.
     dtype : {"float32", "float64"}
-        As of `gram_sums`.
+        As in `gram_sums`.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def cross_gram_sums(
     step = tile_rows(width, out.itemsize) if is_on_gpu(X) else newton_tile(width, "float64")
     for rows in spans(X.shape[0], step):
         phi, psi = (map_rows(X[rows], features, dtype).astype(np.float64) for features in (first, second))
-        # weights go into one of the two factors
+        # one of the two factors is multiplied by the weights
         phi *= xp.asarray(weight[rows])[:, None]
         out += phi.T @ psi
     return on_host(out)

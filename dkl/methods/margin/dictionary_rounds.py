@@ -1,4 +1,4 @@
-"""Rounds over several dictionaries as a solver of `MarginFeatures`: from parameters to a problem, and to attributes."""
+"""Rounds over several dictionaries as a solver of `MarginFeatures`: makes the problem, and the fitted attributes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, model_map
 from dkl.methods.rounds.sums import HeldTargets
 
-# All rounds run on rows in memory, without further passes, if the rows are at most this many and take at most these
-# bytes; and the patience for patience=None.
+# All rounds run on rows in memory, without further passes, if there are at most this many rows with at most this many
+# bytes. The third number is the patience for patience=None.
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
 _PATIENCE = 8
 
@@ -37,7 +37,7 @@ class DictionarySolver(CorrectiveSolver):
     Parameters
     ----------
     monotone : mapping of int or str to {1, -1}, or None
-        As of MarginFeatures.
+        As in MarginFeatures.
     """
 
     monotone: Any
@@ -45,7 +45,7 @@ class DictionarySolver(CorrectiveSolver):
     stage: ClassVar[str] = "dictionaries"
 
     def check(self) -> None:
-        """Refuse parameters that have no meaning here."""
+        """Raise ValueError for parameters that do not apply to a list of families."""
         for name, neutral in {"C": None, "tol": None, "refine": 0}.items():
             if getattr(self, name) != neutral:
                 raise ValueError(
@@ -54,15 +54,15 @@ class DictionarySolver(CorrectiveSolver):
                 )
 
     def driver(self) -> Any:
-        """The rounds."""
+        """The driver of the rounds."""
         return RoundsDriver()
 
     def start(self, last: np.ndarray | None, dataset: Dataset) -> None:
-        """Rounds over several dictionaries begin anew."""
+        """None: rounds over several dictionaries continue no earlier fit."""
         return None
 
     def problem(self, rows: PreparedRows, start: Any) -> Any:
-        """The rounds on these rows; ValueError for a loss that is none for their targets."""
+        """The problem on these rows; raises ValueError for a loss that does not match the targets."""
         dataset, family = rows.dataset, rows.family
         if not isinstance(family, Dictionaries):
             raise TypeError(f"several dictionaries are searched, not {family!r}")
@@ -108,10 +108,10 @@ class DictionarySolver(CorrectiveSolver):
         )
 
     def fitted(self, rows: PreparedRows, problem: Any, state: Any) -> dict[str, Any]:
-        """The fitted attributes of the best round on held-out rows: its columns, and the working model on them.
+        """The fitted attributes of the best round on held-out rows: its feature map, and the working model.
 
-        Landmarks that stay are whitened. The columns of m are divided by sqrt(m), and whitened ones of l multiplied by
-        sqrt(l / m), so that a column of each kind has about the mean square 1 / m.
+        Chosen landmarks are whitened. All m columns are divided by sqrt(m), and l whitened ones among them multiplied
+        by sqrt(l), so that a column of each kind has a mean square of about 1 / m.
         """
         if not isinstance(problem, RoundsProblem) or not isinstance(state, RoundsState):
             raise TypeError("this is no state of rounds over several dictionaries")
@@ -143,7 +143,7 @@ class DictionarySolver(CorrectiveSolver):
                 part, own = part.take(kept), own[:, kept]
             factor = 1.0 / np.sqrt(m)
             if isinstance(part.projection, NystromProjection):
-                # kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model
+                # whitened kernels k(x, Z) A with A = L^-T have the coefficients A^-1 w for the same model
                 whitening = whitening_of(part.projection.landmarks, part.projection.kernel)
                 own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
                 projection = replace(part.projection, whitening=whitening)
@@ -177,7 +177,7 @@ class DictionarySolver(CorrectiveSolver):
                     f"monotone is a promise that steps and columns can keep, and each feature of {family!r} depends on "
                     "all columns; list dkl.Steps(), dkl.Coordinates(), waves or landmarks alone"
                 )
-            # the same as the metric of rows that are 0 in all other columns
+            # a metric that is 0 in the columns with a sign
             metric = free.astype(np.float64) if metric is None else (metric.T * free).T
         if isinstance(family, ListedDictionary):
             return family.searched(rows.scaler, metric)

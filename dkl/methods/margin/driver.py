@@ -1,4 +1,4 @@
-"""Fully corrective rounds: a pass finds where the working model errs; the best features join; a Newton step refits."""
+"""The driver of fully corrective rounds: a pass evaluates model and candidates; the best are added; Newton refits."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
-# The sample grows where its potentials prove not to be those of all rows: in the mean over the rounds of four fits of a
-# million rows it had .28 to .60 of the rows that it may come to.
+# The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
+# rows it had .28 to .60 of the most rows it may have.
 _USUAL_SAMPLE = 0.45
 # The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
 _PANEL_BYTES = 1 << 26
-# With several models each one's Hessian is taken as the one Gram matrix times this factor and the model's mean
-# curvature: a bound, nearly. With factors of 2 to 4 ten classes of digits come as far as with a matrix each.
+# With several models, the Hessian of each is approximated by the common Gram matrix times this factor and the model's
+# mean curvature, which is nearly an upper bound. With factors of 2 to 4, ten classes of digits converge as well as with
+# a matrix for each.
 _CURVATURE_MARGIN = 3.0
-# The intercept's penalty as a share of a coefficient's: free but for rounding.
+# The intercept's penalty as a share of a coefficient's; nonzero only against rounding.
 _INTERCEPT = 1e-6
 
 
 class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
-    """Column generation for a kernel machine: one pass a round.
+    """Column generation for a kernel machine, with one pass for each round.
 
-    A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual, and the
-    Gram columns that a Newton step on old and new features needs. It also draws the sample of the next search.
+    A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual weights,
+    and the Gram columns for a Newton step on old and new features. It also draws the sample of the next search.
 
     References
     ----------
-    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithm 2, with the dual of the best machine on the
-    features so far in place of one projected step (fully corrective Frank-Wolfe).
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithm 2, with the dual of the best model on the present
+    features in place of one projected step (fully corrective Frank-Wolfe).
 
     Parameters
     ----------
     kept_bytes : int
-        Features of the searched rows that stay in memory between rounds, at most.
+        The most bytes of the searched rows' features that stay in memory between rounds.
     """
 
     history = HISTORY
@@ -56,7 +57,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         self._rows = SearchedRows(kept_bytes)
 
     def init(self, problem: CorrectiveProblem) -> CorrectiveState:
-        """The given points or none, and candidates without a search."""
+        """The given points or none, and random candidates."""
         space = problem.space
         points = space.none if problem.start is None else problem.start
         width = problem.parts * len(points) + 1
@@ -79,7 +80,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         )
 
     def stopped(self, problem: CorrectiveProblem, state: CorrectiveState, why: str) -> CorrectiveState | None:
-        """The state with the points so far as its last; None before the first."""
+        """The state with the present points, if a subscriber stops the rounds; None before the first point."""
         if state.n_points == 0:
             return None
         return replace(state, message=state.message or _message(state, why))
@@ -104,7 +105,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             return 0.0
         count = int(np.ceil(max(1.0, schedule.candidates) * sum(wanted) / n_searches))
         searching = search_seconds(problem.space, few, problem.n_models, count)
-        # features are formed anew with each sample, and in each round where they do not stay in memory
+        # features are computed again for each sample, and in each round if they do not stay in memory
         rows = min(n_rows, max(problem.sample_rows, round(_USUAL_SAMPLE * problem.most_rows)))
         width, mean = problem.parts * problem.n_points, float(np.mean(sizes)) / problem.n_points
         kept = self._rows.most_bytes(rows, 0, width, problem.dtype)["features of searched rows"]
@@ -117,15 +118,14 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         counts, space = planned_sizes(problem), problem.space
         half, last = counts[: len(counts) // 2], counts[len(counts) // 2 :]
         settling = 1 + problem.schedule.settling
-        # the best round on held-out rows may be one with fewer points, and these settle again
+        # the best round on held-out rows may have fewer points, on which further Newton steps follow
         tail = settling * (1 if problem.schedule.patience is None else 2)
         sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
         passes: list[tuple[Sequence[Record], int]] = []
         for sizes, calls in [(half, len(half)), (last, len(last) + tail)]:
             if not sizes:
                 continue
-            # The largest pass of these: no round has more points or more candidates, and of both together there are
-            # as many as 64 MiB of Gram columns allow. Points of `start` have the size of searched ones.
+            # the largest pass: the most points, and the most candidates whose Gram columns take at most 64 MiB
             most = max(_most_verified(problem, size) for size in sizes)
             points = space.start(sizes[-1], problem.seed)
             candidates = space.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
@@ -146,14 +146,15 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     def _judged(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> tuple[CorrectiveState, bool]:
-        """With a line of history for the evaluated model; or with half of a step that raised the objective."""
+        """The state with a line of history for the evaluated model; or with half of a step that raised the loss."""
         state = _with_gram(problem, replace(state, passes=state.passes + 1), sums)
-        # the objective of the working model before the last Newton step, and where that step has led
+        # the objective of the working model before the last Newton step, and after it
         before = state.base_loss + _penalty(problem, state, state.base)
         now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
         has_moved = not np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0)
         if np.isfinite(before) and has_moved and now > before * (1.0 + 1e-6):
-            # A convex loss is lower on the way: half the step is evaluated by the next pass, until it gains.
+            # a convex loss decreases along the step, so half of it is evaluated next, and again, until the objective
+            # falls
             return replace(state, coefficients=(state.base + state.coefficients) / 2.0), False
         state = _recorded(problem, state, sums, now)
         if not state.is_full:
@@ -161,29 +162,29 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         elif not _has_settled(problem, state, before, now):
             why = ""
         elif not state.ended and _kept_points(problem, state) != state.n_points:
-            # the points of the best round settle anew, and end the rounds
+            # the model on the points of the best round takes further steps, and then the rounds end
             why = "held-out rows were best served by fewer"
         else:
             return replace(state, message=_message(state, state.ended or "found as many as asked for")), True
         if not why:
             return state, True
         left = _trimmed(problem, state, why)
-        # the sums belong to the larger model: the next pass evaluates the model on the points that are left
+        # the sums belong to the larger model, so the next pass evaluates the model on the remaining points
         return left, left.n_points == state.n_points
 
     def _extended(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> CorrectiveState:
-        """With the best candidates among the points, and the working model refitted on all of them."""
-        # positions of the candidates that join: none in the first round, whose candidates nobody searched for
+        """The state with the best candidates added to the points, and the working model refitted on all of them."""
+        # positions of the candidates to add: none in the first round, whose candidates are random
         joining = np.zeros(0, np.int64)
         if len(state.history) > 1 and not state.is_full:
             n_searched = len(state.candidates) - state.plain
             potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
             k, _ = _wanted(problem, state)
-            room = state.limit - state.n_points
-            best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
-            # random draws are taken as they come: their potentials are not what they were drawn for
+            n_left = state.limit - state.n_points
+            best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=n_left)
+            # random draws are added whatever their potentials are
             joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
         coefficients, base, gram = _stepped(problem, state, sums, joining)
         points = np.concatenate([state.points, state.candidates[joining]])
@@ -191,19 +192,19 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         rows = state.sample_rows
         searched = joining[joining < len(state.candidates) - state.plain]
         if len(searched):
-            # where potentials on all rows are lower than on the sample, the search has followed the sample's noise
+            # potentials much lower on all rows than on the sample mean that the search fits noise of the sample
             normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
             rows = grown_sample(
                 rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
             )
         left = np.delete(np.arange(len(state.candidates)), joining)
         if len(points) >= state.limit and problem.space.draws_plainly:
-            # the highest potential is enough for the gap, and the last passes cost less
+            # the duality gap needs only the largest potential, and the last passes cost less with one candidate
             left = left[np.argsort(-verified[left], kind="stable")[:1]]
         return replace(
             state,
             points=points,
-            # those that do not join still bound what no feature may exceed
+            # candidates that are not added still bound the potential of all features from below
             candidates=state.candidates[left],
             sampled=state.sampled[left[left < len(state.sampled)]],
             plain=0,
@@ -217,11 +218,11 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         )
 
     def _proposed(self, problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
-        """With new candidates: peaks of the potential of the refitted model's dual on the sample, and random draws."""
-        room = state.limit - state.n_points
-        if room <= 0:
+        """The state with new candidates: peaks of the potential of the model's dual on the sample, and random draws."""
+        n_left = state.limit - state.n_points
+        if n_left <= 0:
             return state
-        # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
+        # multiples of a large prime, so that rounds, and fits with neighbouring seeds, draw different numbers
         seed = (problem.seed + 7919 * state.passes) % 2**31
         wanted, drawn = _wanted(problem, state)
         candidates, sampled = problem.space.none, np.zeros(0)
@@ -231,13 +232,13 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             X, S, weight = sample_duals(problem, state, self._rows)
             count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
             if len(S):
-                candidates, potentials = problem.space.search(X, S, count, seed, room=room, weight=weight)
+                candidates, potentials = problem.space.search(X, S, count, seed, room=n_left, weight=weight)
                 squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
                 sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
             elif state.n_points == 0:
-                # nothing to learn, and a map has at least one feature
+                # no row has a dual weight, but a feature map needs at least one feature
                 candidates, sampled = problem.space.start(1, seed), np.zeros(1)
-        # where all points are random draws, they are the draws of `RandomFeatures`
+        # if all points are random, they equal those of `RandomFeatures`
         is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
         random = problem.space.plain(drawn, problem.seed if is_first else seed)
         return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
@@ -246,34 +247,34 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
 def _stepped(
     problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray], joining: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One Newton step of the working model on its points and the candidates that join (their positions).
+    """One Newton step of the working model on its points and on the candidates at positions `joining`.
 
     Returns
     -------
     coefficients, base : ndarray of shape (K, width)
-        The stepped model, and the one before it on the same columns, 0 for new ones.
+        The model after the step, and the one before it on the same columns, 0 for new ones.
     gram : ndarray of shape (width, width)
     """
     parts, n_old, n_candidates = problem.parts, state.n_points, len(state.candidates)
     n, n_points = n_old + n_candidates, n_old + len(joining)
     width = parts * n_points + 1
-    # The round's map has the columns of all candidates: `columns` are those of old and joining points among them, in
-    # the order of the new map (all cosines, then all sines, the intercept last), and `is_new` those that join.
+    # The pass has the columns of all candidates: `columns` are those of old and new points among them, in the order of
+    # the new feature map (all cosines, then all sines, the intercept last); `is_new` are those of new points.
     kept = np.concatenate([np.arange(n_old), n_old + joining])
     columns = np.append((n * np.arange(parts)[:, None] + kept).ravel(), parts * n)
     is_new = np.append(np.tile(kept >= n_old, parts), False)
     base = np.zeros((problem.n_models, width))
     base[:, ~is_new] = state.coefficients
-    # the Gram matrix: what is known of the old columns, and the new ones' as rows and as columns
+    # the Gram matrix: that of the old columns, bordered by the products with the new ones
     new_columns = sums["cross"][np.ix_(columns, (n_candidates * np.arange(parts)[:, None] + joining).ravel())]
     gram = bordered(state.gram, ~is_new, new_columns)
     # the penalty is ridge m |w|^2 / 2 for m points
     ridge = np.full(width, problem.ridge_of(n_points >= state.limit) * max(1, n_points))
     ridge[-1] *= _INTERCEPT
     gradient = sums["gradient"][:, columns] - ridge * base
-    # The system and its right side are divided by the loss's largest curvature, which the Gram matrix is without. Of
-    # one model, or of squares, the Hessian is then the Gram matrix itself; of several models each has a share of it.
-    # The loss of a mean exp(f) has no largest curvature: its mean alone says how long a step may be.
+    # System and right side are divided by the loss's largest curvature, which the Gram matrix does not contain. For one
+    # model, or for squares, the Hessian is then the Gram matrix itself; for several models each has a share of it. The
+    # loss of a mean exp(f) has no largest curvature; its mean curvature determines the step.
     bound = problem.loss.largest_curvature
     largest = bound if np.isfinite(bound) else 1.0
     shares = np.ones(len(gradient))
@@ -284,7 +285,7 @@ def _stepped(
         """(share_k gram + diag(ridge))^-1 gradient_k, all divided by the largest curvature."""
 
         def system() -> np.ndarray:
-            # symmetric: its transpose is the same matrix in the order that LAPACK works in
+            # the matrix is symmetric; its transpose is in the memory order of LAPACK
             matrix = (shares[k] * gram).T
             np.einsum("ii->i", matrix)[...] += ridge / largest
             return matrix
@@ -295,14 +296,14 @@ def _stepped(
 
 
 def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState) -> str:
-    """Why the search for points ends, so that the model on those that are there settles; empty to go on.
+    """The reason to end the search for points, after which the model on them converges; empty to continue.
 
-    It ends as soon as
+    The search ends if
 
     - the estimated duality gap, as a share of the objective, is at most `tol`; or
     - no round has gained on held-out rows for `patience` rounds; or
-    - `rounds` rounds were made (the first pass is none: it adds no point); or
-    - nothing is left to choose from, as in a finite family whose features are all taken.
+    - `rounds` rounds are done (the first pass, which adds no point, does not count); or
+    - no candidates are left, as in a finite family whose features are all chosen.
     """
     schedule, gap = problem.schedule, state.series("duality_gap")[-1]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
@@ -313,9 +314,9 @@ def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState) -> str:
 
 
 def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, before: float, now: float) -> bool:
-    """Whether the model on all points is done: `settling` Newton steps, or one of a share of at most `least_gain`.
+    """Whether the model on all points has converged: by `settling` Newton steps, or one that gains too little.
 
-    `before` and `now` are the objective before the last step and after it.
+    `before` and `now` are the objective before and after the last step.
     """
     schedule = problem.schedule
     gains_little = state.settled > 0 and before - now <= schedule.least_gain * before
@@ -332,7 +333,7 @@ def planned_sizes(problem: CorrectiveProblem) -> list[int]:
 
 
 def _penalty(problem: CorrectiveProblem, state: CorrectiveState, coefficients: np.ndarray) -> float:
-    """ridge m / 2 |w|^2 of the m points' coefficients; the intercept, which comes last, is free."""
+    """The penalty ridge m / 2 |w|^2 on the coefficients of m points; the intercept, which is last, has none."""
     ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
     return 0.5 * ridge * float(np.sum(coefficients[:, :-1] ** 2))
 
@@ -340,18 +341,18 @@ def _penalty(problem: CorrectiveProblem, state: CorrectiveState, coefficients: n
 def _recorded(
     problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray], objective: float
 ) -> CorrectiveState:
-    """With a line of history for the evaluated model, whose penalised loss is `objective`."""
+    """The state with a line of history for the evaluated model, whose penalised loss is `objective`."""
     loss = float(np.sum(sums["loss"]))
     potentials = _potentials(problem, sums)
-    # The dual of the machine over all features: sum of -conjugate, less the largest potential over 2 ridge. Only
-    # candidates and chosen points bound that potential from below, so that the gap is an estimate.
+    # The dual objective over all features: sum of -conjugate, minus the largest potential over 2 ridge. Only candidates
+    # and chosen points are evaluated, so the largest potential, and with it the gap, is underestimated.
     dual = float(np.sum(sums["dual"])) - potentials.max(initial=0.0) / (2.0 * problem.ridge_of(state.is_full))
-    # at this intercept, which only in the end is the one at which the duals sum to zero
+    # for this intercept; the duals sum to zero only at the optimal one
     dual -= float(np.sum(state.coefficients[:, -1] * sums["gradient"][:, -1]))
     normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
     held_out, weight = sums["held_out"]
     held_out_loss = held_out / weight if weight > 0.0 else np.nan
-    # |u| of the machine on features of amplitude 1 / sqrt(m): the margin is its inverse
+    # |u| of the model on features with amplitude 1 / sqrt(m); the margin is its inverse
     length = np.sqrt(max(1, state.n_points) * float(np.sum(state.coefficients[:, :-1] ** 2)))
     line = {
         "n_features": problem.parts * state.n_points,
@@ -372,7 +373,7 @@ def _kept_points(problem: CorrectiveProblem, state: CorrectiveState) -> int:
     if problem.schedule.patience is None:
         return state.n_points
     sizes = state.series("n_features") // problem.parts
-    # a best round without points has a model of the intercept alone: a map has at least the first points
+    # if the best model has no points, the first ones are kept, since a feature map needs some
     best = int(sizes[best_round(state.series("held_out_loss"))])
     return best or int(sizes[sizes > 0].min(initial=state.n_points))
 
@@ -384,28 +385,28 @@ def _potentials(problem: CorrectiveProblem, sums: Mapping[str, np.ndarray]) -> n
 
 
 def _message(state: CorrectiveState, why: str) -> str:
-    """How the rounds ended, for the user."""
+    """A sentence on how the rounds ended."""
     gap = state.series("duality_gap")[-1]
     return f"{why}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
 
 
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
-    """The numbers of points that the next round searches for and draws; if it searches none, it draws all others."""
-    room = state.limit - state.n_points
-    # The schedule bounds the searched points in all. Random draws need no rounds of their own, unless held-out rows
-    # judge after each round.
+    """The numbers of points that the next round searches for and draws; all missing ones are drawn without a search."""
+    n_left = state.limit - state.n_points
+    # the schedule bounds the total of searched points; random draws need no further rounds, unless held-out rows judge
+    # each round
     wanted = _addition(problem, state.n_points, state.limit)
     searched = problem.schedule.searched(wanted, state.n_searched)
     if not problem.space.draws_plainly:
         return wanted, 0
     at_once = wanted
     if problem.schedule.patience is None:
-        at_once = min(room, most_candidates(problem.parts, state.n_points))
+        at_once = min(n_left, most_candidates(problem.parts, state.n_points))
     return searched, (wanted - searched if searched else at_once)
 
 
 def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
-    """Points that a round adds to `n_points`: at most as many as 64 MiB hold the Gram columns of their candidates."""
+    """Points that a round adds to `n_points`: at most so many that the Gram columns of their candidates take 64 MiB."""
     most = most_candidates(problem.parts, n_points) / problem.schedule.candidates
     return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
 
@@ -413,10 +414,10 @@ def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
 def sample_duals(
     problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows
 ) -> tuple[Rows, np.ndarray, np.ndarray | None]:
-    """Scaled rows of the sample that have a dual, their dual weights S (r, K), and how often they repeat.
+    """The scaled rows of the sample with nonzero dual weights, these weights S (r, K), and the rows' repetitions.
 
-    S_ik = -c_i loss'(y_ik, f_k(x_i)), divided by the sum of all |S_ik|: the weights of the rows in the potential that
-    is searched. None for the repetitions means that each counts once.
+    S_ik = -c_i loss'(y_ik, f_k(x_i)), divided by the sum of all |S_ik|: the weights of the rows in the potential to
+    search. Repetitions are None if each row counts once.
     """
     sample = rows.block
     targets, weight, _ = problem.targets(sample)
@@ -430,7 +431,7 @@ def sample_duals(
     duals = -problem.loss.slope(targets, scores + state.coefficients[:, -1])
     repeats = rows.repeats * (weight / sample.weights)
     S = duals * repeats[:, None]
-    # rows beyond the margin have no slope and no say: leaving them out makes the search cheaper, and changes no sum
+    # rows with a margin above 1 have zero slope: leaving them out makes the search cheaper, and changes no sum
     with_dual = np.flatnonzero(np.any(S != 0.0, axis=1))
     total = np.abs(S).sum() or 1.0
     scaled = rows.scaled(problem.space.feature_map(problem.space.none), problem.dtype)
@@ -439,7 +440,7 @@ def sample_duals(
 
 
 def _most_verified(problem: CorrectiveProblem, size: int) -> int:
-    """Candidates that a round may verify at most, with `size` chosen points; all missing points if it searches none."""
+    """The most candidates that a round verifies, with `size` chosen points; all missing ones if it searches none."""
     schedule, missing = problem.schedule, problem.n_points - size
     wanted = max(schedule.first, _addition(problem, size, problem.n_points))
     searched = int(np.ceil(schedule.candidates * wanted))
@@ -448,7 +449,7 @@ def _most_verified(problem: CorrectiveProblem, size: int) -> int:
 
 
 def _sample_record(problem: CorrectiveProblem, state: CorrectiveState) -> RowSample:
-    """The sample that is searched after this pass: new rows every few passes, and whenever the sample grows."""
+    """The sample to search after this pass: new rows every few passes, and whenever the sample grows."""
     age = state.passes // problem.schedule.sample_rounds
     return RowSample("rows to search on", state.sample_rows, problem.seed, age)
 
@@ -457,8 +458,8 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
     """The sums of the pass that evaluates a state's working model and verifies its candidates."""
     old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
     width = len(old) + len(new)
-    # A Gram matrix of all rows in full stays as it is once it is known; one of the rows with curvature has to follow
-    # the model. Its upper triangle of len(old) columns is cut into panels of rows of at most 64 MiB.
+    # A Gram matrix of all rows is constant; one weighted by curvature follows the model. Its upper triangle of len(old)
+    # columns is cut into panels of rows of at most 64 MiB.
     panels, start = [], 0
     changes = problem.active or state.gram_at.size == 0
     while changes and start < len(old):
@@ -498,14 +499,15 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
 
 def most_candidates(parts: int, n_old: int) -> int:
     """The number of candidates whose Gram columns with `n_old` points take at most 64 MiB; at least one."""
-    # q of them have parts^2 q (n_old + q) numbers: the larger root of a quadratic equation, and one less for rounding
+    # q candidates have parts^2 q (n_old + q) numbers: the larger root of a quadratic equation, minus one against
+    # rounding
     numbers = _PANEL_BYTES / (8 * parts**2)
     return max(1, int((np.sqrt(n_old**2 + 4.0 * numbers) - n_old) / 2.0) - 1)
 
 
 def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.ndarray]:
-    """The columns of `n_old` points and the intercept, and of `n_new` points after them, in the map of both."""
-    # a map has all cosines first, then all sines, and the design matrix a last column of ones
+    """The columns of `n_old` points with the intercept, and of `n_new` further points, in the joint feature map."""
+    # all cosines come first, then all sines, and the last column of the design matrix is the intercept's ones
     n = n_old + n_new
     starts = n * np.arange(parts)[:, None]
     old = (starts + np.arange(n_old)).ravel()
@@ -514,13 +516,13 @@ def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.n
 
 
 def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.ndarray:
-    """A model of the old points as one of the old and `n_new` further ones."""
+    """A model on the old points, extended by zeros for `n_new` further ones."""
     old, _ = column_numbers(parts, n_old, n_new)
     return _widened(coefficients, old, parts * (n_old + n_new) + 1)
 
 
 def _trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
-    """With the points of the best round on held-out rows alone (all without `patience`), and no more to find."""
+    """The state with only the points of the best round on held-out rows (all without `patience`), and no search."""
     kept = _kept_points(problem, state)
     columns, _ = column_numbers(problem.parts, kept, state.n_points - kept)
     return replace(
@@ -538,7 +540,7 @@ def _trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> 
 
 
 def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
-    """With the Gram matrix brought to the rows of the model that the pass evaluated."""
+    """The state with its Gram matrix updated to the curvatures of the model that the pass evaluated."""
     at = state.coefficients[:1]
     panels = [sums[f"change_{j}"] for j in range(sum(name.startswith("change_") for name in sums))]
     if not panels:
@@ -546,7 +548,7 @@ def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping
     gram, start = state.gram.copy(), 0
     for panel in panels:
         stop = start + len(panel)
-        # what a panel has below the diagonal need not be there: both triangles take the upper one, the diagonal once
+        # panels are valid on and above the diagonal; both triangles use these entries, the diagonal once
         upper = np.triu(panel)
         gram[start:stop, start:] += upper
         gram[start:, start:stop] += upper.T
@@ -556,7 +558,7 @@ def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping
 
 
 def _widened(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
-    """Models (K, len(old)) on `width` columns, 0 for those that are new."""
+    """Models (K, len(old)) on `width` columns, with zeros for new ones."""
     out = np.zeros((len(coefficients), width))
     out[:, old] = coefficients
     return out

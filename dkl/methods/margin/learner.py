@@ -1,4 +1,4 @@
-"""MarginFeatures: features searched for where the machine on those found so far errs most."""
+"""MarginFeatures: features searched where the model on the present ones has the largest error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
-    """A strategy behind `solver`, with the start that it takes from the last fit with `warm_start`."""
+    """A strategy behind `solver`, with a start from the last fit with `warm_start`."""
 
     goes_on_from: ClassVar[str]
 
@@ -47,7 +47,7 @@ class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
         ...
 
     def seed(self, start: T | None, drawn: int) -> int:
-        """The seed of the rounds, where `drawn` was drawn for them."""
+        """The seed of the rounds; `drawn` is the newly drawn one."""
         ...
 
 
@@ -56,129 +56,130 @@ SOLVERS: dict[Solver, type[MarginSolver[Any, Any, Any]]] = {"corrective": Correc
 
 @estimator
 class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, SearchingLearner):
-    """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
+    """Few features for a given accuracy: each one is searched where the model on the others has the largest error.
 
-    Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
-    of that dual: |sum_i s_i exp(i w.x_i)|^2 over all frequencies w. A round reads all rows once. Peaks are searched on
-    a sample of the rows with a dual weight, and every candidate is verified on all rows before it is taken.
+    Rounds alternate between the dual weights s of a linear model on the present features, and the peaks of their
+    Fourier potential |sum_i s_i exp(i w.x_i)|^2 over all frequencies w. A round reads all rows once. Peaks are searched
+    on a sample of the rows with nonzero dual weights, and every candidate is verified on all rows before it is added.
 
     Parameters
     ----------
     family : Family, list of dictionaries, or None
-        ``Gaussian()`` (None) searches all of R^d, from starts of its bandwidth; a finite family such as
-        ``SphericalHarmonics`` is weighed as a whole. In a list, ``[dkl.Gaussian(), dkl.Steps(), dkl.Landmarks()]``,
-        families of waves, steps, kernels at landmarks, ``SphericalHarmonics`` and ``Coordinates()`` compete: each round
-        takes the columns, of any of them, that lower the objective most by a Newton step on the part of them that the
-        present columns do not explain. Held-out rows choose the penalty and the end, so that `C`, `tol` and `refine`
-        have no meaning then.
+        ``Gaussian()`` (None) searches all of R^d, from starts scaled by its bandwidth; a finite family such as
+        ``SphericalHarmonics`` is evaluated as a whole. In a list such as ``[dkl.Gaussian(), dkl.Steps(),
+        dkl.Landmarks()]`` families of waves, steps, kernels at landmarks, ``SphericalHarmonics`` and ``Coordinates()``
+        compete: each round adds those columns, from any of them, for which a Newton step lowers the objective most,
+        given the present columns. Held-out rows then choose the penalty and the end, so `C`, `tol` and `refine` do not
+        apply.
     n_features : int or "auto"
-        Output columns, an upper bound: a cosine-sine pair takes two. "auto" stops where held-out rows gain no more.
+        The most output columns; a cosine-sine pair has two. "auto" stops when the held-out loss no longer falls.
     solver : {"corrective", "game"}
         "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
-        projected gradient steps on the dual weights, which are stored next to the rows. It has no regression: its game
-        is for the margin, its box is that of the hinge's dual, and its theorems bound a margin. For numbers take
-        "corrective", whose rounds search the same potential of the residuals.
+        projected gradient steps on the dual weights, which are stored next to the rows. The game has no regression,
+        since its box is that of the hinge's dual, and its theorems bound a margin. For numbers use "corrective", whose
+        rounds search the same potential of the residuals.
     loss : str or None
-        Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
-        than two classes together, and "hinge" (None in the game); None in a list of dictionaries is "log_loss" for two
-        classes, else "squared_error". Of numbers "squared_error" (None), "huber" (the square up to an error of
-        `epsilon`), "pinball" (the `quantiles` of each target, a model each); "poisson" of counts and "gamma" of sizes,
-        whose mean is exp(f), and neither standardises them.
+        For classes "squared_hinge" (None), "log_loss" or "squared_error", each of one class against the rest, "softmax"
+        for more than two classes jointly, and "hinge" (None in the game); in a list of dictionaries None is "log_loss"
+        for two classes, else "squared_error". For numbers "squared_error" (None), "huber" (the squared error up to an
+        error of `epsilon`), "pinball" (a model for each of the `quantiles` of each target); "poisson" for counts and
+        "gamma" for positive sizes, whose mean is exp(f), and whose targets are not standardised.
     epsilon : float
-        Of "huber", in deviations of y.
+        The width of "huber", in standard deviations of y.
     quantiles : sequence of float
-        Of "pinball".
+        Only for "pinball".
     C : float or None
-        Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what
-        `LinearSVC`, `LogisticRegression` and, for the game, `SVC` mean by C. Of "squared_error" the sum is that of the
-        squares of the errors, as in ``LinearSVR(loss="squared_epsilon_insensitive")``, of targets in units of their
-        deviation: `Ridge` has ``alpha = 1/(2C)`` there. None is 1 for the game, and for rounds 1/80, where a heavy
-        penalty keeps features diverse; once all are found on n rows, fewer than 10,000, the last model has 125/n.
-        For a C much larger than that the last model may end short of its optimum (of several classes, after 30 further
-        passes): `duality_gap_` says by how much at most.
+        The C of ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept, as in
+        `LinearSVC`, `LogisticRegression` and, for the game, `SVC`. For "squared_error" the sum is that of squared
+        errors, as in ``LinearSVR(loss="squared_epsilon_insensitive")``, of targets divided by their standard deviation:
+        `Ridge` then has ``alpha = 1/(2C)``. None is 1 for the game, and 1/80 for rounds, since a strong penalty keeps
+        features diverse; once all are found on n < 10,000 rows, the last model has 125/n. For a much larger C the last
+        model may end before its optimum (with several classes after 30 further passes); `duality_gap_` bounds the
+        difference.
     rounds : int or None
-        Rounds at most; None for as many as the features take.
+        The most rounds; None sets no limit.
     features_per_round : int or None
-        Columns that a round adds. None adds 6 at first, 15 % of what is there later, and for more than two classes 35 %
-        from 300 columns on (the game: up to 20).
+        Columns that a round adds. None adds 6 at first, later 15 % of the present ones, and for more than two classes
+        35 % from 300 columns on (the game: up to 20).
     tol : float or None
         Stop at this duality gap, relative to the objective.
     patience : int or None
-        Stop after this number of rounds in a row without a gain on held-out rows: without a loss that is lower, by more
-        than 1e-4 of it, than the lowest before. The features of the best round are kept.
+        Stop after this number of rounds in a row that do not lower the held-out loss by more than 1e-4 of the lowest
+        one before. The features of the best round are kept.
     validation_fraction : float
         The share of the rows held out for `patience` and ``n_features="auto"``.
     chains : int or None
-        Points that ascend at once; None is 3 for each point that a round adds, at least
-        20 (the game: 100).
+        Points that ascend in parallel; None is 3 for each point that a round adds, but at least 20 (the game: 100).
     steps, stride, noise : int, float, float or None
-        Of the ascent: the number of steps, the length of the first one times sqrt(d)/sigma, and the length of the
-        Langevin noise relative to it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: as in `PeakFeatures`).
+        Parameters of the ascent: the number of steps, the length of the first one times sqrt(d)/sigma, and the length
+        of the Langevin noise relative to it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: as in
+        `PeakFeatures`).
     sparse_share : float
-        The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
-        From the 50th frequency on, most of the others live on 10 to 150 columns that go together, where dense rows of
-        300 columns or more have such (pixels, signals), and ascend 14 steps.
+        The share of the chains that move on 1 to 3 columns: readable main effects and interactions. From the 50th
+        frequency on, most of the others move on 10 to 150 correlated columns, if dense rows of at least 300 columns
+        have such (pixels, signals), and ascend 14 steps.
     plain_share : float or None
-        The share of random draws among the features of a round. None is 0, and on few rows, where a search
-        follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent
-        (of rows with numbers 3n/10). There a machine with alpha="auto" draws all of them (1.0) unless a search gains
-        on held-out rows.
+        The share of random draws among the features of a round. None is 0, and 0.5 on few rows, where a search fits
+        noise: below 5,000 rows at most n/10 features are searched for, below 1,500 n/20, and without ascent (for
+        numeric targets 3n/10). There a machine with alpha="auto" draws all features (1.0), unless a search lowers the
+        held-out loss.
     search_rows : int or None
-        Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the
-        sampled ones.
+        Rows of the sample; None is 10,000 or a 20th of all, and more if verified potentials are much lower than sampled
+        ones.
     max_norm : float or None
-        No frequency becomes longer.
+        The longest length of a frequency.
     projection : {"exact", "alternating"}
-        Of the game: onto the dual weights that are feasible, or the paper's ten alternations.
+        Only for the game: projection onto the feasible dual weights, or the paper's ten alternations.
     dynamics : {"no-regret", "excessive-gap"}
-        Of the game on a finite family.
+        Only for the game on a finite family.
     metric : {"diagonal", "full"} or None
-        Frequencies are searched for in a learned metric, which is found first, as of `RandomFeatures`; of families
-        with a bandwidth, and not in the game. In a list it applies to waves and landmarks: steps and columns do not
-        depend on units, and harmonics ignore it.
+        Search frequencies in a metric, which is learned first, as in `RandomFeatures`; for families with a bandwidth,
+        and not for the game. In a list it applies to waves and landmarks: steps and columns do not depend on units, and
+        harmonics ignore it.
     monotone : mapping of int or str to {1, -1}, or None
-        Columns, by name or number, in which the working model has to rise (1) or fall (-1), for a list of dictionaries
-        with `Steps` or `Coordinates`: these keep the promise, as in `StepFeatures`, and waves and landmarks look at
-        the other columns only.
+        Columns, by name or number, in which the working model must increase (1) or decrease (-1), for a list of
+        dictionaries with `Steps` or `Coordinates`: these guarantee it, as in `StepFeatures`, and waves and landmarks
+        use only the other columns.
     refine : int
-        Epochs of joint descent on frequencies and weights at the end, stopped early on held-out rows.
+        Epochs of gradient descent on frequencies and weights at the end, with early stopping on held-out rows.
     warm_start : bool
-        Begin with the features of the last fit and add to them. The game goes on with the dual weights of the same
-        rows: `rounds` more, or as many as further features take (a finite family: 200).
+        Start with the features of the last fit and add more. The game continues with the dual weights of the same rows,
+        for `rounds` more rounds, or as many as further features need (a finite family: 200).
     scaling, max_rows
-        As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
+        As in `RandomFeatures`; `max_rows` bounds the rows of all passes.
     class_weight : dict, "balanced" or None
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`. With `checkpoint` a killed fit goes on from its last round, to the same bits.
+        As in `RandomFeatures`. With `checkpoint`, an interrupted fit resumes after its last round, to the same bits.
 
     Attributes
     ----------
     feature_map_ : FeatureMap
     frequencies_ : ndarray or csr_array of shape (m, d)
     weights_ : ndarray of shape (m,)
-        The share of each in the working model, or the learned dual measure (game); sums to 1.
+        The share of each in the working model, or the dual measure of the game; sums to 1.
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
-        The working model on the features, in the targets' own units.
+        The working model on the features, in units of the targets.
     loss_ : str
-        Of the working model (rounds only).
+        The loss of the working model (rounds only).
     history_ : list of dict
-        One line a round: features, loss, held-out loss, gap, potentials, support, margin.
+        One line for each round: features, loss, held-out loss, gap, potentials, support, margin.
     duality_gap_ : float
-        Of the last round of a single family, relative; an estimate unless `certified_`, since a search bounds
-        potentials from below only.
+        Of the last round with a single family, relative to the objective; an estimate unless `certified_`, since a
+        search can only bound the largest potential from below.
     certified_ : bool
     refinement_ : list of float
         The held-out loss of each epoch, with `refine`.
     dual_ : dask.array.Array
-        The dual weights of all rows, lazily (game only).
+        The dual weights of all rows, as a lazy array (game only).
     points_ : ndarray of shape (m, ...)
-        What `warm_start` begins with: frequencies, or their numbers in the pool of a finite family (rounds only).
+        The start of a further fit with `warm_start`: frequencies, or their numbers in the pool of a finite family
+        (rounds only).
     bounds_ : Bounds
-        What the game guarantees; empty for rounds. `error_bound` bounds the probability of error.
+        Guarantees of the game; empty for rounds. See `error_bound` for the probability of error.
     message_ : str
-        How it ended.
+        Why the rounds ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
-        As of `RandomFeatures`; `classes_` for labels only.
+        As in `RandomFeatures`; `classes_` for labels only.
 
     References
     ----------
@@ -235,7 +236,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             check_room(self, size, dataset.n_columns, n_points=size)
 
     def _replayed(self, dataset: Dataset) -> PlannedRun:
-        """As of every learner; then the refinement, of a map of the largest size."""
+        """The planned passes, followed by those of the refinement of a feature map of the largest size."""
         plan = super()._replayed(dataset)
         if self.refine:
             learner = self._unfitted()
@@ -245,7 +246,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         return plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn."""
+        """A feature map of the largest size that `fit` can learn."""
         if self.n_features != "auto":
             return super().planned_map(dataset)
         return copy.copy(self).set_params(n_features=AUTO_FEATURES).planned_map(dataset)
@@ -273,7 +274,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
-        """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
+        """The solver, which defines what the parameters mean; the other methods do not depend on it."""
         if not isinstance(family_of(self), Dictionaries):
             if self.monotone is not None:
                 raise ValueError(
@@ -288,12 +289,12 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
 
     def _learn(self, dataset: Dataset) -> None:
         solver = self._strategy()
-        # a fit of rows in memory is not planned before
+        # the plan, which refuses too many features, covers only rows that are not in memory
         self._check_room(dataset)
         start = self._start(dataset, solver)
         if self._plan is None:
-            # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all
-            # workers see: the passes before the search may take hours.
+            # parameters that do not match these rows, and a folder that not all workers can reach, are refused before
+            # any pass, since those before the search may take hours
             columns = solver.columns(super()._replayed(dataset).problems[-1], None)
             if columns is not None:
                 check_reach(columns.store)
@@ -321,16 +322,16 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 
     def _start(self, dataset: Dataset, solver: MarginSolver[Any, Any, Any]) -> Any:
-        """The points of the last fit, or the game that it played, with `warm_start`.
+        """The start from the last fit with `warm_start`: its points, or the game with its dual weights.
 
         Raises
         ------
         ValueError
-            If they are of rows with other columns, or the game of other rows.
+            If the last fit had other columns, or the game had other rows.
         """
         if not has_start(self, dataset, "adds to features"):
             return None
-        # a checkpoint of the last fit does not hold this one
+        # this fit needs another checkpoint than the last one
         self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
         start = solver.start(getattr(self, solver.goes_on_from, None), dataset)
         self.seed_ = solver.seed(start, self.seed_)

@@ -1,4 +1,4 @@
-"""Fully corrective rounds as data: the problem, the schedule, and the state between passes."""
+"""The problem of fully corrective rounds, their schedule, and their state between passes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RoundSchedule:
     Parameters
     ----------
     first : int
-        Points that an early round adds: few, since each point changes the potential that is searched next.
+        Points that an early round adds; few, since each point changes the potential that is searched next.
     growth : float
         Later rounds add this share of the present points.
     late_growth : float
@@ -41,22 +41,22 @@ class RoundSchedule:
     candidates : float
         Candidates verified on all rows for each point added.
     rounds : int or None
-        Rounds at most; None for no bound.
+        The most rounds; None sets no limit.
     patience : int or None
         Rounds without a gain on held-out rows after which the search ends with the points of the best round; see
-        `dkl.methods.rounds.loop.best_round`. None never ends it so.
+        `dkl.methods.rounds.loop.best_round`. None sets no limit.
     tol : float or None
         Stop at this duality gap, relative to the objective.
     settling : int
-        Newton steps after the last feature was added, at most.
+        The most Newton steps after the last feature was added.
     least_gain : float
-        These steps end once one has lowered the objective by no more than this share of it; 0 takes all of them.
+        These steps end when one lowers the objective by at most this share of it; 0 performs all of them.
     sample_rounds : int
-        Passes that search on the same rows.
+        The number of passes whose searches share a sample of rows.
     plain_share : float
         Share of a round's points that are random draws.
     most_searched : int or None
-        Searched points in all; further points are random draws.
+        The most points found by searches; further points are random draws.
     trusted : float
         The sample doubles if verified potentials fall below this share of the sampled ones.
     """
@@ -77,21 +77,21 @@ class RoundSchedule:
     trusted: float = 0.3
 
     def addition(self, n_points: int, most: int) -> int:
-        """Points that the next round adds to `n_points`."""
-        # each point changes the potential that is searched next, so that early rounds add few; late rounds cost more
+        """The number of points that the next round adds to `n_points`."""
+        # early rounds add few points, since each changes the potential that is searched next; late rounds cost more
         growth = self.growth if n_points < self.late else self.late_growth
         return min(max(self.first, int(growth * n_points)), most - n_points)
 
     def searched(self, wanted: int, n_searched: int) -> int:
-        """The number of `wanted` points to search for, after `n_searched` points that were searched for before."""
-        # the random share of a round is not searched for, nor are points beyond `most_searched`
+        """The number of `wanted` points to search for, after `n_searched` earlier ones; others are random."""
+        # neither the random share of a round, nor points beyond `most_searched`, are searched for
         most = wanted if self.most_searched is None else max(0, self.most_searched - n_searched)
         return min(most, wanted - int(self.plain_share * wanted))
 
 
 @dataclass(frozen=True, eq=False)
 class CorrectiveProblem:
-    """The search for features together with the best linear model on them.
+    """The joint search for features and the linear model on them.
 
     The working model minimises ``ridge D/2 |w|^2 + sum_i loss(y_i, w.phi(x_i) + b)`` over D unscaled points, with the
     losses of `dkl.solvers.round_losses`.
@@ -102,19 +102,19 @@ class CorrectiveProblem:
         The set of features to search.
     targets : HeldTargets
     n_models : int
-        K: one for two classes or a single target, one a class (or target) else.
+        K: one for two classes or a single target, else one for each class (or target).
     n_points : int
-        Points to find at most.
+        The most points to find.
     total_weight : float
         The approximate weight of the training rows, which scales reported losses.
     loss : Loss
     ridge : float
-        The penalty for each present point; heavy, so that rounds find different features.
+        The penalty for each present point; strong, so that rounds find different features.
     last_ridge : float or None
-        The penalty for each point once all points are there; None for `ridge`.
+        The penalty for each point once all points are found; None for `ridge`.
     schedule : RoundSchedule
     sample_rows, most_rows : int
-        Rows that are searched on: at first, and at most.
+        Sizes of the searched sample: the first and the largest.
     seed : int
     dtype : {"float32", "float64"}
     start : ndarray or None
@@ -141,12 +141,12 @@ class CorrectiveProblem:
         return self.space.columns_a_point
 
     def ridge_of(self, is_last: bool) -> float:
-        """The penalty for each point, while points are searched for or when all are there."""
+        """The penalty for each point, during the search or after it."""
         return self.ridge if self.last_ridge is None or not is_last else self.last_ridge
 
     @property
     def active(self) -> bool:
-        """Whether Gram sums weight rows by curvature, with a matrix for the one model of the squared hinge."""
+        """Whether Gram sums weight rows by curvature, as for a single model of the squared hinge."""
         return isinstance(self.loss, SquaredHingeLoss) and self.n_models == 1
 
 
@@ -157,9 +157,9 @@ class CorrectiveState:
     Attributes
     ----------
     points : ndarray of shape (m, ...)
-        Chosen, in the order in which they were found.
+        The chosen points, in the order in which they were found.
     candidates : ndarray of shape (q, ...)
-        To be verified by the next pass.
+        The points that the next pass verifies.
     sampled : ndarray of shape (q,)
         Their pair potentials on the rows of the search.
     coefficients : ndarray of shape (K, parts m + 1)
@@ -171,21 +171,21 @@ class CorrectiveState:
     gram : ndarray of shape (parts m + 1, parts m + 1)
         The Gram matrix of the columns, with rows weighted by `gram_weights` at `gram_at`, or by their own weights.
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
-        The model whose curvatures weight `gram`; (0, 0) if `gram` is not known.
+        The model whose curvatures weight `gram`; (0, 0) before `gram` was summed.
     history : ndarray of shape (rounds, len(HISTORY))
     searches : ndarray of shape (s, 3), int64
-        Rows and age of the sample of each search, and the number of points at that time.
+        For each search: size and age of its sample, and the number of points at that time.
     plain : int
-        Random draws among the candidates, at their end: they join whatever their potentials are.
+        The number of random draws, which are the last candidates and are added whatever their potentials are.
     n_searched : int
-        Points that were searched for.
+        Points found by searches.
     sample_rows, passes, settled : int
     limit : int
-        Points to find at most; lowered to the points of the best round once held-out rows have ended the search.
+        The most points; lowered to those of the best round when held-out rows have ended the search.
     ended : str
         Why the search for points ended; empty during it.
     message : str
-        How the rounds ended; empty during them.
+        Why the rounds ended; empty before.
     """
 
     points: np.ndarray
@@ -207,7 +207,7 @@ class CorrectiveState:
     ended: str = ""
     message: str = ""
 
-    # each pass judges the model and verifies candidates: their sums are enough to refit it
+    # each pass both judges the model and verifies candidates, so its sums suffice to refit
     phase: ClassVar[str] = "search"
 
     @property
@@ -215,10 +215,10 @@ class CorrectiveState:
         return len(self.points)
 
     def series(self, name: str) -> np.ndarray:
-        """A column of the history, one number a round; `name` is one of `HISTORY`."""
+        """A column of the history, one number for each round; `name` is one of `HISTORY`."""
         return self.history[:, HISTORY.index(name)]
 
     @property
     def is_full(self) -> bool:
-        """Whether all points are there, so that only Newton steps on them follow."""
+        """Whether all points are found, so that only Newton steps follow."""
         return len(self.points) >= self.limit

@@ -1,4 +1,4 @@
-"""Fully corrective rounds as a solver of `MarginFeatures`: from parameters to a problem, and to fitted attributes."""
+"""Fully corrective rounds as a solver of `MarginFeatures`: makes the problem, and the fitted attributes."""
 
 from __future__ import annotations
 
@@ -29,42 +29,45 @@ from dkl.solvers.round_losses import ROUND_LOSSES
 
 # Rows of the first search: a 20th of all, but at least 10,000, at most 400,000, and at most 64 MiB.
 _FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
-# Columns that n_features="auto" grows to at most, and its patience in rounds.
+# The most points with n_features="auto", and its patience in rounds.
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
 _CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
 _STEPS, _STRIDE = 5, 0.2
-# Share of the chains that move on neighbourhoods of correlated columns, their steps at least, and the number of points
-# from which they do: on rows kept out of the training rows of MNIST 1,000 features gain by it (4 v 9 0.1 %, ten digits
-# 0.4 to 0.6), the first hundred do not.
+# Share of the chains that move on neighbourhoods of correlated columns, the fewest steps of these, and the number of
+# points from which they are used: on held-out rows of MNIST 1,000 features improve by it (4 v 9 0.1 %, ten digits 0.4
+# to 0.6), the first hundred do not.
 _NEAR_SHARE, _NEAR_STEPS, _NEAR_FROM = 0.85, 14, 50
-# Steps of an ascent on at least _MANY_ROWS rows, where longer ascents pay.
+# Steps of an ascent on at least _MANY_ROWS rows, where longer ascents improve the features.
 _LONG_STEPS, _MANY_ROWS = 20, 200_000
-# An ascent follows the noise of few rows. Below _FEW_ROWS half of the features are random draws, and the searched ones
-# are bounded by a share of the rows; below _VERY_FEW_ROWS searched points are the best of many starts, without ascent.
+# On few rows an ascent fits noise. Below _FEW_ROWS half of the features are random draws, and the number of searched
+# ones is bounded by a share of the rows; below _VERY_FEW_ROWS searched points are the best of many starts, without
+# ascent.
 _FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
-# In few columns there is less noise to follow: these rows for each column are enough. Peaks lie further apart there, so
-# that the first step is at least _LEAST_STRIDE / sqrt(d), and ascents are long up to _LOW_DIMENSION columns.
+# With few columns there is less noise to fit, so that this many rows for each column suffice. Peaks are farther apart,
+# so the first step is at least _LEAST_STRIDE / sqrt(d), and ascents are long up to _LOW_DIMENSION columns.
 _FEW_A_COLUMN, _VERY_FEW_A_COLUMN = 500, 150
 _LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
 _FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
-# The bound on searched features for targets that are numbers, as a share of the rows: a number says more than a label.
+# The bound on searched features for numeric targets, as a share of the rows: a number has more information than a
+# label.
 _NUMBERS_SHARE = 3 / 10
 _STARTS = 200
-# Growth of a late round for several classes, which find as good features in fewer, larger rounds; one model does not.
+# Growth of a late round with several classes, which find equally good features in fewer, larger rounds; one model does
+# not.
 _LATE_GROWTH = 0.35
-# The last model's penalty is divided by _ENOUGH_ROWS / n for n rows below this number.
+# For n rows below this number the last model's penalty is multiplied by n / _ENOUGH_ROWS.
 _ENOUGH_ROWS = 10_000
-# The steps of the last rounds know a bound of the curvature only, under the log loss and for several classes: they are
-# shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go
-# on until one lowers the objective by less than _LEAST_GAIN of it, and for _SETTLING_STEPS passes at most.
+# The last steps under the log loss and with several classes use an upper bound of the curvature: they are shorter than
+# Newton's, and approach the model of `LogisticRegression` or `LinearSVC` gradually. They end when one lowers the
+# objective by less than _LEAST_GAIN of it, or after _SETTLING_STEPS passes.
 _SETTLING_STEPS = 30
 _LEAST_GAIN = {
     **dict.fromkeys(("log_loss", "softmax", "huber", "poisson", "gamma"), 1e-7),
     **dict.fromkeys(("squared_hinge", "pinball"), 1e-6),
 }
-# C of None: 1/80
+# The C for C=None, 1/80.
 _C = 0.0125
-# C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name
+# C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name.
 _C_OF = {"squared_error": 2.0}
 
 
@@ -75,15 +78,15 @@ class CorrectiveSolver:
     Parameters
     ----------
     n_features, rounds, features_per_round, tol, patience, validation_fraction
-        As of MarginFeatures.
+        As in MarginFeatures.
     sparse_share, plain_share, max_norm, refine
-        As of MarginFeatures.
+        As in MarginFeatures.
     loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"} or None
         None is "squared_hinge" for classes, "squared_error" for numbers.
     epsilon, quantiles
-        As of MarginFeatures.
+        As in MarginFeatures.
     C : float or None
-        None is 1/80 while features are looked for, and lighter for the last model on few rows.
+        None is 1/80 during the search, and larger for the last model on few rows.
     chains : int or None
         None is twice the candidates of a round, at least 20, and 200 on very few rows.
     steps, stride, noise : int, float, float or None
@@ -91,7 +94,7 @@ class CorrectiveSolver:
     search_rows : int or None
         None is a 20th of all rows, at least 10,000.
     memory_limit : int, str or None
-        Of the process: less of it is kept between rounds, and formed again to the same bits.
+        Limit of the process: with less memory fewer features stay between rounds; the bits are the same.
     """
 
     n_features: Any
@@ -116,34 +119,34 @@ class CorrectiveSolver:
     memory_limit: int | str | None
 
     stage: ClassVar[str] = "rounds"
-    # the attribute of the learner that a warm start goes on from
+    # the attribute of the learner from which a warm start continues
     goes_on_from: ClassVar[str] = "points_"
 
     def check(self) -> None:
-        """Every combination of parameters has a meaning for rounds; what losses need of the targets is seen later."""
+        """Nothing to check: every combination of parameters is valid; losses are checked against the targets later."""
 
     def driver(self) -> CorrectiveDriver:
-        """The rounds, which keep features of the searched rows in half the memory that passes keep blocks in.
+        """The driver, which may store features of the searched rows in half the memory that passes use to cache blocks.
 
-        A search itself comes first: the rows and the ascent on them have 128 MiB.
+        The rows of a search and the ascent on them, 128 MiB, are subtracted first.
         """
         left = max(0, own_room(self.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
         return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * left) // 2))
 
     def start(self, last: np.ndarray | None, dataset: Dataset) -> np.ndarray | None:
-        """The points of the last fit, which further ones are added to; None after a game."""
+        """The points of the last fit, to which further ones are added; None after a game."""
         return last
 
     def seed(self, start: np.ndarray | None, drawn: int) -> int:
-        """Further rounds draw anew."""
+        """The newly drawn seed, since further rounds must draw other numbers."""
         return drawn
 
     def columns(self, problem: CorrectiveProblem, start: np.ndarray | None) -> None:
-        """No row columns: the duals of rounds are formed anew from the working model."""
+        """None: the dual weights of rounds are computed from the working model, and not stored."""
         return None
 
     def problem(self, rows: PreparedRows, start: np.ndarray | None) -> CorrectiveProblem:
-        """The rounds on these rows; ValueError for a loss that is none for their targets."""
+        """The problem on these rows; raises ValueError for a loss that does not match the targets."""
         dataset = rows.dataset
         space = self._frequency_space(rows)
         held_out = self._held_out(rows)
@@ -152,9 +155,9 @@ class CorrectiveSolver:
         n_models = len(targets.models)
         most = max(1_000, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))
         first = self.search_rows or min(max(_FIRST_SAMPLE, int(_SAMPLED_SHARE * dataset.n_rows)), most)
-        # On features of amplitude 1 / sqrt(m), |u|^2 / 2 + C sum loss is ridge m |w|^2 / 2 + sum loss on unscaled ones.
+        # |u|^2 / 2 + C sum loss on features of amplitude 1 / sqrt(m) is ridge m |w|^2 / 2 + sum loss on unscaled ones
         ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.C is None else self.C))
-        # a heavy penalty keeps the features diverse during the search, but on few rows it is too heavy for predictions
+        # a strong penalty keeps features diverse during the search, but on few rows it is too strong for predictions
         last_ridge = ridge * (min(1.0, rows.total_weight / _ENOUGH_ROWS) if self.C is None else 1.0)
         return CorrectiveProblem(
             space=space,
@@ -174,14 +177,14 @@ class CorrectiveSolver:
         )
 
     def fitted(self, rows: PreparedRows, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, Any]:
-        """The points as a feature map with amplitudes 1 / sqrt(m), and the working model on it, in the targets' units.
+        """The points as a feature map with amplitudes 1 / sqrt(m), and the model on it, in units of the targets.
 
-        A feature of a finite set that was found c times is scaled, not appended: its amplitude is sqrt(c / m) (Bullins,
-        Zhang & Zhang 2018, appendix A.3).
+        A feature of a finite set that was found c times occurs once, with amplitude sqrt(c / m) (Bullins, Zhang & Zhang
+        2018, appendix A.3).
         """
         loss, points = self._loss(rows.dataset), state.points
         if isinstance(problem.space, FourierSpace):
-            # two searches in R^d never end at the same point
+            # searches in R^d never find a point twice
             first = position = np.arange(len(points))
             counts = np.ones(len(points))
         else:
@@ -189,7 +192,7 @@ class CorrectiveSolver:
             order = np.argsort(first)
             first, counts = first[order], repeats[order].astype(np.float64)
             position = np.argsort(order)[position.reshape(-1)]
-        # coefficients of a feature that was found again add up: (K, parts, distinct points)
+        # coefficients of a feature found several times add up: (K, parts, distinct points)
         by_point = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]
         merged = np.zeros((len(first), problem.n_models, problem.parts))
         np.add.at(merged, position, by_point.transpose(2, 0, 1))
@@ -207,14 +210,14 @@ class CorrectiveSolver:
             "loss_": loss.name,
             "history_": lines_of(HISTORY, state.history),
             "duality_gap_": float(state.series("duality_gap")[-1]),
-            # a search bounds potentials from below only: the gap is an estimate
+            # the gap is an estimate, since a search bounds the largest potential from below only
             "certified_": False,
             "message_": state.message,
             "points_": points,
         }
 
     def _loss(self, dataset: Dataset) -> WorkingLoss:
-        """The loss of the working model; ValueError if it is not one for these targets."""
+        """The loss of the working model; raises ValueError if it does not match the targets."""
         loss = WorkingLoss.of(self, dataset, of_classes="squared_hinge")
         if loss.name in (*ROUND_LOSSES, "softmax") and self.refine:
             raise ValueError(
@@ -225,17 +228,17 @@ class CorrectiveSolver:
 
     @staticmethod
     def _target_units(rows: PreparedRows, loss: str) -> TargetScale | None:
-        """Mean and deviation of the targets; None where they are classes, and for the losses of a mean exp(f)."""
+        """Mean and deviation of the targets; None for classes, and for losses with mean exp(f)."""
         return None if loss in LOG_LINK else rows.target_scale
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
-        """The held-out rows: for patience or the choice of an epoch, else the rows that a machine withholds."""
+        """The rows held out for patience or refinement, else those that a machine withholds."""
         if self.patience is not None or self.n_features == "auto" or self.refine > 0:
             return rows.context.held_out(self.validation_fraction, rows.seed)
         return rows.context.withheld
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
-        """Points to find at most; a finite family has no more than all of its own."""
+        """The most points to find; a finite family has no more than all of its own."""
         if self.n_features == "auto":
             most = AUTO_FEATURES // space.columns_a_point
         else:
@@ -243,12 +246,12 @@ class CorrectiveSolver:
         return min(most, space.pool.n_frequencies) if isinstance(space, FrequencyPool) else most
 
     def _schedule(self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: str) -> RoundSchedule:
-        """The schedule of the rounds: their points, the searched share of these, and their end."""
+        """The schedule of the rounds: how many points they add, how many of these are searched, and when they end."""
         dataset, context = rows.dataset, rows.context
         few = _are_few(dataset)
         share = (0.5 if few else 0.0) if self.plain_share is None else self.plain_share
         schedule = RoundSchedule(rounds=self.rounds, patience=self.patience, tol=self.tol, plain_share=share)
-        # one model's steps on the squared hinge are Newton's own; and a machine fits a model of its own
+        # for one model of the squared hinge steps are Newton's own, and a machine fits its own model
         settles = not (loss == "squared_hinge" and (n_models == 1 or context.for_machine))
         if loss in _LEAST_GAIN and settles:
             schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
@@ -259,22 +262,22 @@ class CorrectiveSolver:
         if self.n_features == "auto" and self.patience is None:
             schedule = replace(schedule, patience=_AUTO_PATIENCE)
         if context.withheld is not None and schedule.patience is None:
-            # the machine that withholds rows fits a model of its own
+            # the machine that withholds rows fits its own model
             schedule = replace(schedule, settling=0)
         if self.features_per_round is not None:
             first = max(1, self.features_per_round // space.columns_a_point)
             return replace(schedule, first=first, growth=0.0, late_growth=0.0)
-        # where held-out rows end the rounds, these are counted
+        # with patience a round is a unit of progress, so rounds stay small
         several = dataset.classes is not None and n_models > 1 and not few
         return replace(schedule, late_growth=_LATE_GROWTH) if several and schedule.patience is None else schedule
 
     def _frequency_space(self, rows: PreparedRows) -> FrequencySpace:
-        """The set of features to search, with options that follow the rows: longer ascents on more rows."""
+        """The set of features to search, with longer ascents on more rows."""
         dataset = rows.dataset
         d, very_few = dataset.n_columns, _are_very_few(dataset)
         is_long = dataset.total_weight >= _MANY_ROWS or d <= _LOW_DIMENSION
         steps = 1 if very_few else (_LONG_STEPS if is_long else _STEPS)
-        # which columns go together takes memory to find out: where dense rows are many, and have many columns
+        # finding correlated columns takes memory, and is useful for many dense rows with many columns
         has_neighbours = not (_are_few(dataset) or dataset.source.is_sparse or d < LEAST_COLUMNS)
         options = SearchOptions(
             chains=(_STARTS if very_few else _CHAINS) if self.chains is None else self.chains,
@@ -293,10 +296,10 @@ class CorrectiveSolver:
 
 
 def _are_few(dataset: Dataset) -> bool:
-    """Whether the rows are so few that an ascent follows their noise, and random draws have to join the peaks."""
+    """Whether rows are so few that an ascent fits their noise, and random draws must join the peaks."""
     return dataset.total_weight < min(_FEW_ROWS, _FEW_A_COLUMN * dataset.n_columns)
 
 
 def _are_very_few(dataset: Dataset) -> bool:
-    """Whether the rows are so few that even short ascents follow their noise, and peaks are the best of many starts."""
+    """Whether rows are so few that even short ascents fit their noise, and peaks are the best of many starts."""
     return dataset.total_weight < min(_VERY_FEW_ROWS, _VERY_FEW_A_COLUMN * dataset.n_columns)

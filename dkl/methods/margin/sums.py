@@ -26,7 +26,7 @@ from dkl.solvers.losses import Loss
 
 __all__ = ["corrective_sums", "gram_weights"]
 
-# Changed rows of several tiles that are collected for one product, at most; the changed rows of one tile always are.
+# The most changed rows that are collected over several tiles for one product; those of one tile always are.
 _CHANGED_ROWS = 1024
 
 
@@ -42,12 +42,12 @@ class CorrectiveRound:
     old, new : ndarray of int64
         The columns of the working model, intercept included, and the columns of the candidates.
     active : bool
-        Gram sums weight the rows by their curvature (of the single model), as a share of the loss's largest one; else
-        by their own weights alone.
+        Whether Gram sums weight rows by the curvature of the single model, relative to the loss's largest one;
+        otherwise only by their own weights.
     previous : ndarray of shape (1, width) or None
-        The model whose curvatures weight the known Gram matrix of the old columns; None if no matrix is known.
+        The model whose curvatures weight the present Gram matrix of the old columns; None before it was summed.
     panels : tuple of (int, int)
-        Ranges of rows of that matrix's upper triangle whose change is summed; empty where it cannot change.
+        Ranges of rows of this matrix's upper triangle whose change is summed; empty if it is constant.
     dtype : {"float32", "float64"}
         Of mapped rows and products.
     """
@@ -68,8 +68,8 @@ def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, lo
 
 
 def _by_curvature(weight: Any, curvature: Any, loss: Loss) -> Any:
-    """Weights (n,) times curvatures (n, 1), as a share of the largest one."""
-    # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
+    """Weights (n,) times curvatures (n, 1) relative to the largest one."""
+    # for the squared hinge 1 within the margin and 0 beyond: a Newton step only needs the active rows
     return weight * (curvature[:, 0] / loss.largest_curvature)
 
 
@@ -85,7 +85,7 @@ def corrective_sums(
     ----------
     X : ndarray or csr_array of shape (n, d)
     targets : tuple
-        As `dkl.methods.rounds.sums.HeldTargets` returns them; of rows on a GPU they may be there, in any dtype.
+        As returned by `dkl.methods.rounds.sums.HeldTargets`; for rows on a GPU they may be there, in any dtype.
     feature_map : FeatureMap
         Chosen frequencies, then candidates.
     round_ : CorrectiveRound
@@ -93,40 +93,40 @@ def corrective_sums(
     Returns
     -------
     dict of ndarray
-        With s minus the slope of a row's loss, its dual weight: "gradient" (K, width): sum s phi. "loss", "dual",
-        "curvature", "absolutes", "squares", "support" (K,): of the loss, of minus its conjugate, of its curvature, of
-        |s|, s^2 and rows with s != 0. "held_out" (2,): loss of the rows held out, summed over models, and their weight.
-        "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
-        what has to be added to the Gram matrix of the old columns.
+        s is minus the slope of a row's loss, its dual weight. "gradient" (K, width): sum s phi. "loss", "dual",
+        "curvature", "absolutes", "squares", "support" (K,): sums of the loss, of minus its conjugate, of its curvature,
+        of |s|, of s^2, and of the rows with s != 0. "held_out" (2,): loss of held-out rows, summed over models, and
+        their weight. "cross" (width, new): Gram columns of the candidates, weighted by `gram_weights` or the rows'
+        weights. "change_0", ...: the change of the Gram matrix of the old columns.
     """
     loss = round_.loss
     change = _GramChange(round_)
     sums: dict[str, Any] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
         xp = array_module(phi)
-        # on a GPU all of a tile is computed there, so that the host waits once a block
+        # on a GPU everything is computed there, so that the host waits once for each block
         y, weight, held_out = (part[rows] if xp is np else xp.asarray(part[rows], np.float64) for part in targets)
         scores = _scores(phi, round_.coefficients)
-        # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
+        # a step that is too long may make a mean exp(f) infinite; the round that evaluates this loss halves the step
         with np.errstate(over="ignore"):
-            losses, slopes, bends, conjugates = loss.parts(y, scores)
-        # s = -loss'(y, f): the dual weight of a row, sign included, whose potential is searched for peaks
+            losses, slopes, curvatures, conjugates = loss.parts(y, scores)
+        # s = -loss'(y, f): the signed dual weight of a row, whose potential is searched for peaks
         duals = -slopes
         weighted = weight[:, None] * duals
-        # what each row counts in the Gram sums: by its curvature where these follow one model
-        used = _by_curvature(weight, bends, loss) if round_.active else weight
+        # the weights of rows in the Gram sums, by curvature if there is one model
+        used = _by_curvature(weight, curvatures, loss) if round_.active else weight
         counted, shares = phi, used[:, None].astype(phi.dtype)
         if xp is np and len(counting := np.flatnonzero(used)) < len(phi):
-            # which rows count is not known on a GPU without a wait: there the others have weight 0
+            # on a GPU, finding the rows with weight would wait for it, so the others stay with weight 0
             counted, shares = rows_at(phi, counting), shares[counting]
         tile = {
             "gradient": _weighted_rows(weighted.T, phi),
             "loss": weight @ losses,
-            # Fenchel's dual of the loss at this slope
+            # the dual of the loss at this slope
             "dual": -(weight @ conjugates),
-            "curvature": weight @ bends,
+            "curvature": weight @ curvatures,
             "absolutes": abs(weighted).sum(axis=0),
-            # a row of weight w is w rows, each of which meets itself
+            # a row of weight w stands for w rows, each paired with itself
             "squares": weight @ duals**2,
             "support": weight @ (duals != 0.0),
             "held_out": xp.stack([(held_out @ losses).sum(), held_out.sum()]),
@@ -134,7 +134,7 @@ def corrective_sums(
             "cross": _product(counted.T, xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
         }
         change.add(phi, y, weight, used)
-        # tiles are added in float64, whatever they were formed in; sums of a GPU stay there until the last one
+        # tiles are added in float64; sums on a GPU stay there until the end
         for name, value in tile.items():
             if name in sums:
                 sums[name] += value
@@ -144,22 +144,22 @@ def corrective_sums(
 
 
 def _scores(phi: Any, models: np.ndarray) -> Any:
-    """The scores (n, K), where the rows are, of models (K, m + 1) on rows of the design matrix."""
+    """The scores (n, K) of models (K, m + 1) on rows of the design matrix, on their device."""
     if is_on_gpu(phi):
-        # the last column of the design matrix has the intercepts
+        # the last column of the design matrix belongs to the intercepts
         return scores_on_gpu(phi, array_module(phi).asarray(np.column_stack([models, np.zeros(len(models))])))
     return (phi @ models.T.astype(phi.dtype)).astype(np.float64)
 
 
 def _weighted_rows(weights: Any, phi: Any) -> Any:
-    """Sums of rows of the design matrix by weights (K, n), where the rows are."""
+    """Sums of rows of the design matrix with weights (K, n), on their device."""
     if is_on_gpu(phi):
         return weighted_rows_on_gpu(weights, phi)
     return product(weights.astype(phi.dtype), phi)
 
 
 def _product(left: Any, right: Any) -> Any:
-    """The product of two matrices where they are."""
+    """The product of two matrices, on their device."""
     return summed_product(left, right) if is_on_gpu(left) else product(left, right)
 
 
@@ -170,9 +170,9 @@ def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.
 
 
 class _GramChange:
-    """The change of the Gram matrix of the old columns since `previous`: rows that came in, less those that went.
+    """Collects the change of the Gram matrix of the old columns since the model `previous`.
 
-    Few rows of a tile have changed, and every product is as large as the matrix: rows of several tiles share one.
+    Few rows of a tile change, while each product has the size of the matrix: rows of several tiles share one product.
     """
 
     def __init__(self, round_: CorrectiveRound) -> None:
@@ -182,17 +182,17 @@ class _GramChange:
         self._weights: list[Any] = []
 
     def add(self, phi: Any, y: Any, weight: Any, used: Any) -> None:
-        """Take the rows of a tile of which another weight is `used` than before."""
+        """Collect the rows of a tile whose weight `used` has changed."""
         if not self._totals:
             return
         xp = array_module(phi)
-        # the weight under the model at which the matrix is known: 0 where it is not, so that all rows come in
+        # the weight under the previous model; 0 without one, so that all rows are added
         before = xp.zeros_like(used)
         if self._round.previous is not None:
             before = gram_weights(_scores(phi, self._round.previous), y, weight, self._round.loss)
         change = used - before
         if xp is not np:
-            # which rows have changed is not known there without a wait: all of the tile are multiplied
+            # finding the changed rows would wait for the GPU, so all rows of the tile are multiplied
             self._rows.append(xp.take(phi, xp.asarray(self._round.old), axis=1))
             self._weights.append(change)
             self._multiply()
@@ -205,21 +205,21 @@ class _GramChange:
             self._weights.append(change[rows])
 
     def sums(self) -> dict[str, Any]:
-        """A panel of the matrix each, where the rows are: "change_0", ..."""
+        """The change as panels of the matrix: "change_0", ..., on the device of the rows."""
         self._multiply()
         return {f"change_{j}": total for j, total in enumerate(self._totals)}
 
     def _multiply(self) -> None:
-        """Add the outer products of the rows that were taken, by their change of weight, and forget them."""
+        """Add the outer products of the collected rows, weighted by their changes, and clear them."""
         if not self._rows:
             return
         xp = array_module(self._rows[0])
         phi, weight = xp.concat(self._rows), xp.concat(self._weights)
         self._rows, self._weights = [], []
-        # products are formed where the rows are; sums on a GPU stay there
+        # products are computed on the device of the rows; sums on a GPU stay there
         self._totals = [xp.asarray(total) for total in self._totals]
         if len(self._totals) == 1:
-            # one symmetric product, of half the cost: rows that came in less those that went
+            # one symmetric product, at half the cost, with signs for added and removed rows
             self._totals[0] += signed_products(phi, weight)
             return
         weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]

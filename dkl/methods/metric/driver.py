@@ -1,4 +1,4 @@
-"""A learned metric: rounds between a kernel model in the metric so far and the products of its gradients."""
+"""The driver of a learned metric: rounds of a kernel model in the present metric, and products of its gradients."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from dkl.methods.rounds.sums import HeldTargets
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
 
-# the ridges that held-out rows choose from, in units of the kernel's own norm
+# The ridges that held-out rows choose from, in units of the kernel's own norm.
 _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)
-# Factor on the chosen ridge for the model whose gradients form the metric. The best ridge of a first round smooths away
-# the effect of single columns: puma32h stayed at .87 in two draws of eight with its gradients, and comes to .25 in all
-# with those of the lighter one.
+# Factor on the chosen ridge for the model whose gradients define the metric. The best ridge of a first round smooths
+# the effect of single columns away: on puma32h its gradients left the loss at .87 in two of eight draws, those of the
+# smaller ridge reached .25 in all.
 _LIGHTER = 1.0 / 300.0
-# Multiple of the identity added to a metric of trace d; share of the held-out loss by which a round has to lower it.
+# Multiple of the identity added to a metric of trace d; and the relative fall of the held-out loss that a round must
+# reach.
 _FLOOR, _LEAST_GAIN = 1e-4, 1e-3
 # Landmarks whose median distance is the bandwidth.
 _DISTANCES = 1_000
 _JITTER = 1e-8
-# the numbers of a round in the history
+# The columns of the history, with a line for each round.
 METRIC_HISTORY = ("held_out_loss", "penalty")
 
 
 @dataclass(frozen=True, eq=False)
 class MetricProblem:
-    """The search for a metric as data.
+    """The search for a metric: kernel, rows and limits.
 
     Parameters
     ----------
     kernel : Gaussian or Matern
-        With its bandwidth in scaled columns; "median" is the median distance between landmarks.
+        With its bandwidth for scaled columns; "median" is the median distance between landmarks.
     scaler : Scaler or None
     targets : HeldTargets
     n_models : int
     n_columns : int
     n_landmarks : int
-        Of the models of the rounds.
+        Landmarks of the kernel models.
     is_full : bool
-        A matrix, not a factor for each column.
+        Whether the metric is a matrix, or else a factor for each column.
     rounds, patience : int
-        Rounds at most, and rounds without a gain after which the search ends.
+        The most rounds, and rounds without a gain after which the search ends.
     seed : int
     """
 
@@ -75,18 +76,18 @@ class MetricState:
     ----------
     phase : {"sample", "system", "slopes", "done"}
     landmarks : ndarray of shape (l, d)
-        Scaled.
+        Scaled landmarks, without the metric.
     metrics : ndarray of shape (c, d) or (c, d, d)
-        The roots R of the metrics that the next pass judges. A full metric competes with its diagonal, since noise
-        fills the rest of it where few columns count: of puma32h the diagonal comes to .25, the full one to .44 and .55.
+        The roots R of the metrics that the next pass judges. A full metric competes with its diagonal, since its other
+        entries are noise if few columns matter: on puma32h the diagonal reaches .25, the full one .44 and .55.
     sigmas : ndarray of shape (c,)
-        The bandwidths in them: the share of the median distance that the kernel's own is in scaled columns.
+        The bandwidth in each metric: the same multiple of the median distance as the kernel's own in scaled columns.
     coefficients : ndarray of shape (K, l)
-        Of the model whose gradients are taken.
+        The model whose gradients are summed.
     best_metric, best_sigma
-        Of the last round that has lowered the loss on held-out rows.
+        The metric and bandwidth of the last round that lowered the held-out loss.
     history : ndarray of shape (rounds, 2)
-        A line a round, by `METRIC_HISTORY`.
+        A line for each round, with the columns `METRIC_HISTORY`.
     """
 
     phase: str
@@ -100,15 +101,16 @@ class MetricState:
 
 
 class MetricDriver:
-    """A pass for landmarks; then two a round: the system of the kernel model, and the products of its gradients.
+    """A pass for landmarks, then two for each round: the system of the kernel model, and products of its gradients.
 
-    The metric is M = mean of grad f grad f', by the scaled columns, of trace d, plus a small multiple of the identity.
-    M replaces the metric before it. (Radhakrishnan, Beaglehole, Pandit & Belkin 2024, "recursive feature machine".)
+    The metric is M = mean of grad f grad f' in scaled columns, normalised to trace d, plus a small multiple of the
+    identity. M replaces the previous metric. (Radhakrishnan, Beaglehole, Pandit & Belkin 2024, "recursive feature
+    machine".)
     """
 
     def init(self, problem: MetricProblem) -> MetricState:
-        """No landmarks, and the metric of the scaled columns."""
-        # the median distance is computed from the landmarks, once they are drawn
+        """No landmarks, and the identity as metric."""
+        # the median distance is computed once landmarks are drawn
         d, sigma = problem.n_columns, 1.0 if problem.kernel.needs_bandwidth else float(problem.kernel.sigma)
         metric = np.eye(d) if problem.is_full else np.ones(d)
         return MetricState(
@@ -123,7 +125,7 @@ class MetricDriver:
         )
 
     def request(self, problem: MetricProblem, state: MetricState) -> Sequence[Record] | None:
-        """The record of the landmarks, of a system, or of slopes; None when the rounds have ended."""
+        """The record of the landmarks, of a system, or of slopes; None after the last round."""
         if state.phase == "done":
             return None
         if state.phase == "sample":
@@ -142,14 +144,14 @@ class MetricDriver:
         return _judged(problem, state, results) if state.phase == "system" else _moved(problem, state, results[0])
 
     def plan(self, problem: MetricProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The drawing of landmarks, and both passes of all rounds."""
+        """The pass that draws landmarks, and the passes of all rounds."""
         state = replace(self.init(problem), landmarks=np.zeros((problem.n_landmarks, problem.n_columns)))
         system, slopes = (_record(problem, replace(state, phase=phase), 0) for phase in ("system", "slopes"))
         systems = [system] * (2 if problem.is_full else 1)
         return [([self._sample(problem)], 1), (systems, problem.rounds), ([slopes], problem.rounds)]
 
     def planned(self, problem: MetricProblem) -> MetricState:
-        """The metric of the scaled columns, which has the size of any, and two landmarks that differ."""
+        """The identity as metric, which has the size of any, and two different landmarks."""
         return replace(self.init(problem), landmarks=np.eye(2, problem.n_columns))
 
     def memory(self, problem: MetricProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
@@ -162,7 +164,7 @@ class MetricDriver:
         }
 
     def metrics(self, problem: MetricProblem, state: MetricState) -> dict[str, float]:
-        """The loss on held-out rows."""
+        """The held-out loss of the last round."""
         return {"held_out_loss": float(state.history[-1, 0])} if len(state.history) else {}
 
     def _sample(self, problem: MetricProblem) -> RowSample:
@@ -197,28 +199,28 @@ def _judged(problem: MetricProblem, state: MetricState, results: Sequence[dict[s
         _RidgePath(problem.kernel.with_bandwidth(sigma).kernel(in_metric(state.landmarks, metric)), sums)
         for metric, sigma, sums in zip(state.metrics, state.sigmas, results, strict=True)
     ]
-    # from round to round the best ridge hardly moves
+    # the best ridge hardly changes from round to round
     before = state.history[-1, METRIC_HISTORY.index("penalty")] if len(state.history) else 1.0
-    found = [system.best(int(np.argmin(np.abs(np.log(_PENALTIES / before))))) for system in systems]
-    chosen = int(np.argmin([loss for loss, _ in found]))
-    (loss, best), metric, sigma = found[chosen], state.metrics[chosen], float(state.sigmas[chosen])
+    least = [system.best(int(np.argmin(np.abs(np.log(_PENALTIES / before))))) for system in systems]
+    chosen = int(np.argmin([loss for loss, _ in least]))
+    (loss, best), metric, sigma = least[chosen], state.metrics[chosen], float(state.sigmas[chosen])
     history = np.concatenate([state.history, [[loss, _PENALTIES[best]]]])
-    since = len(history) - 1 - last_gain(history[:, METRIC_HISTORY.index("held_out_loss")], _LEAST_GAIN)
+    n_stale = len(history) - 1 - last_gain(history[:, METRIC_HISTORY.index("held_out_loss")], _LEAST_GAIN)
     state = replace(
         state,
         metrics=metric[None],
         sigmas=np.array([sigma]),
         history=history,
-        best_metric=metric if since == 0 else state.best_metric,
-        best_sigma=sigma if since == 0 else state.best_sigma,
+        best_metric=metric if n_stale == 0 else state.best_metric,
+        best_sigma=sigma if n_stale == 0 else state.best_sigma,
     )
-    if since >= problem.patience or len(history) >= problem.rounds:
+    if n_stale >= problem.patience or len(history) >= problem.rounds:
         return replace(state, phase="done")
     return replace(state, phase="slopes", coefficients=systems[chosen].solved(_PENALTIES[best] * _LIGHTER).T)
 
 
 class _RidgePath:
-    """The ridge models (G + penalty K_ZZ) c = b at landmarks Z, in the kernel's own norm, and their held-out losses."""
+    """Ridge models (G + penalty K_ZZ) c = b on landmarks Z, in the kernel's own norm, with their held-out losses."""
 
     def __init__(self, own: np.ndarray, sums: dict[str, np.ndarray]) -> None:
         # in Fortran order, in which systems are factored
@@ -227,13 +229,13 @@ class _RidgePath:
         self._gram = np.asfortranarray(sums["gram"] + jitter * np.eye(size))
 
     def solved(self, penalty: float) -> np.ndarray:
-        """c, of shape (l, K)."""
+        """The coefficients c, (l, K)."""
         return solve_positive(lambda: self._gram + penalty * self._own, self._sums["gradient"])
 
     def best(self, place: int) -> tuple[float, int]:
-        """The least held-out loss and the place of its ridge: from a place on as long as a neighbour's is lower.
+        """The least held-out loss and the position of its ridge, by descent from a position to lower neighbours.
 
-        The loss falls towards one ridge and rises beyond it, so that most of them need not be solved.
+        The loss is assumed unimodal in the ridge, so that most ridges need not be solved.
         """
         losses = {place: self.loss(_PENALTIES[place])}
         for step in (-1, 1):
@@ -276,7 +278,7 @@ def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarra
 
 
 def _bandwidth(problem: MetricProblem, landmarks: np.ndarray) -> float:
-    """The kernel's bandwidth in scaled columns; 1 for equal landmarks, from which no round learns."""
+    """The kernel's bandwidth in scaled columns; 1 if all landmarks are equal, so that no round can learn."""
     if not problem.kernel.needs_bandwidth:
         return float(problem.kernel.sigma)
     apart = distance.pdist(landmarks[:_DISTANCES])

@@ -1,4 +1,4 @@
-"""Learners with `metric=`: the rounds of the metric on their rows, and what the plan knows of them."""
+"""LearnedMetricMixin, for learners with `metric=`: runs the rounds that learn the metric."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from dkl.methods.rounds.sums import HeldTargets
 
 MetricKind = Literal["diagonal", "full"]
 
-# landmarks of the rounds of a metric at most, and columns of a full one
+# The most landmarks of the rounds, and the most columns of a full metric.
 _LANDMARKS, _MOST_COLUMNS = 1_000, 5_000
-# Gradients at few landmarks are mostly noise: with 400 of them no column of puma32h stood out in half of the draws.
+# The fewest landmarks, since gradients at few are mostly noise: with 400 no column of puma32h stood out in half of the
+# draws.
 _LEAST_LANDMARKS = 600
 # Share of the rows held out to judge the rounds, for learners without `validation_fraction`.
 _JUDGES = 0.2
 
 
 class LearnedMetricMixin(FeatureLearner):
-    """A learner whose kernel, or law of frequencies, may be of rows in a learned metric.
+    """A learner whose kernel, or distribution of frequencies, may be in a learned metric.
 
-    A Laplacian kernel, and a learner of waves, find it with Matern(0.5), on 600 and 1,000 landmarks, whatever its
-    family is: on puma32h a Gaussian kernel of the median bandwidth is too smooth to say which columns count, and its
-    rounds gain nothing.
+    For a Laplacian kernel, and for waves of any family, the metric is learned with Matern(0.5), on 600 and 1,000
+    landmarks: on puma32h a Gaussian kernel with the median bandwidth is too smooth to show which columns matter, and
+    its rounds gain nothing.
     """
 
     # whether the rounds use the learner's own kernel and its number of landmarks
@@ -44,16 +45,16 @@ class LearnedMetricMixin(FeatureLearner):
 
     @property
     def _supervised(self) -> bool:  # type: ignore[override]
-        """A metric is learned with the targets."""
+        """Whether the fit needs targets, which a metric does."""
         return self.metric is not None
 
     @property
     def _searches(self) -> bool:  # type: ignore[override]
-        """Whether the fit is over-optimistic on its own rows: a metric is."""
+        """Whether the features fit the rows of the fit too well to be judged on them, which a metric does."""
         return self.metric is not None
 
     def _learn_metric(self, dataset: Dataset, scaler: Scaler | None) -> None:
-        """Set `metric_` and `metric_history_`, and the bandwidth of `family_` in the metric of the best round."""
+        """Learn `metric_` and `metric_history_`, and set the bandwidth of `family_` in the metric."""
         self.metric_: np.ndarray | None = None
         self.metric_history_: list[dict[str, float]] = []
         if self.metric is None:
@@ -70,7 +71,7 @@ class LearnedMetricMixin(FeatureLearner):
         if isinstance(family, Dictionaries):
             self.family_ = family.stretched(state.best_sigma / family.sigma)
         elif self._metric_of_own_kernel and family.norm == "l1":
-            # the share of the median distance that it is in scaled columns
+            # the same multiple of the median distance as in scaled columns
             moved = in_metric(state.landmarks, self.metric_)
             apart, before = (median_distance(rows, metric="cityblock") for rows in (moved, state.landmarks))
             self.family_ = family.with_bandwidth(float(family.sigma) * apart / before)
@@ -80,17 +81,17 @@ class LearnedMetricMixin(FeatureLearner):
     def _metric_problem(
         self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int
     ) -> MetricProblem:
-        """The rounds of the metric.
+        """The problem of learning the metric.
 
         Raises
         ------
         ValueError
-            For kernels without a gradient in closed form, families without a bandwidth, and a full metric of sparse
+            For kernels without a gradient in closed form, families without a bandwidth, and a full metric for sparse
             rows or many columns.
         """
         n_landmarks = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
         if self._metric_of_own_kernel and getattr(kernel, "norm", None) == "l1":
-            # such a kernel has corners at the columns of every landmark: another one says which columns count
+            # this kernel is not differentiable at the columns of landmarks, so another one learns the metric
             kernel, n_landmarks = Matern(0.5), _LEAST_LANDMARKS
         elif not self._metric_of_own_kernel:
             if not hasattr(kernel, "sigma"):

@@ -1,4 +1,4 @@
-"""Block functions of a learned metric: the system of a kernel model, then products of the model's gradients."""
+"""Block functions of a learned metric: the system of a kernel model, and products of the model's gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dkl.kernels.device import array_module, beside_rows, dense_tiles, in_float6
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.block import Block
 
-# rows whose similarities to all landmarks exist at once
+# Rows of a tile, whose similarities to all landmarks exist at once.
 _TILE_ROWS = 1024
 
 
@@ -32,7 +32,7 @@ class MetricModel:
         With its bandwidth.
     scaler : Scaler or None
     landmarks : ndarray of shape (l, d), float64
-        z, scaled, not in the metric.
+        z, scaled, without the metric.
     metric : ndarray of shape (d,) or (d, d), float64
         R, the root of the metric.
     coefficients : ndarray of shape (K, l), float64
@@ -45,7 +45,7 @@ class MetricModel:
     coefficients: np.ndarray
 
     def tiles(self, block: Block) -> Iterator[tuple[slice, Any]]:
-        """The rows of a block, scaled, in float64, where they are."""
+        """The rows of a block, scaled, in float64, on their device."""
         projection = NystromProjection(self.kernel, self.landmarks, np.eye(len(self.landmarks)))
         own = FeatureMap("nystrom", projection, np.ones(len(self.landmarks)), scaler=self.scaler)
         dtype = np.dtype(np.float64)
@@ -57,30 +57,30 @@ class MetricModel:
 
 
 def _distances(rows: Any, Z: Any) -> Any:
-    """|x - z| of rows (n, d) and landmarks (l, d), by one product: of many columns ten times as fast as one by one.
+    """|x - z| for rows (n, d) and landmarks (l, d), by one product, ten times as fast for many columns as differences.
 
-    Half of the digits are lost near 0, where a metric that is learned from sums over all rows does not need them.
+    Near 0 half of the digits are lost, which does not affect a metric summed over all rows.
     """
     squares = (rows**2).sum(axis=1)[:, None] + (Z**2).sum(axis=1) - 2.0 * (rows @ Z.T)
     return np.sqrt(np.maximum(squares, 0.0))
 
 
-def _counting(weight: Any) -> Any:
-    """The positions of the rows that count; on a GPU, where nobody knows them without a wait, all rows."""
+def _weighted_positions(weight: Any) -> Any:
+    """The positions of rows with nonzero weight; on a GPU all rows, since finding them would wait for it."""
     return slice(None) if is_on_gpu(weight) else np.flatnonzero(weight)
 
 
 def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The systems of the kernel model on rows that are learned from and on those held out.
+    """The systems of the kernel model on training rows and on held-out rows.
 
     Operands: "targets" (a `HeldTargets`), "model" (a `MetricModel`, whose coefficients are not used).
 
     Returns
     -------
     dict of ndarray
-        With k the similarities of a row: "gram" (l, l), "gradient" (l, K): sums of w k k^T and w k y of rows that are
-        learned from; "held_gram", "held_gradient", "held_squares" (K,), "held_weight" (): the same of rows held out,
-        sum w y^2, and their weight.
+        With k the similarities of a row: "gram" (l, l) and "gradient" (l, K) are sums of w k k^T and w k y over
+        training rows; "held_gram", "held_gradient", "held_squares" (K,) and "held_weight" () are the same over held-out
+        rows, with sum w y^2 and the total weight.
     """
     model: MetricModel = operands["model"]
     y, weight, held = in_float64(beside_rows(block, "metric", operands["targets"]))
@@ -91,8 +91,8 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, tile in model.tiles(block):
         similarities = radial_value(model.kernel, _distances(in_metric(tile, R), Z))
         for prefix, own in (("", weight[rows]), ("held_", held[rows])):
-            used = _counting(own)
-            # one factor on both sides: a product of a matrix with its own transpose takes half of the operations
+            used = _weighted_positions(own)
+            # a matrix times its own transpose takes half of the operations of a general product
             roots = xp.sqrt(own[used, None])
             weighted = similarities[used] * roots
             sums[prefix + "gram"] += weighted.T @ weighted
@@ -101,24 +101,24 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The average gradient outer product of a kernel model, in scaled columns. Operands as of `system_block`.
+    """The average gradient outer product of a kernel model, in scaled columns. Operands: as in `system_block`.
 
     Returns
     -------
     dict of ndarray
-        "products": sum over rows that are learned from, and over models, of w grad f grad f^T, (d, d); of a diagonal
-        metric its diagonal, (d,).
+        "products": the sum over training rows and models of w grad f grad f^T, (d, d); for a diagonal metric its
+        diagonal, (d,).
     """
     model: MetricModel = operands["model"]
     (_, weight, _), xp = in_float64(beside_rows(block, "metric", operands["targets"])), array_module(block.X)
     Z, R = xp.asarray(in_metric(model.landmarks, model.metric)), xp.asarray(model.metric)
     coefficients, products = xp.asarray(model.coefficients), xp.zeros(R.shape)
     for rows, tile in model.tiles(block):
-        used = _counting(weight[rows])
+        used = _weighted_positions(weight[rows])
         x = in_metric(tile[used], R)
         slopes = radial_slope(model.kernel, _distances(x, Z))
         for coef in coefficients:
-            # sum_l s_l c_l (x - z_l) in the metric, and times R' in the scaled columns
+            # the gradient is sum_l s_l c_l (x - z_l) in the metric, and R' times it in scaled columns
             own = slopes * coef
             gradients = in_metric(x * own.sum(axis=1, keepdims=True) - own @ Z, R if R.ndim == 1 else R.T)
             w = weight[rows][used]

@@ -1,4 +1,4 @@
-"""The landmarks of a kernel as one pass: a sample of the rows, from which they are chosen."""
+"""The driver that chooses landmarks of a kernel from a sample of the rows, in one pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dkl.protocols.records import Record, RowSample
 
 @dataclass(frozen=True, eq=False)
 class NystromProblem:
-    """The choice of landmarks as data.
+    """The choice of landmarks: kernel, number, and rule.
 
     Parameters
     ----------
@@ -27,11 +27,11 @@ class NystromProblem:
     scaler : Scaler or None
     n_landmarks : int
     n_rows : int
-        Of the sample that they are chosen from.
+        Size of the sample from which they are chosen.
     how : {"uniform", "kmeans", "leverage", "rpcholesky"}
     seed : int
     metric : ndarray of shape (d,) or (d, d), or None
-        Of the projection: landmarks are chosen, and lie, in it.
+        The metric of the projection, in which landmarks are chosen and stored.
     """
 
     kernel: Any
@@ -51,20 +51,20 @@ class NystromState:
 
 
 class NystromDriver:
-    """One pass for a sample of the rows."""
+    """Chooses landmarks from one pass for a sample of the rows."""
 
     def init(self, problem: NystromProblem) -> NystromState:
-        """No landmarks yet."""
+        """The state before landmarks are chosen."""
         return NystromState()
 
     def request(self, problem: NystromProblem, state: NystromState) -> Sequence[Record] | None:
-        """The sample; None once there are landmarks."""
+        """The sample; None once landmarks are chosen."""
         return None if state.landmarks is not None else [self._sample(problem)]
 
     def step(self, problem: NystromProblem, state: NystromState, results: Sequence[Any]) -> NystromState:
-        """With the landmarks chosen."""
+        """The state with the landmarks chosen from the sample."""
         sample: Block = results[0]
-        # a full sample was drawn by the rows' weights; a sample of fewer rows has all of them, with their weights
+        # a full sample was drawn by weight, so its rows have weight 1; a smaller one has all rows with their weights
         weight = sample.weights if sample.n_rows < problem.n_rows else np.ones(sample.n_rows)
         scaled = scale_rows(sample.X, problem.scaler, "float64")
         rows = in_metric(scaled.toarray() if hasattr(scaled, "toarray") else scaled, problem.metric)

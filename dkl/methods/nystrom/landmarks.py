@@ -1,4 +1,4 @@
-"""Which rows of a sample become landmarks, and what whitens their similarities."""
+"""The choice of landmarks among sampled rows, and the whitening of their kernel."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from dkl.kernels.landmark_tiles import KernelValues
 
 Landmarks = Literal["uniform", "kmeans", "leverage", "rpcholesky"]
 
-# Addition to the diagonal of the landmarks' kernel matrix, as a share of its mean, ten times larger at each try until
-# the matrix has a Cholesky factor.
+# Added to the diagonal of the landmarks' kernel matrix, as a share of its mean; ten times more at each try until the
+# matrix has a Cholesky factor.
 _JITTER = 1e-8
-# k-means ends early: landmarks have to be spread, not optimal
+# Steps of k-means: few, since landmarks must be spread, not optimal.
 _KMEANS_STEPS = 10
 
 
 def choose_landmarks(
     rows: np.ndarray, weight: np.ndarray, m: int, kernel: Any, how: Landmarks, seed: int
 ) -> np.ndarray:
-    """m landmarks, or all different rows if these are fewer.
+    """m landmarks, or all distinct rows if these are fewer.
 
     Parameters
     ----------
     rows : ndarray of shape (n, d), float64
         Scaled rows of a sample, in the order in which it was drawn.
     weight : ndarray of shape (n,)
-        How often each row counts.
+        The weights of the rows.
     m : int
     kernel : Family
     how : {"uniform", "kmeans", "leverage", "rpcholesky"}
-        "uniform": the first rows of the sample. "kmeans": centroids of the rows. "leverage": rows by their ridge
-        leverage scores. "rpcholesky": one row after the other, by what the kernel of those before leaves of it.
+        "uniform": the first rows of the sample. "kmeans": centroids of the rows. "leverage": rows drawn by their ridge
+        leverage scores. "rpcholesky": rows drawn one after the other, by the residual of the kernel given the earlier
+        ones.
     seed : int
 
     Returns
@@ -62,8 +63,8 @@ def choose_landmarks(
 def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -> np.ndarray:
     """Approximate ridge leverage scores of rows, l_i = phi_i' (Phi'Phi + nu I)^-1 phi_i, of shape (n,).
 
-    phi are the whitened similarities to the first m rows, and nu is such that the scores sum to about m / 2: the rows
-    that gives a ridge model m degrees of freedom (El Alaoui & Mahoney 2015).
+    phi is the whitened kernel at the first m rows; nu is such that the scores sum to about m / 2, the degrees of
+    freedom of the corresponding ridge model (El Alaoui & Mahoney 2015).
     """
     phi = KernelValues(kernel, rows[:m], np.dtype(np.float64))(rows) @ whitening_of(rows[:m], kernel)
     values, vectors = np.linalg.eigh((phi * weight[:, None]).T @ phi)
@@ -76,7 +77,7 @@ def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -
 
 
 def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows by randomly pivoted Cholesky, (m,) int64, each drawn in proportion to the residual k(x, x) given the others.
+    """Rows chosen by randomly pivoted Cholesky, (m,) int64: each with probability proportional to its residual k(x, x).
 
     Chen, Epperly, Tropp & Webber 2023, algorithm 2.1.
     """
@@ -106,6 +107,6 @@ def whitening_of(landmarks: np.ndarray, kernel: Any) -> np.ndarray:
     while True:
         factor, refused = lapack.dpotrf(matrix + jitter * np.trace(matrix) / size * np.eye(size), clean=1)
         if not refused:
-            # the upper factor R = L^T, and its inverse, which LAPACK leaves alone below the diagonal
+            # the upper factor R = L^T, and its inverse; LAPACK does not touch the entries below the diagonal
             return lapack.dtrtri(factor, overwrite_c=1)[0]
         jitter *= 10.0

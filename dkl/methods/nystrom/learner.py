@@ -1,4 +1,4 @@
-"""NystromFeatures: the columns of a kernel at landmarks, for any kernel in closed form and any targets."""
+"""NystromFeatures: kernel columns k(x, z) at landmarks z, for any kernel in closed form and any targets."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from dkl.methods.parameters import NYSTROM, Constraints, estimator
 from dkl.methods.preparation.driver import PreparationProblem
 from dkl.methods.room import check_matrices
 
-# Rows that landmarks are chosen from: for each landmark, and at most. Uniform landmarks are the drawn rows themselves.
+# Rows from which landmarks are chosen: for each landmark, and at most. Uniform landmarks are the sampled rows.
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
 
 
 @estimator
 class NystromFeatures(LearnedMetricMixin, FeatureLearner):
-    """A kernel, as the columns k(x, z) at landmarks z, whitened.
+    """Whitened kernel columns k(x, z) at landmarks z.
 
-    A linear model on these columns is the kernel machine whose solution is a sum of kernels at the landmarks, with the
-    kernel's own penalty. As many landmarks as different rows give the kernel machine itself.
+    A linear model on these columns is the kernel machine restricted to sums of kernels at the landmarks, with the
+    kernel's own norm as penalty. With all distinct rows as landmarks it is the kernel machine itself.
 
     Parameters
     ----------
     kernel : Family or None
-        Any family with a kernel in closed form; None is ``Matern(0.5)``, exp(-|x - z| / sigma), which does well on
+        Any family whose kernel has a closed form; None is ``Matern(0.5)``, exp(-|x - z| / sigma), which works well on
         tables. Its `sigma` may be "median".
     n_features : int
-        Landmarks at most; equal rows count once.
+        The most landmarks; equal rows count once.
     landmarks : {"uniform", "kmeans", "leverage", "rpcholesky"}
         Rows drawn uniformly; centroids of k-means; rows by ridge leverage scores; rows by randomly pivoted Cholesky.
-        All but the first look at ten rows for each landmark, at most 20,000.
+        All but the first choose from ten rows for each landmark, at most 20,000.
     sigma_factor : float
-        Multiplies the bandwidth.
+        Factor of the bandwidth.
     metric : {"diagonal", "full"} or None
-        A learned metric: rounds fit a kernel model on 600 to 1,000 landmarks, take the mean of the outer
-        products of its gradients as the metric of the next round, and end where held-out rows gain no more. "diagonal"
-        is a factor for each column, "full" a d x d matrix, for dense rows of at most 5,000 columns. Learned with the
-        targets, by squared errors for classes, too; for kernels of the distance (Gaussian, Matern of 0.5, 1.5, 2.5),
-        and for Laplacian ones by rounds with Matern(0.5).
+        Learn a metric: rounds fit a kernel model on 600 to 1,000 landmarks, use the mean outer product of its gradients
+        as the metric of the next round, and end when the held-out loss no longer falls. "diagonal" is a factor for each
+        column, "full" a d x d matrix, for dense rows of at most 5,000 columns. It is learned from the targets by
+        squared errors, for classes, too; for kernels of the distance (Gaussian, Matern of 0.5, 1.5, 2.5), and for
+        Laplacian ones by rounds with Matern(0.5).
     validation_fraction : float
-        The share of the rows held out to judge rounds of the metric.
+        Share of the rows held out to judge the rounds of the metric.
     categories : {"one-hot", "ordered"}
-        What the kernel sees of a table's categories of few values. "ordered": equally spaced ranks where the texts have
-        an order, as single letters and texts with a number have ("18-24", "25-40"); others stay one-hot. Not beside a
+        Encoding of a table's categories with few values. "ordered": equally spaced ranks if the texts have an order,
+        such as single letters and texts with a number ("18-24", "25-40"); other categories stay one-hot. Not with a
         learned metric.
     scaling, max_rows
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
     class_weight : dict, "balanced" or None
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`. On a GPU similarities of the Gaussian, Laplacian and Matern (nu .5, 1.5, 2.5) are
-        computed there, others on the host.
+        As in `RandomFeatures`. On a GPU the Gaussian, Laplacian and Matern kernels (nu .5, 1.5, 2.5) are computed
+        there, others on the host.
 
     Attributes
     ----------
     landmarks_ : ndarray of shape (l, d)
-        In the units of the scaled rows, and in the metric.
+        In units of the scaled rows, and in the metric.
     metric_ : ndarray of shape (d,) or (d, d), or None
-        The root R of the learned metric: the kernel is one of |R'x - R'z| for scaled rows.
+        The root R of the learned metric: the kernel depends on |R'x - R'z| for scaled rows.
     ordered_ : tuple of str
-        The columns of the table whose ranks are taken.
+        The columns of the table that are encoded by ranks.
     metric_history_ : list of dict
-        A line a round of the metric, the first one without it: loss on held-out rows, penalty.
+        A line for each round of the metric, of which the first has none: held-out loss, penalty.
     feature_map_ : FeatureMap
     family_, scaler_, seed_, n_features_in_, stats_
-        As of `RandomFeatures`; `family_` is the kernel with its bandwidth.
+        As in `RandomFeatures`; `family_` is the kernel with its bandwidth.
 
     References
     ----------
@@ -113,36 +113,36 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return self.feature_map_.projection.dense()
 
     def planned_features(self, dataset: Dataset) -> int:
-        """Landmarks at most: they are rows."""
+        """The most landmarks: at most as many as rows."""
         m = min(self.n_features, dataset.n_rows)
         check_matrices(self, m)
         return m
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest number of landmarks."""
+        """A map with the largest number of landmarks."""
         m, d = min(self.n_features, dataset.n_rows), dataset.n_columns
-        metric = self._moving(dataset)
+        metric = self._ranks(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
         width = d if metric is None else metric.shape[-1]
-        # every column is the similarity to the last landmark, so that a plan times products with all of them: pages of
-        # zeros that nobody writes to take no memory, and a plan holds a matrix for each candidate
+        # every column is the kernel at the last landmark, so that a plan times products with all columns; pages of
+        # zeros that are never written take no memory, while a plan has a matrix for each candidate
         whitening = np.zeros((m, m))
         whitening[-1:] = 1.0
         projection = NystromProjection(self._planned_family(), np.zeros((m, width)), whitening, metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:
-        """The kernel that the parameter names."""
+        """The kernel, the only parameter with parameters of its own."""
         return self._prior()
 
     def _prior(self) -> Any:
-        """The kernel, possibly without its bandwidth."""
+        """The kernel, possibly without a bandwidth."""
         return Matern(0.5) if self.kernel is None else self.kernel
 
     def _learn(self, dataset: Dataset) -> None:
         self._class_weights(dataset)
-        moving = self._moving(dataset)
+        moving = self._ranks(dataset)
         self.ordered_ = () if moving is None else ordered_names(dataset.encoding)
         scaler = self._prepare(dataset)
         if (sigma := getattr(self.family_, "sigma", None)) is not None:
@@ -155,8 +155,8 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         projection = NystromProjection(self.family_, landmarks, whitening, metric)
         self.feature_map_ = FeatureMap("nystrom", projection, np.ones(projection.n_frequencies), scaler=scaler)
 
-    def _moving(self, dataset: Dataset) -> np.ndarray | None:
-        """The matrix that scaled rows are multiplied by for the kernel; None if the kernel applies it, or for none."""
+    def _ranks(self, dataset: Dataset) -> np.ndarray | None:
+        """The matrix that encodes ordered categories, by which scaled rows are multiplied; None without such."""
         if self.categories == "one-hot":
             return None
         if self.metric is not None:
@@ -167,11 +167,11 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return ordered_columns(dataset.encoding, dataset.n_columns)
 
     def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
-        """The preparation, with the bandwidth of the rows as the kernel sees them."""
-        return replace(super()._preparation(dataset, family, seed), moving=self._moving(dataset))
+        """The preparation, with the bandwidth of rows whose ordered categories are ranks."""
+        return replace(super()._preparation(dataset, family, seed), moving=self._ranks(dataset))
 
     def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
-        looked_at = self.n_features
+        n_sampled = self.n_features
         if self.landmarks != "uniform":
-            looked_at = max(looked_at, min(_ROWS_A_LANDMARK * looked_at, _MOST_ROWS))
-        return NystromProblem(kernel, scaler, self.n_features, min(looked_at, dataset.n_rows), self.landmarks, seed)
+            n_sampled = max(n_sampled, min(_ROWS_A_LANDMARK * n_sampled, _MOST_ROWS))
+        return NystromProblem(kernel, scaler, self.n_features, min(n_sampled, dataset.n_rows), self.landmarks, seed)

@@ -1,4 +1,4 @@
-"""Categories whose texts have an order, such as letters, sizes or bands: one number in place of one-hot columns."""
+"""Categories with ordered texts, such as letters, sizes or ranges: one number in place of one-hot columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# Two values have no order that one-hot columns do not have.
+# For fewer than three values, ranks contain no more than one-hot columns.
 _FEWEST = 3
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -15,12 +15,13 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 def text_order(texts: tuple[str, ...]) -> np.ndarray | None:
     """The rank of each text, int64; None for texts without a natural order.
 
-    Single letters of one case go by the alphabet, texts that each hold a number by the first one ("18-24", "grade 3").
+    Single letters of one case are ordered by the alphabet, texts that each contain a number by the first one ("18-24",
+    "grade 3").
 
     Parameters
     ----------
     texts : tuple of str
-        All different.
+        Distinct texts.
 
     Examples
     --------
@@ -35,15 +36,15 @@ def text_order(texts: tuple[str, ...]) -> np.ndarray | None:
         cases = {text.islower() for text in texts}
         values = [float(ord(text)) for text in texts] if len(cases) == 1 else []
     else:
-        found = [_NUMBER.search(text) for text in texts]
-        values = [float(number.group()) for number in found if number is not None]
+        numbers = [_NUMBER.search(text) for text in texts]
+        values = [float(number.group()) for number in numbers if number is not None]
     if len(set(values)) < len(texts):
         return None
     return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
 def ordered_names(encoding: Any) -> tuple[str, ...]:
-    """The columns of categories of a table whose texts have a natural order; none for rows without a table."""
+    """The categorical columns of a table whose texts have a natural order; empty for rows without a table."""
     rules = [] if encoding is None else encoding.rules
     return tuple(rule.name for rule in rules if rule.kind == "category" and text_order(rule.categories) is not None)
 
@@ -51,8 +52,8 @@ def ordered_names(encoding: Any) -> tuple[str, ...]:
 def ordered_columns(encoding: Any, n_columns: int) -> np.ndarray | None:
     """P of shape (d, d'): rows x become x P, with one number in place of the one-hot columns of each ordered category.
 
-    The ranks of V values are equally far apart, and have mean 0 and variance 1 over them; a missing value, which sets
-    none of its columns, is in the middle. All other columns stay.
+    The ranks of V values are equally spaced, with mean 0 and variance 1; a missing value, for which all one-hot columns
+    are 0, is 0. All other columns stay.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def ordered_columns(encoding: Any, n_columns: int) -> np.ndarray | None:
     Returns
     -------
     ndarray or None
-        None where no category has an order.
+        None if no category has an order.
     """
     names = ordered_names(encoding)
     if not names:

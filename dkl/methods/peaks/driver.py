@@ -1,4 +1,4 @@
-"""Peaks of the targets' potential: searched on a row sample, verified on all rows, on larger samples if need be."""
+"""Peaks of the targets' potential: searched on a row sample, verified on all rows, on larger samples if they differ."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 
-# The number of highest peaks whose verified potentials decide whether a sample was large enough.
-_JUDGED = 10
+# Number of highest peaks whose verified potentials decide whether the sample was large enough.
+_COMPARED_PEAKS = 10
 # Bytes of the tiles of scaled and of mapped rows.
 _SCRATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class PeakProblem:
-    """A search for peaks of the targets' potential as data.
+    """A search for peaks of the targets' potential, as data.
 
     Parameters
     ----------
     space : FrequencySpace
-        All of R^d, or a finite pool.
+        R^d, or a finite pool.
     targets : PeakTargets
     n_peaks : int
-        Points to find at most.
+        Largest number of peaks to keep.
     n_candidates : int
-        Points that a search proposes at most.
+        Largest number of points that one search returns.
     n_rows : int
     sample_rows, most_rows : int
-        Rows that are searched on: at first, and at most.
+        Rows of the first sample, and of the largest one.
     n_points : int
-        Points to keep in all: what the peaks leave is filled with random draws, where `n_plain` allows.
+        Number of points to keep, including peaks: random draws are added to the peaks, as far as `n_plain` allows.
     n_plain : int
-        Random draws, which are candidates too.
+        Number of random draws, which are candidates too.
     cosine : float
-        Peaks whose directions are nearer than that, and whose lengths are alike, are one.
+        Two peaks count as one if the cosine of the angle between them is larger, and their lengths are similar.
     seed : int
     dtype : {"float32", "float64"}
     start : ndarray of shape (s, d) or None
-        Points that are candidates from the first.
+        More candidates than those of the searches; None adds none.
     """
 
     space: FrequencySpace
@@ -66,7 +66,7 @@ class PeakProblem:
 
     @property
     def most_searches(self) -> int:
-        """The number of searches at most, each on twice as many rows as the one before."""
+        """The largest number of searches, each on twice as many rows as the one before."""
         return 1 + max(0, int(np.ceil(np.log2(self.most_rows / self.sample_rows))))
 
 
@@ -79,15 +79,15 @@ class PeakState:
     points : ndarray of shape (D, ...)
         Candidates of all searches.
     sampled : ndarray of shape (D,)
-        Their pair potentials on the rows of their search.
+        Pair potentials on the sample that the candidate was found on; 0 for random and given points.
     verified : ndarray of shape (V,)
-        Those on all rows, of the first V candidates.
+        Pair potentials of the first V candidates on all rows.
     sample_rows : int
-        Of the next search, or of the last one.
+        Rows of the next search, or of the last one.
     passes : int
     finished : bool
     ended : str
-        Who ended the search before its time; empty while nobody did.
+        Why the search was stopped early; empty if it was not.
     """
 
     points: np.ndarray
@@ -105,25 +105,25 @@ class PeakState:
 
 
 class PeakDriver:
-    """Bullins, Zhang & Zhang 2018, Algorithm 1, out of core.
+    """Bullins, Zhang & Zhang 2018, Algorithm 1, on any number of rows.
 
-    One pass draws a row sample, on which peaks are searched; the next verifies them on all rows and draws a sample of
-    twice the size, which is searched only where the verified potentials fall well below the sampled ones: two passes
-    in all where the first sample was large enough, and one for each larger sample. A finite pool is weighed as a whole,
-    in one pass.
+    A pass draws a row sample, on which peaks are searched. The next pass verifies them on all rows and draws a sample
+    of twice the size, which is searched only if the verified potentials are well below the sampled ones: two passes if
+    the first sample is large enough, one more for each larger sample. All points of a finite pool are verified in one
+    pass.
     """
 
     def init(self, problem: PeakProblem) -> PeakState:
         """The state before any search: random draws and given points as candidates, or all points of a finite pool."""
-        # random draws come first: `filled` takes some of them where peaks are fewer than wanted
-        nothing = np.zeros(0)
+        # random draws come first, where `filled` expects them
+        none = np.zeros(0)
         if problem.space.size is not None:
             points = problem.space.start(problem.n_candidates, problem.seed)
-            return PeakState(points, np.zeros(len(points)), nothing, problem.most_rows, passes=1)
+            return PeakState(points, np.zeros(len(points)), none, problem.most_rows, passes=1)
         points = problem.space.plain(problem.n_plain, problem.seed)
         if problem.start is not None:
             points = np.concatenate([points, problem.start])
-        return PeakState(points, np.zeros(len(points)), nothing, problem.sample_rows)
+        return PeakState(points, np.zeros(len(points)), none, problem.sample_rows)
 
     def request(self, problem: PeakProblem, state: PeakState) -> Sequence[Record] | None:
         """The sample of the next search, the sums of the candidates of the last one, or both."""
@@ -132,7 +132,7 @@ class PeakDriver:
         if state.passes == 0:
             return (_sample(problem, state.sample_rows, 0),)
         verification = verification_record(problem, problem.space.feature_map(state.unverified))
-        # the next sample comes with the same read, in case this one was too small: a pass costs more than a sample
+        # the next sample is drawn in the same pass, in case it is needed: a pass costs more than a sample
         larger = min(2 * state.sample_rows, problem.most_rows)
         if larger == state.sample_rows:
             return (verification,)
@@ -143,21 +143,21 @@ class PeakDriver:
         if state.passes > 0:
             first = len(state.verified)
             state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
-            judged = first + distinct_points(problem, state.points[first:], state.verified[first:], _JUDGED)
-            # random draws and points of the last fit were on no sample: a sampled potential of 0 cannot fall behind
-            last = state.sampled[judged], state.verified[judged]
-            rows = grown_sample(state.sample_rows, *last, most=problem.most_rows)
+            compared = first + distinct_points(problem, state.points[first:], state.verified[first:], _COMPARED_PEAKS)
+            # random draws and given points have the sampled potential 0, which no verified one is below
+            potentials = state.sampled[compared], state.verified[compared]
+            rows = grown_sample(state.sample_rows, *potentials, most=problem.most_rows)
             if len(results) == 1 or rows == state.sample_rows:
                 return replace(state, passes=state.passes + 1, finished=True)
             state = replace(state, sample_rows=rows)
-        # The candidates that a search on the sample proposes.
+        # Search on the new sample.
         sample: Block = results[-1]
-        # a smaller sample than all rows was drawn by their weights already
+        # a sample of fewer than all rows was drawn in proportion to the weights, and its rows count equally
         weight = sample.weight if state.sample_rows >= problem.n_rows else None
         repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
-        # S has the rows' weights, by which the sample was drawn: without them, but for the factors of the classes
+        # S contains the rows' weights, which the sample was drawn by: they are divided out, the class factors stay
         S = problem.targets(sample) * (repeats / sample.weights[:, None])
-        # a row that repeats r times meets itself r times, each with (S / r)^2
+        # a row that repeats r times is paired with itself r times, each with (S / r)^2
         squares = np.sum(S**2 / repeats, axis=0)
         X = scale_rows(sample.X, problem.space.scaler, problem.dtype)
         scale = np.abs(S).sum() or 1.0
@@ -175,12 +175,12 @@ class PeakDriver:
         """The state with the verified candidates alone; None before any was verified."""
         if state.finished or len(state.verified) == 0:
             return state if state.finished else None
-        # candidates of the search that was broken off were seen on a sample only
-        known = slice(len(state.verified))
-        return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
+        # candidates of an interrupted search have no potential on all rows
+        verified = slice(len(state.verified))
+        return replace(state, points=state.points[verified], sampled=state.sampled[verified], finished=True, ended=why)
 
     def memory(self, problem: PeakProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the last search's rows, as they came and scaled, and of the ascent; nothing for a finite pool."""
+        """Bytes of the last search's rows, stored and scaled, and of the ascent; nothing for a finite pool."""
         if problem.space.size is not None:
             return {}
         rows = min(problem.most_rows, n_rows)
@@ -189,8 +189,8 @@ class PeakDriver:
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The passes of the first sample, and of a verification for each possible search."""
-        given = 0 if problem.start is None else len(problem.start)
-        points = problem.space.start(problem.n_candidates + problem.n_plain + given, problem.seed)
+        n_given = 0 if problem.start is None else len(problem.start)
+        points = problem.space.start(problem.n_candidates + problem.n_plain + n_given, problem.seed)
         verification = verification_record(problem, problem.space.feature_map(points))
         if problem.space.size is not None:
             return [((verification,), 1)]
@@ -202,26 +202,26 @@ class PeakDriver:
 
 
 def chosen_points(problem: PeakProblem, state: PeakState) -> np.ndarray:
-    """Positions of the best verified candidates that differ from each other, then of random draws up to `n_points`."""
+    """Positions of the best distinct verified candidates, then of random draws up to `n_points`."""
     points = state.points[: len(state.verified)]
     return filled(distinct_points(problem, points, state.verified, problem.n_peaks), problem.n_plain, problem.n_points)
 
 
 def distinct_points(problem: PeakProblem, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k best that differ from each other."""
+    """Positions of the k best candidates that are distinct."""
     if isinstance(problem.space, FourierSpace):
         return distinct_peaks(points, potentials, k, cosine=problem.cosine)
     return problem.space.distinct(points, potentials, k)
 
 
 def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
-    """Positions of peaks, followed by as many random draws (the first points of all) as make `n_points`."""
+    """Positions of peaks, followed by random draws (the first `n_plain` points) up to `n_points` in total."""
     plain = np.setdiff1d(np.arange(n_plain), peaks)[: max(0, n_points - len(peaks))]
     return np.concatenate([peaks, plain])
 
 
-class Verified(Protocol):
-    """The fields of a problem that a verification reads."""
+class Verifiable(Protocol):
+    """The fields of a problem that a verification needs."""
 
     @property
     def targets(self) -> PeakTargets: ...
@@ -230,7 +230,7 @@ class Verified(Protocol):
     def dtype(self) -> str: ...
 
 
-def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
+def verification_record(problem: Verifiable, candidates: FeatureMap) -> BlockSum:
     """The record of the sums for the candidates' potentials on all rows."""
     K = problem.targets.n_columns
     shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
@@ -242,7 +242,7 @@ def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
         scratch = 16 * candidates.n_features * K + 8 * rows * K + candidates.projection.nbytes
         return Cost(rows * product, scratch + _SCRATCH_BYTES)
 
-    # the peaks of the sample are those of all rows as a rule
+    # usually the first sample is large enough, and one verification suffices
     return BlockSum("verification", peak_sums, accumulators, operands, cost, usual_calls=1)
 
 
@@ -253,5 +253,5 @@ def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _sample(problem: PeakProblem, rows: int, number: int) -> RowSample:
-    """The record of a search's sample, with other rows for each number."""
+    """The record of a search's sample; different numbers draw different rows."""
     return RowSample("rows to search on", min(rows, problem.n_rows), problem.seed, number)

@@ -44,28 +44,28 @@ class PeakSearch:
 
     @property
     def given_family(self) -> Family:
-        """The family, before its bandwidth is known."""
+        """The family, whose bandwidth may not be known yet."""
         return Gaussian() if self.family is None else self.family
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The numbers of frequencies to search for, and to keep in all."""
-        # a pair of a cosine and a sine takes two columns
+        """The number of frequencies to search for, and the number to keep."""
+        # a pair of a cosine and a sine has two columns
         n_points = self.n_features // 2
         return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
 
     def check(self) -> None:
-        """Raise ValueError for a family that cannot be searched, or for `n_features` below one of its pairs."""
+        """Raise ValueError for a family that cannot be searched, or if `n_features` is less than one pair."""
         check_searchable("PeakFeatures", self.given_family)
         if not isinstance(self.given_family, FiniteFamily):
             kept_frequencies("PeakFeatures", self.n_features, self.given_family)
 
     def columns(self, problem: object, start: object) -> None:
-        """No row columns."""
+        """None: the search stores no row columns."""
         return None
 
     def targets(self, rows: PreparedRows) -> PeakTargets:
-        """The weights s of the potential: class indicators minus their shares, or standardised targets."""
+        """The weights s of the potential: class indicators minus class shares, or standardised targets."""
         dataset: Dataset = rows.dataset
         scale: Any = rows.target_scale
         if dataset.classes is not None:
@@ -92,13 +92,13 @@ def kept_attributes(pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) 
 # Half the width of the searched box, in units of 1 / sigma, for max_norm=None.
 _WIDTH = 12.0
 _SAMPLE_ROWS = 20_000
-# Bytes of the sums of one pass over the first grid.
+# Limits the bytes of the sums of one pass over the first grid.
 _SUM_BYTES = 64 << 20
-# Chains for chains=None: their least number, and for each wanted peak; candidates verified for each wanted peak.
+# For chains=None the least number of chains, and chains for each kept frequency; candidates for each peak.
 _LEAST_CHAINS, _CHAINS_A_PEAK, _CANDIDATES_A_PEAK = 200, 4, 2
-# The error of a sampled potential that sets the size of the first sample, by theorem 4.4.
+# The error of a sampled potential from which theorem 4.4 computes the size of the first sample.
 _ACCURACY = 0.1
-# Rows of a sample at least, if the data have as many, and its bytes at most.
+# Fewest rows of a sample, if the data have as many, and a limit on its bytes.
 _FEWEST_SAMPLED, _SAMPLE_BYTES = 1_000, 64 << 20
 P = TypeVar("P")
 S = TypeVar("S")
@@ -106,10 +106,10 @@ Start = TypeVar("Start", contravariant=True)
 
 
 class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
-    """A strategy behind `method`, with the rows that it applies to and its use of the last fit with `warm_start`."""
+    """The search of a `method`, with its conditions on rows and its use of the last fit with `warm_start`."""
 
     def check_rows(self, dataset: Dataset) -> None:
-        """Raise ValueError for rows that it cannot search."""
+        """Raise ValueError for rows that the method cannot search."""
         ...
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
@@ -119,80 +119,86 @@ class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
 
 @estimator
 class PeakFeatures(SearchingLearner):
-    """Features at the peaks of the targets' Fourier potential: the frequencies in which the targets vary most.
+    """Features at the peaks of the targets' Fourier potential: the frequencies with which the targets correlate most.
 
-    The potential v(w) = sum_k |sum_i s_ik exp(i w.x_i)|^2 has s = y less its mean (the shares of the classes, one
-    column a class; standardised numbers). Many chains ascend on a row sample, all candidates are verified on all
-    rows, and the best that differ from each other are kept. A sample whose peaks do not hold on all rows is enlarged.
-    Peaks of one potential say much the same, so half of the features are random draws, unless `plain_share` is 0.
-    A fit takes a pass for scaler and bandwidth (if either is needed), one for the sample, one for verification,
-    and one more for each larger sample; of a finite family, one pass weighs all features.
+    The potential v(w) = sum_k |sum_i s_ik exp(i w.x_i)|^2 has s = y minus its mean (class indicators minus class
+    shares, one column for each class; standardised numbers). Many chains ascend on a row sample, all candidates are
+    verified on all rows, and the best distinct ones are kept. If the peaks are much lower on all rows than on the
+    sample, the sample is enlarged. Peaks of one potential are partly redundant, so that half of the features are random
+    draws, unless `plain_share` is 0. A fit takes a pass for scaler and bandwidth (if either is needed), one for the
+    sample, one for verification, and one more for each larger sample; a finite family takes a single pass.
 
     Parameters
     ----------
     family : Family or None
-        Of cosine-sine pairs: its bandwidth is the scale of starts and steps; None is ``Gaussian()`` with the median
-        bandwidth. Or a finite one, such as ``SphericalHarmonics(...)``, whose best features are taken.
+        A family of cosine-sine pairs, whose bandwidth is the scale of starts and steps; None is ``Gaussian()`` with the
+        median bandwidth. Or a finite one, such as ``SphericalHarmonics(...)``, whose best features are taken.
     n_features : int
-        Output columns, an upper bound: a pair takes two.
+        Upper bound on the output columns: a pair has two.
     method : {"langevin", "quasi-newton", "grid"}
-        Noisy gradient steps, as in the paper, or limited-memory BFGS steps, which come as high in half as many. "grid":
-        for rows of at most 3 columns (and with finufft), a global search on all rows that bounds what it missed: one
-        pass for a grid of up to a million frequencies, at most six for cells that may hold more, one for verification.
+        "langevin": noisy gradient steps, as in the paper; "quasi-newton": limited-memory BFGS steps, which reach the
+        same potentials in half as many. "grid": for rows of at most 3 columns (requires finufft), a global search on
+        all rows with a bound on what it missed: one pass for a grid of up to a million frequencies, at most six for
+        refined cells, one for verification.
     chains : int or None
-        Points that ascend at once; None is 200, or four times the number of peaks where that is more.
+        Number of ascents; None is four for each kept frequency, and 200 at least.
     steps : int
-        Evaluations by each chain.
+        Gradient evaluations of each chain.
     stride : float
-        Length of the first step, times sqrt(d) / sigma; later ones are shorter, down to zero.
+        Length of the first step, in units of sqrt(d) / sigma; later ones are shorter and end at 0.
     noise : float
         Length of the Langevin noise relative to the step; 1 is the paper's rule, 0 is plain ascent.
     sparse_share : float
-        Share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
+        Fraction of the chains that move on 1 to 3 columns only: main effects and interactions that a person can
+        interpret.
     polish : int
-        Further evaluations, of plain ascent from the best point of each chain.
+        Further evaluations of noise-free ascent from the best point of each chain.
     held_out : float
-        Share of the sample that no chain ascends on; it tells the best point of each chain. 0 takes all rows for both.
+        Fraction of the sample that is not used for gradients but to choose the best point of each chain. 0 uses all
+        rows for both.
     plain_share : float
-        Share of the features that are drawn from the family instead of searched, and fill up what too few peaks leave;
-        with 0, the paper's algorithm, there may be fewer features than asked for.
+        Fraction of the features that are random draws from the family, which also replace missing peaks. With 0, the
+        paper's algorithm, there may be fewer features than `n_features`.
     cosine : float
-        Two peaks are one if their directions are at least so near (and their lengths within 20 %).
+        Two peaks count as one if the cosine of the angle between them is larger (and their lengths differ by less than
+        20 %).
     tol : float
-        Of the grid: no root of a potential in its box is higher than the best found by more, unless the result says so.
+        Accuracy of the grid: no root of a potential in its box exceeds the best found by more, unless `message_` says
+        that this was not reached.
     max_norm : float or None
-        No frequency becomes longer. The grid covers |w_j| <= max_norm, 12 / sigma where it is None.
+        Largest length of a frequency. The grid covers |w_j| <= max_norm, or 12 / sigma if it is None.
     warm_start : bool
-        The peaks of the last fit are candidates of the next `fit` too, whose bandwidth and scaler stay.
+        Whether the peaks of the last fit are candidates of the next `fit`, which keeps bandwidth and scaler.
     search_rows : int or None
-        Rows of the first sample; None is what theorem 4.4 asks for so many chains at an accuracy of 0.1, about 7,000.
+        Rows of the first sample; None is the number that theorem 4.4 gives for all chains at an accuracy of 0.1, about
+        7,000.
     scaling, max_rows, class_weight
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     Attributes
     ----------
     feature_map_ : FeatureMap
     frequencies_ : ndarray or csr_array of shape (m, d)
-        Highest peak first, then random ones; sparse where some live on a few columns.
+        Highest peak first, then random ones; sparse if some chains moved on a few columns.
     potentials_ : ndarray of shape (m,)
-        Of `frequencies_` on all rows, normalised over pairs of different rows: 1 is the most.
+        Potentials of `frequencies_` on all rows, normalised over pairs of different rows; 1 is the maximum.
     candidates_ : ndarray or csr_array of shape (D, d)
         All points that were verified.
     candidate_potentials_ : ndarray of shape (D,)
     n_peaks_ : int
-        How many of `frequencies_` were found by search.
+        Number of `frequencies_` that were found by search.
     weights_ : ndarray of shape (D,)
-        1 / m for the candidates that are kept, else 0.
+        1 / m for kept candidates, else 0.
     sample_rows_ : int
         Rows of the last search.
     certificate_ : float or None
-        Of the grid: no frequency in its box has a higher potential. None otherwise.
+        For the grid, an upper bound on the potential of all frequencies in its box; else None.
     message_ : str
         How the search ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
 
     References
     ----------
@@ -238,7 +244,7 @@ class PeakFeatures(SearchingLearner):
     def _check_room(self, dataset: Dataset) -> None:
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
-            # a place in the search, and the frequency that is found there
+            # memory for a candidate of the search, and for the frequency that is kept
             size = kept_frequencies(type(self).__name__, self.n_features, family)
             check_room(self, size, dataset.n_columns, n_points=size)
 
@@ -246,23 +252,23 @@ class PeakFeatures(SearchingLearner):
         self._strategy().check()
 
     def _strategy(self) -> PeakStrategy[Any, Any, Any]:
-        """The strategy of `method`, which hides all differences between the methods."""
+        """The search for `method`; all differences between methods are inside it."""
         kind: type[PeakStrategy[Any, Any, Any]] = GridSearch if self.method == "grid" else AscentSearch
         return self._with_parameters(kind)
 
     def _learn(self, dataset: Dataset) -> None:
         strategy = self._strategy()
         strategy.check_rows(dataset)
-        # a fit of rows in memory is not planned before
+        # rows in memory have no earlier plan that checks this
         self._check_room(dataset)
         start = None
-        # peaks of the last fit are candidates of this one, whose own search may miss them
+        # the search of this fit may miss peaks of the last one
         if goes_on(self, dataset, ("family", "scaling", "dtype")):
             start = strategy.start(self.feature_map_, self.n_peaks_)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
         scale = target_units(dataset, self._running("targets"))
-        # frequencies of the last fit are frequencies of its scaled rows
+        # frequencies of the last fit belong to the rows as it scaled them
         scaler = self._prepare(dataset) if start is None else self.scaler_
         rows = self._prepared(dataset, scaler, scale)
         problem = strategy.problem(rows, start)
@@ -272,7 +278,7 @@ class PeakFeatures(SearchingLearner):
 
 @dataclass(frozen=True, eq=False)
 class AscentSearch(PeakSearch):
-    """`method="langevin"` and `"quasi-newton"` of PeakFeatures; parameters as there."""
+    """`method="langevin"` and `"quasi-newton"` of PeakFeatures, with its parameters."""
 
     method: Method
     chains: int | None
@@ -287,10 +293,10 @@ class AscentSearch(PeakSearch):
     stage: ClassVar[str] = "peaks"
 
     def check_rows(self, dataset: Dataset) -> None:
-        """Rows of any number of columns can be searched on."""
+        """Rows of any number of columns are accepted."""
 
     def driver(self) -> PeakDriver:
-        """The searches on samples and the passes that verify them."""
+        """The driver of searches on samples and of the passes that verify them."""
         return PeakDriver()
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
@@ -300,7 +306,7 @@ class AscentSearch(PeakSearch):
         return np.asarray(feature_map.projection.take(np.arange(n_peaks)).dense(), dtype=np.float32)
 
     def problem(self, rows: PreparedRows, start: np.ndarray | None) -> PeakProblem:
-        """The search on these rows, with twice as many candidates as peaks, and random draws to fill up."""
+        """The search on these rows, with two candidates for each peak, and random draws to fill up."""
         n_peaks, n_points = self.counts
         n_rows = rows.dataset.n_rows
         chains = max(_LEAST_CHAINS, _CHAINS_A_PEAK * n_points) if self.chains is None else self.chains
@@ -320,7 +326,7 @@ class AscentSearch(PeakSearch):
         if not space.draws_plainly:
             n_peaks = n_points = max(1, self.n_features // space.columns_a_point)
         most = min(n_rows, max(_FEWEST_SAMPLED, rows.within(_SAMPLE_BYTES)))
-        # n >= 8 log(2 K / failure) / accuracy^2 rows are right about K chains at once
+        # n >= 8 log(2 K / failure) / accuracy^2 rows bound the error of K chains at once
         first = min(n_rows, min(sample_size(chains, _ACCURACY), most) if self.search_rows is None else self.search_rows)
         n_candidates = _CANDIDATES_A_PEAK * n_peaks if space.size is None else space.size
         return PeakProblem(
@@ -340,7 +346,7 @@ class AscentSearch(PeakSearch):
         )
 
     def fitted(self, rows: PreparedRows, problem: PeakProblem, state: PeakState) -> dict[str, Any]:
-        """The highest distinct peaks, highest first, and random draws."""
+        """The fitted attributes: the highest distinct peaks, highest first, then random draws."""
         kept = chosen_points(problem, state)
         n_peaks = len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
         is_pool, peaks = problem.space.size is not None, kept[:n_peaks]
@@ -350,7 +356,7 @@ class AscentSearch(PeakSearch):
             noun = "peak" if n_peaks == 1 else "peaks"
             message = f"{n_peaks} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
             message = f"{state.ended}: {message}" if state.ended else message
-            # how far the search has followed the noise of its rows: on all rows the median peak keeps this share
+            # how far the search has fitted the noise of its sample: what the median peak keeps on all rows
             sampled, verified = np.median(state.sampled[peaks]), np.median(state.verified[peaks])
             share = verified / sampled if sampled > 0.0 else 1.0
             message = f"{message}; on all rows they keep {share:.0%} of the sampled potential"
@@ -368,14 +374,14 @@ class AscentSearch(PeakSearch):
 
 @dataclass(frozen=True, eq=False)
 class GridSearch(PeakSearch):
-    """`method="grid"` of PeakFeatures; parameters as there."""
+    """`method="grid"` of PeakFeatures, with its parameters."""
 
     tol: float
 
     stage: ClassVar[str] = "grid"
 
     def check(self) -> None:
-        """Raise an error where a grid cannot be searched at all.
+        """Raise an error if a grid search is impossible.
 
         Raises
         ------
@@ -395,7 +401,7 @@ class GridSearch(PeakSearch):
         super().check()
 
     def check_rows(self, dataset: Dataset) -> None:
-        """Raise ValueError for rows of too many columns: a grid grows exponentially with them."""
+        """Raise ValueError for rows of too many columns, since a grid grows exponentially with them."""
         d = dataset.n_columns
         if d > MOST_COLUMNS:
             raise ValueError(
@@ -403,25 +409,25 @@ class GridSearch(PeakSearch):
             )
 
     def driver(self) -> GridDriver:
-        """Branch and bound over the box."""
+        """The driver of branch and bound over the box."""
         return GridDriver()
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> None:
-        """None: a grid misses no peak, so that the last fit has nothing to add."""
+        """None, since a grid misses no peak that the last fit could add."""
         return None
 
     def problem(self, rows: PreparedRows, start: None) -> GridProblem:
-        """The box to search, cut into the number of cells that one pass sums."""
+        """The box to search, with as many cells as one pass can sum."""
         d, seed, targets = rows.dataset.n_columns, rows.seed, self.targets(rows)
         origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
         sigma = getattr(rows.family, "sigma", 1.0)
         width = _WIDTH / sigma if self.max_norm is None else self.max_norm
-        # frequencies |k_j| <= reach on each axis: fewer where there are several columns of sums
+        # frequencies |k_j| <= reach on each axis, fewer if S has several columns
         reach = REACH[d]
         while reach > 1 and 16 * targets.n_columns * (reach + 1) * (2 * reach + 1) ** (d - 1) > _SUM_BYTES:
             reach -= 1
-        # The mean of the first scaled rows is near enough to the middle of all: the certificate is valid around any
-        # point, and tightest around the middle.
+        # The mean of the rows of the first block is near enough to the middle of all: the certificate is valid for any
+        # point, and tightest for the middle.
         source, center = rows.dataset.source, np.zeros(d)
         index = next((i for i in range(source.n_blocks) if source.block_rows[i]), None)
         if index is not None:
@@ -445,11 +451,11 @@ class GridSearch(PeakSearch):
         )
 
     def fitted(self, rows: PreparedRows, problem: GridProblem, state: GridState) -> dict[str, Any]:
-        """The highest distinct peaks, random draws, and the bound that no other frequency exceeds."""
+        """The fitted attributes: the highest distinct peaks, random draws, and the bound on all other frequencies."""
         peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
         n_random = 0 if problem.plain is None else len(problem.plain)
         kept = filled(peaks, n_random, self.counts[1])
-        # roots of potentials are bounded: the certificate is of the potential itself, which is 1 at most
+        # the driver bounds roots of potentials; the certificate bounds the potential itself, which is at most 1
         certificate = min(1.0, state.bound**2)
         width = problem.grid.spacing[0] * problem.grid.reach[0]
         message = (

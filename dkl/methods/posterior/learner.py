@@ -1,4 +1,4 @@
-"""PosteriorFeatures: candidates weighed by a pseudo-posterior that falls with their empirical loss."""
+"""PosteriorFeatures: candidates weighted by a pseudo-posterior that decreases with their empirical loss."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class PosteriorFeatures(Certified, SelectingLearner):
     family : Family or None
         The prior, a family of Fourier features; None is ``Gaussian()`` with the median bandwidth.
     n_candidates : int
-        Frequencies in the pool.
+        The number of candidate frequencies.
     n_features : int
-        Output columns, an upper bound: a pair takes two, and a frequency drawn twice is kept once.
+        The most output columns: a pair has two, and a frequency drawn twice occurs once.
     beta : float
-        0 is plain sampling; the larger, the more selective. A new one needs no pass: `with_beta`.
+        0 is plain sampling; larger values select more strongly. Changing it needs no pass: see `with_beta`.
     estimator : {"draw", "support", "auto"}
-        "draw", as the paper does: with replacement, so that a frequency drawn twice is kept once. "support": the
-        largest weights, each once, with amplitudes sqrt(weight); ahead where the bandwidth is wrong or beta large.
-        "auto": drawn unless all candidates fit into `n_features`.
+        "draw", as in the paper: with replacement; a frequency drawn twice occurs once. "support": the largest weights,
+        each once, with amplitudes sqrt(weight); better if the bandwidth is wrong or beta is large. "auto": a draw,
+        unless all candidates fit into `n_features`.
     sigma_factors, sums
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
     scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `AlignedFeatures`.
+        As in `AlignedFeatures`.
 
     Attributes
     ----------
@@ -72,10 +72,10 @@ class PosteriorFeatures(Certified, SelectingLearner):
     effective_features_ : float
         1 / sum(weights^2).
     bounds_ : Bounds
-        On the expected loss of the weighed kernel: theorem 3, corollaries 2 and 5 of the paper; see `bounds`.
+        On the expected loss of the weighted kernel: theorem 3, corollaries 2 and 5 of the paper; see `bounds`.
     frequencies_ : ndarray of shape (m, d)
     family_, scaler_, seed_, n_features_in_, classes_, stats_
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     References
     ----------
@@ -105,7 +105,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
     scaling: ScalingChoice | None = None
 
     def with_beta(self, beta: float, *, n_features: int | None = None, estimator: Estimator | None = None) -> Self:
-        """A fitted copy with another beta (number of columns, estimator), without reading the rows.
+        """A fitted copy with another beta (or number of columns, estimator), without reading the rows.
 
         Parameters
         ----------
@@ -122,12 +122,12 @@ class PosteriorFeatures(Certified, SelectingLearner):
         Parameters
         ----------
         eps : float
-            Each fails with this probability at most.
+            Each bound fails with at most this probability.
         t : float or None
-            Of theorem 3, twice that in corollary 2. None is beta sqrt(n), which the posterior minimises both for; for
-            beta = 0, sqrt(n).
+            The t of theorem 3, twice that of corollary 2. None is beta sqrt(n), for which the posterior minimises both
+            bounds; for beta = 0 it is sqrt(n).
         as_printed : bool
-            The forms of the paper, of which corollary 5 rests on a lemma that does not hold.
+            Use the forms of the paper; its corollary 5 relies on a lemma that does not hold.
 
         Returns
         -------
@@ -141,7 +141,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
-        # corollary 2 has t for what is 2 t in theorem 3; both penalise the Kullback-Leibler divergence from the prior
+        # corollary 2 has t where theorem 3 has 2 t; both penalise the Kullback-Leibler divergence from the prior
         by_kl = [
             bound(self.losses_, self.weights_, n_rows=n, t=own_t, eps=eps, as_printed=as_printed)
             for bound, own_t in ((second_order_bound, t), (first_order_bound, 2.0 * t))
@@ -158,7 +158,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         check_labels(type(self).__name__, dataset)
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
-        # the loss is one of the kernel cos(w.(x - x')), which a pair has and a cosine with one phase has not
+        # the loss belongs to the kernel cos(w.(x - x')), which is that of a pair, but not of a cosine with one phase
         return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
 
     def _keep_values(self, state: PotentialState) -> None:

@@ -1,4 +1,4 @@
-"""The pseudo-posterior of candidate features: empirical losses from class sums, and weights that fall with the loss."""
+"""The pseudo-posterior of candidate features: empirical losses from class sums, and weights from these losses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pair_losses(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
     Raises
     ------
     ValueError
-        If the rows weigh 1 or less in all, so that there are no pairs.
+        If the total weight of the rows is at most 1, so that there are no pairs.
 
     References
     ----------
@@ -38,7 +38,7 @@ def pair_losses(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
     n = float(totals.sum())
     if not n > 1.0:
         raise ValueError(f"the loss of a feature needs pairs of rows, but the weights of all rows sum to {n:g}")
-    # n(n - 1) pairs of 1/2 each, less half their mean agreement; pairs of a row with itself agree wholly: n of them
+    # n(n - 1) pairs of 1/2 each, minus half their agreement; the n pairs of a row with itself have agreement 1
     return n / (2.0 * (n - 1.0)) - class_alignments(sums, totals) / (2.0 * n * (n - 1.0))
 
 
@@ -47,9 +47,9 @@ def landmark_losses(
 ) -> np.ndarray:
     """The empirical loss of each candidate cos(w.(x_l - x)) around its landmark.
 
-    L = 1/(n - 1) sum_{j != l} (1 - s_lj cos(w.(x_l - x_j)))/2. With a_k = cos(w.x_l) C_k + sin(w.x_l) Q_k it is
-    1/2 - (2 a_(y_l) - sum_k a_k - 1)/(2 (n - 1)). A centroid is none of the rows: the mean is over all n, and no term
-    is left out.
+    L = 1/(n - 1) sum_{j != l} (1 - s_lj cos(w.(x_l - x_j)))/2. With a_k = cos(w.x_l) C_k + sin(w.x_l) Q_k it is 1/2 -
+    (2 a_(y_l) - sum_k a_k - 1)/(2 (n - 1)). For a centroid, which is not one of the rows, it is the mean over all n
+    rows.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def landmark_losses(
     Raises
     ------
     ValueError
-        If the rows weigh 1 or less in all, so that a landmark has no others around it.
+        If the total weight of the rows is at most 1, so that a landmark has no other rows.
 
     References
     ----------
@@ -79,13 +79,13 @@ def landmark_losses(
     n = float(totals.sum())
     if not n > 1.0:
         raise ValueError(f"the loss around a landmark needs other rows, but the weights of all rows sum to {n:g}")
-    # shared frequencies stand at index 0 for every landmark
+    # shared frequencies have index 0 for every landmark
     own = np.arange(len(codes)) % sums.shape[1]
     # s_lj is 1 within the class of the landmark and -1 outside: twice the sums of its class minus the sums of all
     C, Q = (2.0 * part[own, :, codes] - part.sum(axis=2)[own] for part in sums)
     agreement = np.cos(angles) * C + np.sin(angles) * Q
     if centroids:
-        # no row is the landmark itself: no term of 1 is taken out
+        # a centroid is not a row, so no pair with itself is subtracted
         return 0.5 - agreement / (2.0 * n)
     return 0.5 - (agreement - 1.0) / (2.0 * (n - 1.0))
 
@@ -98,7 +98,7 @@ def pseudo_posterior(losses: np.ndarray, beta: float, n: float) -> np.ndarray:
     losses : ndarray of shape (..., m)
         Several posteriors at once: one for each row of the last axis.
     beta : float
-        >= 0: 0 is the prior; the larger, the more weight the best candidates have.
+        >= 0; 0 is the prior, and larger values concentrate the weights on the best candidates.
     n : float
         Rows, or the sum of their weights.
 
@@ -118,7 +118,7 @@ def pseudo_posterior(losses: np.ndarray, beta: float, n: float) -> np.ndarray:
     """
     if not (math.isfinite(beta) and beta >= 0.0):
         raise ValueError(f"beta must be a finite number >= 0, got {beta!r}")
-    # less the smallest loss, so that the largest weight is exp(0) before it is normalised
+    # the smallest loss is subtracted, so that the largest weight is exp(0) before normalisation
     exponents = -beta * math.sqrt(n) * (losses - losses.min(axis=-1, keepdims=True))
     weights = np.exp(exponents)
     return weights / weights.sum(axis=-1, keepdims=True)

@@ -12,7 +12,7 @@ from dkl.protocols.arrays import Rows
 
 Metric = Literal["euclidean", "cityblock"]
 
-# Rows whose pairwise distances define the median, and bytes of these rows where they are sparse and written out dense.
+# Rows whose pairwise distances define the median, and the most bytes of sparse rows made dense.
 MAX_ROWS = 1_000
 _DENSE_BYTES = 64 << 20
 
@@ -20,7 +20,7 @@ _DENSE_BYTES = 64 << 20
 def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metric = "euclidean") -> float:
     """The median distance between two different rows of a sample.
 
-    Where more than half of the pairs are equal rows, the median of the positive distances instead.
+    If more than half of the pairs are equal rows, it is the median of the positive distances.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metri
     if weights is not None:
         w = np.asarray(weights[:n_rows], dtype=np.float64)
         first, second = np.triu_indices(n_rows, 1)
-        # a row of weight w makes w_i w_j pairs with another one, and w (w - 1) / 2 at distance 0 with its own copies
+        # a row of weight w has w_i w_j pairs with another one, and w (w - 1) / 2 pairs of copies at distance 0
         repeats = np.maximum(weights[:n_rows] * (weights[:n_rows] - 1.0), 0.0).sum() / 2.0
         lengths, masses = np.append(lengths, 0.0), np.append(w[first] * w[second], repeats)
     median = _median(lengths, masses)
@@ -73,7 +73,7 @@ def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
     """The distances of all pairs i < j, in the order of `scipy.spatial.distance.pdist`."""
     if metric != "euclidean":
         return distance.pdist(np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64), metric)
-    # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y; dense rows are centred, so that less is lost in the difference
+    # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y; dense rows are centred, which reduces the rounding error of the difference
     rows = X.astype(np.float64)
     if isinstance(rows, np.ndarray):
         rows -= rows.mean(axis=0)
@@ -82,29 +82,29 @@ def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
         norms, products = np.asarray(rows.power(2).sum(axis=1)).ravel(), (rows @ rows.T).toarray()
     n, end = len(norms), 0
     squares = np.empty(n * (n - 1) // 2)
-    # row by row: all sums at once would take three times the memory of the products
+    # row by row, since all sums at once would take three times the memory of the products
     for i in range(n - 1):
         sums = norms[i] + norms[i + 1 :]
         start, end = end, end + len(sums)
         of_row = np.subtract(sums, 2.0 * products[i, i + 1 :], out=squares[start:end])
-        # what is left of equal rows after cancellation is not a distance
+        # distances below the rounding error are those of equal rows
         of_row[of_row < 1e-13 * sums] = 0.0
     return np.sqrt(squares, out=squares)
 
 
 def pair_bytes(n_rows: int) -> int:
-    """Bytes that the median distance of `n_rows` sampled rows takes: products, distances of pairs, and their copy."""
+    """Bytes of computing the median distance of `n_rows` sampled rows: products, pairwise distances, and a copy."""
     return 16 * min(n_rows, MAX_ROWS) ** 2
 
 
 def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
-    """The median, the mean of the two middle values where the mass (None: one each) splits evenly; 0 of nothing."""
+    """The weighted median (masses None: equal weights), the mean of two values on a tie; 0 without values."""
     if len(values) == 0 or (masses is not None and masses.sum() == 0.0):
         return 0.0
     if masses is None:
         return float(np.median(values))
     order = np.argsort(values, kind="stable")
-    # the values at which the running mass reaches a half, from below and from above
+    # the values at which the cumulative mass reaches one half, from below and from above
     reached = np.cumsum(masses[order])
     half = reached[-1] / 2.0
     lower, upper = np.searchsorted(reached, half, side="left"), np.searchsorted(reached, half, side="right")

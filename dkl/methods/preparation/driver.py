@@ -1,4 +1,4 @@
-"""The scaler and the bandwidth of rows, from one pass at most, before a learner draws frequencies."""
+"""The driver that finds scaler and bandwidth of rows in at most one pass, before a learner draws frequencies."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scale
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
-# Merging samples up a tree holds some fifty of them at once.
+# Bytes of a row sample: merging samples up a tree keeps some fifty of them in memory.
 SAMPLE_BYTES = 8 << 20
-# Quantiles need more rows than a median or a kurtosis.
+# Sampled rows for quantiles, and for the median distance and kurtosis, which need fewer.
 QUANTILE_ROWS, MEDIAN_ROWS = 20_000, 2_000
 
 
 @dataclass(frozen=True, eq=False)
 class PreparationProblem:
-    """The rows whose scaler and bandwidth are to be found, and which of the two are needed.
+    """The rows whose scaler and bandwidth are needed, and which of the two.
 
     Parameters
     ----------
     n_rows, n_columns : int
     row_nbytes : int
-        Bytes of one row, so that the sample stays below 8 MiB.
+        Bytes of one row; they limit the sample to 8 MiB.
     is_sparse : bool
     passthrough : ndarray of shape (d,), bool
-        Columns that no scaler touches.
+        Columns that are not scaled.
     seed : int
         Draws the sample of rows.
     scaling : {None, "standard", "minmax", "unit", "quantile", "counts"}
@@ -44,7 +44,7 @@ class PreparationProblem:
     metric : {"euclidean", "cityblock"}
         The metric of that distance.
     moving : ndarray of shape (d, d') or None
-        Scaled rows are multiplied by it before distances are taken.
+        A matrix by which scaled rows are multiplied before distances are computed.
     """
 
     n_rows: int
@@ -60,7 +60,7 @@ class PreparationProblem:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for preparations that find the same in the same rows."""
+        """A key that is equal for preparations with the same result on the same rows."""
         values = (getattr(self, part.name) for part in fields(self))
         return tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in values)
 
@@ -71,7 +71,7 @@ class PreparationProblem:
 
     @property
     def needs_moments(self) -> bool:
-        """Whether the scaler follows from moments of all rows, not from a sample."""
+        """Whether the scaler follows from moments of all rows, rather than from a sample."""
         return self.scaling in ("standard", "minmax", "unit", "counts")
 
     @property
@@ -113,23 +113,23 @@ class PreparationState:
 
 
 class PreparationDriver:
-    """The scaler, the bandwidth and the columns with heavy tails, in one pass; no pass if none of them is needed."""
+    """The driver for scaler, bandwidth and columns with heavy tails, in one pass, or none if nothing is needed."""
 
     def init(self, problem: PreparationProblem) -> PreparationState:
         """The state before the pass; already final if no pass is needed."""
         return PreparationState(finished=not problem.is_needed)
 
     def request(self, problem: PreparationProblem, state: PreparationState) -> Sequence[Record] | None:
-        """A row sample, and the moments of all rows where the scaler follows from them; None after the pass."""
+        """A row sample, and moments of all rows if the scaler needs them; None after the pass."""
         return None if state.finished else self._records(problem)
 
     @one_blas_thread()
-    # values that overflow raise an error that names them: a warning of NumPy would add nothing
+    # values that overflow raise an error that names them, so NumPy's warnings are not needed
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, problem: PreparationProblem, state: PreparationState, results: Sequence[Any]) -> PreparationState:
         """The scaler from the moments or the sample, and the median distance between scaled sampled rows."""
         sample: Block = results[0]
-        # a sample that is all of the rows keeps their weights; in a smaller one rows of larger weight are more likely
+        # a sample with all rows has their weights; in a smaller one rows with larger weight are more likely
         weights = sample.weight if problem.n_rows <= problem.sample_rows else None
         scaler, sigma = None, None
         if problem.scaling is not None and problem.needs_moments:
@@ -137,7 +137,7 @@ class PreparationDriver:
             scaler = scaler_from_moments(problem.scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
         elif problem.scaling is not None:
             scaler = quantile_scaler(sample.X, problem.passthrough, weights)
-        # sigma is the median distance in the coordinates that frequencies are drawn for, after scaling
+        # sigma is the median distance after scaling, in the coordinates of the frequencies
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")
             rows = rows if problem.moving is None else np.asarray(rows @ problem.moving)
@@ -150,7 +150,7 @@ class PreparationDriver:
             )
         heavy = np.empty(0, np.int64)
         if problem.scaling != "quantile":
-            # scaling by quantiles is the remedy: who has it needs no notice
+            # the note recommends scaling by quantiles, so it is not needed with it
             heavy = heavy_tailed_columns(sample.X, problem.passthrough)
         if scaler is None:
             return PreparationState(True, sigma=sigma, heavy=heavy)
@@ -161,7 +161,7 @@ class PreparationDriver:
         return [(self._records(problem), 1)] if problem.is_needed else []
 
     def planned(self, problem: PreparationProblem) -> PreparationState:
-        """Some bandwidth, and no scaler: sizes depend on neither."""
+        """An arbitrary bandwidth and no scaler, since sizes depend on neither."""
         return PreparationState(True, sigma=1.0 if problem.needs_bandwidth else None)
 
     def _records(self, problem: PreparationProblem) -> Sequence[Record]:

@@ -1,4 +1,4 @@
-"""The first step of every learner: find the scaler and the bandwidth, draw the candidates."""
+"""The first step of every learner: scaler and bandwidth, then the draw of candidates."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NAMED = 5
 def preparation_problem(
     dataset: Dataset, family: Family, scaling: ScalingChoice | None, seed: int
 ) -> PreparationProblem:
-    """The preparation of these rows for frequencies of `family` on scaled columns."""
+    """The problem of finding the scaler of these rows, and the bandwidth of `family` on scaled columns."""
     source = dataset.source
     kind: ScalingKind | None = (None if source.is_sparse else "standard") if scaling == "auto" else scaling
     rows = int(np.max(source.block_rows, initial=1))
     return PreparationProblem(
         n_rows=dataset.n_rows,
         n_columns=dataset.n_columns,
-        # the largest block, cut into its rows, rounded up
+        # the mean bytes of a row in the largest block, rounded up
         row_nbytes=-(-source.block_nbytes // max(rows, 1)),
         is_sparse=source.is_sparse,
         passthrough=np.asarray(dataset.passthrough, dtype=bool),
@@ -43,7 +43,7 @@ def preparation_problem(
 
 
 def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
-    """Publish a note on columns with heavy tails, and the remedy."""
+    """Publish a note on columns with heavy tails, with the remedy."""
     if len(columns) == 0:
         return
     names = dataset.column_names
@@ -70,10 +70,10 @@ def draw_pool(
     Parameters
     ----------
     family : Family
-        Its bandwidth is a number.
+        A family whose bandwidth is a number.
     n_candidates : int or None
-        Frequencies in all. None is the whole pool, for finite families; so is a number from the size of the pool on,
-        for those that say how large it is: draws with replacement could only miss some.
+        The total number of frequencies. None is the whole pool of a finite family; so is any number from its size on,
+        for families that know it, since draws with replacement could only omit some.
     n_columns : int
     seed : int
     dtype : {"float32", "float64"}
@@ -82,15 +82,15 @@ def draw_pool(
     Returns
     -------
     FeatureMap
-        Of `n_candidates` frequencies, amplitudes 1; the candidates of a factor are neighbours.
+        With `n_candidates` frequencies and amplitudes 1; the candidates of each factor are consecutive.
 
     Raises
     ------
     ValueError
-        If several factors are given and the family has no bandwidth, or forms no frequencies (structured ones).
+        If there are several factors and the family has no bandwidth, or draws structured frequencies.
     """
     if n_candidates is None or (isinstance(family, SphericalHarmonics) and n_candidates >= family.size(n_columns)):
-        # the learners' check of parameters has refused None for families that are not finite
+        # learners refuse None for infinite families when they check parameters
         return cast(FiniteFamily, family).pool(n_columns, dtype)
     if factors == (1.0,):
         return family.draw(n_candidates, n_columns, seed, dtype)
@@ -101,7 +101,7 @@ def draw_pool(
             "use sigma_factors=(1.0,), or a family with a sigma and sampling='iid' or 'orthogonal'"
         )
     sizes = [len(part) for part in np.array_split(np.arange(n_candidates), len(factors))]
-    # one part for each bandwidth, from seeds of their own: equal seeds would give the same directions again
+    # one part for each bandwidth, with different seeds, since equal ones would repeat the directions
     seeds = stream(seed, "bandwidths").integers(0, 2**31, size=len(factors))
     parts = [
         family.with_bandwidth(sigma * factor).draw(size, n_columns, int(part_seed), dtype)

@@ -1,4 +1,4 @@
-"""Scalers from the moments and a sample of the columns, and the notice that some columns have heavy tails."""
+"""Scalers from moments or a sample of the columns, and the test for columns with heavy tails."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def scaler_from_moments(
 ) -> Scaler:
     """The "standard", "minmax", "unit" or "counts" scaler of rows with these moments.
 
-    Sparse rows are never shifted, so that they stay sparse: "standard" divides by the deviation alone and "minmax" by
-    the largest magnitude. A constant column keeps a scale of 1.
+    Sparse rows are not centred, so that they stay sparse: "standard" divides by the deviation and "minmax" by the
+    largest absolute value. A constant column has a scale of 1.
 
     Parameters
     ----------
     kind : {"standard", "minmax", "unit", "counts"}
     moments : Moments
-        Those of d columns.
+        Moments of d columns.
     passthrough : ndarray of shape (d,), bool
         Columns that keep their values.
     is_sparse : bool
@@ -42,8 +42,7 @@ def scaler_from_moments(
     Raises
     ------
     ValueError
-        If float64 does not hold the squares that a scale is made of: they overflow, or underflow. For "counts", if a
-        number is negative.
+        If the squares behind a scale overflow or underflow in float64, or a count is negative.
     """
     width = len(moments.mean)
     if kind == "counts":
@@ -54,7 +53,7 @@ def scaler_from_moments(
     if kind != "minmax":
         refuse_lost_squares(moments, "column", ~passthrough)
     if kind == "unit":
-        # the largest norm, so that all rows lie in the unit ball: the paper's scaling of tuned features
+        # the largest norm, so that all rows lie in the unit ball, as in the paper on tuned features
         norm = moments.norm if moments.norm > 0.0 else 1.0
         return Scaler(kind, np.zeros(width), np.full(width, norm), passthrough)
     if kind == "standard":
@@ -64,13 +63,13 @@ def scaler_from_moments(
     if is_sparse:
         center = np.zeros(width)
         scale = scale if kind == "standard" else np.maximum(np.abs(moments.low), np.abs(moments.high))
-    # extremes tell a constant column exactly, where rounding leaves it some deviation
+    # equal extremes identify a constant column exactly, whose computed deviation may be a rounding error
     keeps_scale = passthrough | (moments.low == moments.high) | (scale == 0.0)
     return Scaler(kind, np.where(passthrough, 0.0, center), np.where(keeps_scale, 1.0, scale), passthrough)
 
 
 def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray | None = None) -> Scaler:
-    """The scaler that takes each column through its empirical distribution to a standard normal clipped at +-3.
+    """The scaler that maps each column by its empirical distribution to a standard normal, clipped at +-3.
 
     Parameters
     ----------
@@ -88,17 +87,17 @@ def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray |
     Raises
     ------
     ValueError
-        If the sample is sparse and too wide to be written out.
+        If the sample is sparse and too wide to be made dense.
     """
     if sparse.issparse(sample):
         sample = write_out(sample, "scaling by quantiles")
     width = sample.shape[1]
-    # knots at equal steps of probability; between them the distribution is taken to be linear
+    # knots at equal steps of probability, between which the distribution is interpolated linearly
     levels = np.linspace(0.0, 1.0, N_KNOTS)
     if weights is None:
         knots = np.quantile(sample, levels, axis=0)
     else:
-        # a row of weight w counts as w equal rows, which an inverted distribution function has to the bit
+        # a row of weight w counts as w equal rows, exactly so with the inverted distribution function
         knots = np.quantile(sample, levels, axis=0, weights=weights, method="inverted_cdf")
     return Scaler(
         kind="quantile",
@@ -112,8 +111,8 @@ def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray |
 def heavy_tailed_columns(sample: Rows, passthrough: np.ndarray) -> np.ndarray:
     """The columns of a sample whose values other than their median have a kurtosis above 15 (a normal has 3).
 
-    The median is left out so that a column which is mostly zero is judged by its other values. Columns with fewer than
-    100 other values in the first 2,000 sampled rows are not judged.
+    Values equal to the median are excluded, so that a column that is mostly zero is judged by its other values. Columns
+    with fewer than 100 other values in the first 2,000 sampled rows are never reported.
 
     Parameters
     ----------

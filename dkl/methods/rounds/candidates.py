@@ -6,25 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# The ridge of an atom in scores: it keeps steps of few rows from standing above the others.
+# The ridge of each column in scores: without it steps of few rows would have the largest scores.
 SCORE_PENALTY = 10.0
-# Least square of the unexplained part of a column, as a share of the column's square: less is rounding.
+# Least square of the unexplained part of a column, as a share of the column's square: smaller values are rounding
+# errors.
 _LEAST_SHARE = 1e-6
 
 
 class CandidatePoints:
     """Candidate points of several dictionaries, with the system of their columns.
 
-    The score of a point with columns B is s_B' (N_BB + nu I)^-1 s_B a column, summed over the models: what a Newton
-    step on it alone lowers the objective by, N = Q'HQ less what the working model's columns explain of it. A point that
-    is taken is eliminated, so that points similar to it score little afterwards.
+    The score of a point with columns B is s_B' (N_BB + nu I)^-1 s_B, divided by its number of columns and summed over
+    models: the decrease of the objective by a Newton step on B alone, with N = Q'HQ minus the part that the working
+    model's columns explain. A chosen point is eliminated, so that similar points have small scores afterwards.
 
     Parameters
     ----------
     system : ndarray of shape (C, C)
         N.
     slopes : ndarray of shape (C, K)
-        s = Q' (negative slopes), less what the working model's columns explain.
+        s = Q' (negative slopes), minus the part that the working model's columns explain.
     columns : sequence of ndarray of shape (P, w)
         The columns of the points of each dictionary.
     """
@@ -37,19 +38,19 @@ class CandidatePoints:
         self._is_left = np.ones(len(self.points), bool)
 
     def scores(self) -> np.ndarray:
-        """The scores of all points, (P,); 0 for points that were taken."""
-        found = [np.zeros(0)]
+        """The scores of all points, (P,); 0 for points already chosen."""
+        parts = [np.zeros(0)]
         for columns in self._groups:
-            # one small system a point
+            # one small linear system for each point
             width = columns.shape[1]
             blocks = self.system[columns[:, :, None], columns[:, None, :]]
             blocks = blocks + np.eye(width) * (SCORE_PENALTY + self._least[columns])[:, :, None]
             own = self.slopes[columns]
-            found.append(np.sum(own * np.linalg.solve(blocks, own), axis=(1, 2)) / width)
-        return np.where(self._is_left, np.concatenate(found), 0.0)
+            parts.append(np.sum(own * np.linalg.solve(blocks, own), axis=(1, 2)) / width)
+        return np.where(self._is_left, np.concatenate(parts), 0.0)
 
     def take(self, point: int) -> None:
-        """Eliminate a point's columns from the others."""
+        """Choose a point: eliminate its columns from those of the others."""
         B = self.points[point]
         block = self.system[np.ix_(B, B)] + np.diag(SCORE_PENALTY + self._least[B])
         weights = np.linalg.solve(block, self.system[B])
@@ -62,11 +63,11 @@ class CandidatePoints:
 
 def greedy_points(system: np.ndarray, slopes: np.ndarray, columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Positions of at most `count` points, each with the largest score given those before it; see `CandidatePoints`."""
-    candidates, taken = CandidatePoints(system, slopes, columns), list[int]()
-    while len(taken) < count:
+    candidates, chosen = CandidatePoints(system, slopes, columns), list[int]()
+    while len(chosen) < count:
         scores = candidates.scores()
         if not scores.max(initial=0.0) > 0.0:
             break
-        taken.append(int(np.argmax(scores)))
-        candidates.take(taken[-1])
-    return np.array(taken, dtype=np.int64)
+        chosen.append(int(np.argmax(scores)))
+        candidates.take(chosen[-1])
+    return np.array(chosen, dtype=np.int64)

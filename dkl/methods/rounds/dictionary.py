@@ -31,10 +31,10 @@ class SampleSlopes:
 
 
 class Dictionary(Protocol):
-    """Columns that rounds may take, each with a point: a row of an array of shape (p, d).
+    """A set of columns that rounds may choose from, each given by a point: a row of an array of shape (p, d).
 
-    Points are proposed on a sample of the rows and verified in a pass over all rows. Those of all dictionaries compete:
-    the ones join whose Newton step, given the columns of the model so far, lowers the objective most.
+    Points are proposed on a sample of the rows and verified in a pass over all rows. The points of all dictionaries
+    compete: those are added whose Newton step, given the columns of the model so far, lowers the objective most.
     """
 
     @property
@@ -44,17 +44,17 @@ class Dictionary(Protocol):
 
     @property
     def scaler(self) -> Scaler | None:
-        """The scaler of the rows that `unit` and `propose` take; None for rows as they come."""
+        """The scaler of the rows in `unit` and `propose`; None for unscaled rows."""
         ...
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
-        """The columns of points, amplitudes 1."""
+        """The feature map of points, with amplitudes 1."""
         ...
 
     def unit(self, X: Rows) -> float:
-        """The amplitude at which columns deviate about as much as steps on scaled rows X, so one ridge suits all."""
+        """The amplitude at which columns on scaled rows X vary about as much as steps, so that one ridge suits all."""
         ...
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
-        """At most `count` points whose columns lower the loss much on these rows."""
+        """At most `count` points whose columns lower the loss most on these rows."""
         ...

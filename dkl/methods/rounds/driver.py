@@ -1,4 +1,4 @@
-"""Rounds over dictionaries: refit all coefficients, judge penalties on held-out rows, propose and take columns."""
+"""Rounds over dictionaries: refit all coefficients, judge penalties on held-out rows, propose and add columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dkl.methods.rounds.problem import (
     HISTORY,
     RoundsProblem,
     RoundsState,
+    are_old_columns,
     candidate_map,
-    columns_known,
     first_state,
     model_map,
 )
@@ -41,46 +41,45 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.systems import solve_positive
 
-# Rows of the sample that dictionaries propose on, at most.
+# The most rows of the sample on which dictionaries propose points.
 SEARCHED_ROWS = 10_000
-# The lightest penalty of a trial: a lighter one changes a system by less than rounding.
+# The smallest penalty tried: a smaller one changes a system by less than rounding.
 LEAST_PENALTY = 1e-6
 # The penalty of the constant, so that a system without rows has a solution.
 CONSTANT_PENALTY = 1e-6
-# Newton steps on the same columns at most, once all columns are there.
+# The most Newton steps with the same columns, once all columns have been added.
 SETTLING = 20
-# Seconds of rounds in memory over the seconds of their counted operations, and operations for each number of the
-# sampled rows before the first round: from fits with 100, 200 and 400 steps to 100,000 to 2 million rows of 28 and 30
-# columns.
+# Rounds in memory take 1.7 times the seconds of their counted operations; before the first round there are this many
+# operations for each number of the sampled rows: from fits with 100, 200 and 400 steps to 100,000 to 2 million rows of
+# 28 and 30 columns.
 _PACE, _BEGINS = 1.7, 5e4
 
 
 class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     """Rounds over dictionaries, with two passes each.
 
-    The "refit" pass sums the system of the working model, which is solved for several penalties. The "search" pass
-    evaluates these trials on held-out rows and, at the slopes of one of them, sums histograms for steps and the columns
-    of candidate points. The atoms and points with the largest scores join.
+    The "refit" pass sums the linear system of the working model, which is solved for several penalties. The "search"
+    pass evaluates these trials on held-out rows and, at the slopes of one of them, sums histograms for steps and the
+    columns of candidate points. The atoms and points with the largest scores are added.
 
-    The first pass draws the rows that thresholds are computed from and that dictionaries propose on. If the problem is
-    `in_memory`, all rounds run on these rows without further passes. Steps are scored by histograms of all rows; a
-    point that a dictionary proposed on the sample is verified on all rows before it competes with them, by the same
-    score.
+    The first pass samples the rows from which thresholds are computed and on which dictionaries propose. If the problem
+    is `in_memory`, all rounds run on these rows without further passes. Steps are scored by histograms of all rows;
+    points that dictionaries propose on the sample are verified on all rows, and compete with steps by the same score.
     """
 
     history = HISTORY
     reported = ("n_features", "held_out_loss")
 
     def init(self, problem: RoundsProblem) -> RoundsState:
-        """A model of the constant alone."""
+        """A model of the constant only."""
         return first_state(problem)
 
     def stopped(self, problem: RoundsProblem, state: RoundsState, why: str) -> RoundsState | None:
-        """The state with the best round so far as its last; None before one has found a column."""
+        """The state if a subscriber stops the rounds, with the best round so far; None before a column was added."""
         return replace(state, message=state.message or why) if state.best.shape[1] > 1 else None
 
     def memory(self, problem: RoundsProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes of the sampled rows, the systems, the histograms, and the searched rows' features."""
+        """Bytes of the sampled rows, the systems, the histograms, and the features of searched rows."""
         width, candidates = problem.n_features + 1, _most_candidates(problem)
         mapped = 8 * min(SEARCHED_ROWS, problem.search_rows) * (width + candidates)
         return {
@@ -93,7 +92,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         }
 
     def plan(self, problem: RoundsProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The pass that draws rows, and, unless rounds run in memory, the largest pass of each phase."""
+        """The pass that samples rows, and, unless rounds run in memory, the largest pass of each phase."""
         sample = [_sample_record(problem)]
         if problem.in_memory:
             return [(sample, 1)]
@@ -101,7 +100,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return [(sample, 1), *(([record], rounds) for record in _largest_records(problem))]
 
     def planned(self, problem: RoundsProblem) -> RoundsState:
-        """The model of the constant alone, with which further rounds begin."""
+        """A model of the constant only, with which a plan continues."""
         return self.init(problem)
 
     def driving(self, problem: RoundsProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
@@ -132,7 +131,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return self._played(problem, state) if problem.in_memory else state
 
     def _played(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        """The state after all rounds on the sample, whose values are binned once if the bins take little memory."""
+        """The state after all rounds on the sample; its values are binned once in advance if bins fit in memory."""
         rows = self._rows.drawn
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
         while not state.message:
@@ -146,7 +145,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     def _judged(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
     ) -> tuple[RoundsState, bool]:
-        """With the trial of the lowest held-out loss as the model, and a line of history for it."""
+        """The state with the trial of the lowest held-out loss as its model, and a line of history for it."""
         weight = float(sums["weight"])
         losses = sums["held_out"] / weight if weight > 0.0 else np.arange(len(state.trials), dtype=np.float64)
         best = int(np.argmin(losses))
@@ -158,7 +157,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             state,
             searched_at=float(state.penalties[-1]),
             coefficients=coefficients,
-            # the chosen penalty comes last, since histograms and candidates are summed at the slopes of the last trial
+            # the chosen penalty is the last one, since histograms and candidates are summed at the slopes of the last
+            # trial
             penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
             history=history,
             best=coefficients if is_best else state.best,
@@ -167,7 +167,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return judged, True
 
     def _extended(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
-        """With the atoms and points of the largest scores in the model; or with the message that ends the rounds."""
+        """The state with the atoms and points of the largest scores added, or with the message that ends the rounds."""
         why = why_to_stop(problem, state)
         atoms, chosen = ([], np.zeros(0, np.int64)) if why else _chosen(problem, state, sums)
         if not atoms and not len(chosen) and not _settles(problem, state):
@@ -182,16 +182,16 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         )
 
     def _refitted(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
-        """With the trials of the next pass: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
-        known = columns_known(problem, state, *state.known)
-        m, K = len(known), problem.n_models
+        """The state with new trials: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
+        is_old = are_old_columns(problem, state, *state.known)
+        m, K = len(is_old), problem.n_models
         if problem.loss.is_square:
-            gram, gradient = bordered(state.gram, known, sums["gram"]), np.zeros((m, K))
-            gradient[known], gradient[~known] = state.gradient, sums["gradient"]
+            gram, gradient = bordered(state.gram, is_old, sums["gram"]), np.zeros((m, K))
+            gradient[is_old], gradient[~is_old] = state.gradient, sums["gradient"]
             right, start = gradient, state.coefficients
         else:
             gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
-            start[:, known] = state.coefficients
+            start[:, is_old] = state.coefficients
             right = gram @ start.T + gradient
         return replace(
             state,
@@ -204,10 +204,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         )
 
     def _proposed(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        """With the candidates that each dictionary proposes for the slopes of the last trial on rows of the sample."""
-        room = _room(problem, state) if problem.dictionaries else 0
-        found, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
-        if room > 0:
+        """The state with the points that each dictionary proposes for the slopes of the last trial, on sampled rows."""
+        n_columns = _columns_to_add(problem, state) if problem.dictionaries else 0
+        points_of, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
+        if n_columns > 0:
             sample = self._rows.drawn
             rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
             y, weight, _ = problem.targets(rows)
@@ -218,17 +218,17 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             learned = np.flatnonzero(weight > 0.0)
             for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
                 X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
-                count = max(1, room // dictionary.columns_a_point)
-                # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
+                count = max(1, n_columns // dictionary.columns_a_point)
+                # multiples of large primes, so that rounds, and fits with neighbouring seeds, draw different numbers
                 seed = (problem.seed + 7919 * len(state.history) + 104_729 * number) % 2**31
                 points = dictionary.propose(SampleSlopes(X, s[learned], h[learned]), count, seed)
-                found.append(points)
+                points_of.append(points)
                 numbers.append(np.full(len(points), number))
-        return replace(state, candidates=np.concatenate(found), candidate_source=np.concatenate(numbers))
+        return replace(state, candidates=np.concatenate(points_of), candidate_source=np.concatenate(numbers))
 
 
 def _sample_record(problem: RoundsProblem) -> RowSample:
-    """The sample that thresholds are computed from, and that dictionaries propose on."""
+    """The sample from which thresholds are computed, and on which dictionaries propose."""
     return RowSample("rows to search on", problem.search_rows, problem.seed)
 
 
@@ -239,13 +239,13 @@ def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
     operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
     each = mapping_flops(d, feature_map)
     if state.phase == "refit":
-        known = columns_known(problem, state, *state.known)
-        # the system of the squared error does not depend on the model: only the columns that joined are missing
-        is_missing, start = ~known if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
+        is_old = are_old_columns(problem, state, *state.known)
+        # the system of the squared error does not depend on the model, so only the new columns are summed
+        is_missing, start = ~is_old if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
         if not problem.loss.is_square:
-            start[:, known] = state.coefficients
+            start[:, is_old] = state.coefficients
         n_new = int(np.count_nonzero(is_missing))
-        # without points the columns that joined are the last ones: a slice, which indexes without a copy
+        # without points the new columns are the last ones: a slice, which indexes without a copy
         new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
         operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
         accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
@@ -253,7 +253,7 @@ def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
         function = refit_block
     else:
         parents, candidates = parents_of(problem, state), candidate_map(problem, state)
-        # candidates are compared with the working model's columns at the curvatures that its system was summed at
+        # candidates use the curvatures at which the system of the working model was summed, so that both fit together
         base = None if problem.loss.is_square or candidates is None else state.coefficients
         operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base)
         accumulators = {
@@ -278,9 +278,9 @@ def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
 def _solved_trials(problem: RoundsProblem, state: RoundsState, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solutions of (G + D) w = right for each of the penalties, (T, K, m); the first columns are the atoms.
 
-    Where columns have signs, it is the minimum of each model's quadratic over coefficients that have the signs of their
-    atoms. Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the
-    model. Columns that are no atoms have none.
+    With monotone columns it is the minimum of each model's quadratic over coefficients with the signs of their atoms.
+    Factors of atoms are nonnegative and increase in their columns, so the model is monotone if coefficients have one
+    sign. Columns other than atoms have no sign.
     """
     m, signs = len(gram), None
     if problem.signs is not None:
@@ -303,15 +303,15 @@ def _column_penalties(m: int, penalty: float) -> np.ndarray:
     return penalties
 
 
-def _room(problem: RoundsProblem, state: RoundsState) -> int:
-    """Columns that the next round adds at most."""
+def _columns_to_add(problem: RoundsProblem, state: RoundsState) -> int:
+    """The most columns that the next round may add."""
     m = state.trials.shape[2]
     return min(max(problem.features_per_round, int(problem.growth * m)), problem.n_features + 1 - m)
 
 
 def why_to_stop(problem: RoundsProblem, state: RoundsState) -> str:
-    """Why rounds end: all columns are there, no gain on held-out rows for long, or enough rounds; empty to go on."""
-    if _room(problem, state) < max((one.columns_a_point for one in problem.dictionaries), default=1):
+    """The reason to end: all columns found, too many rounds without a held-out gain, or too many in all; else ""."""
+    if _columns_to_add(problem, state) < max((one.columns_a_point for one in problem.dictionaries), default=1):
         return "found as many as asked for"
     return reason_to_end(_losses(state.history), problem.patience, problem.rounds, len(state.history))
 
@@ -322,7 +322,7 @@ def _losses(history: np.ndarray) -> np.ndarray:
 
 
 def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
-    """Whether the working model takes a further Newton step on the same columns, which it does while steps gain."""
+    """Whether a further Newton step on the same columns follows: while steps gain, and losses are not squares."""
     sizes, losses = state.history[:, HISTORY.index("n_features")], _losses(state.history)
     has_gained = best_round(losses) == len(losses) - 1
     return not problem.loss.is_square and has_gained and np.sum(sizes == sizes[-1]) <= problem.settling
@@ -331,25 +331,25 @@ def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
 def _chosen(
     problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
-    """The atoms and the candidates that this round takes: each time the one with the largest score a column."""
+    """The atoms and points that this round adds, greedily by the largest score for each column."""
     candidates = verified_candidates(problem, state, sums, state.searched_at)
     steps = scored_atoms(problem, state, sums["histograms"]) if problem.depth else iter(())
-    room, atoms, taken = _room(problem, state), list[tuple[Factor, ...]](), list[int]()
+    n_left, atoms, chosen = _columns_to_add(problem, state), list[tuple[Factor, ...]](), list[int]()
     step, scores = next(steps, None), candidates.scores()
-    while room > 0:
-        # a point with more columns than may still join is not taken
-        scores = np.where([len(columns) <= room for columns in candidates.points], scores, 0.0)
+    while n_left > 0:
+        # a point with more columns than may still be added is skipped
+        scores = np.where([len(columns) <= n_left for columns in candidates.points], scores, 0.0)
         best = float(scores.max(initial=0.0))
         if step is not None and step[0] >= best:
             atoms.append(step[1])
-            room, step = room - 1, next(steps, None)
+            n_left, step = n_left - 1, next(steps, None)
         elif best > 0.0:
-            taken.append(int(np.argmax(scores)))
-            candidates.take(taken[-1])
-            room, scores = room - len(candidates.points[taken[-1]]), candidates.scores()
+            chosen.append(int(np.argmax(scores)))
+            candidates.take(chosen[-1])
+            n_left, scores = n_left - len(candidates.points[chosen[-1]]), candidates.scores()
         else:
             break
-    return atoms, np.array(taken, dtype=np.int64)
+    return atoms, np.array(chosen, dtype=np.int64)
 
 
 def verified_candidates(
@@ -357,18 +357,18 @@ def verified_candidates(
 ) -> CandidatePoints:
     """The candidates with their system on all rows, minus the part that the working model's columns explain.
 
-    With Phi those columns, w their last trial and s the negative slopes of the rows' losses there, the part of Q that
-    they do not explain has the square Q'HQ - Q'HPhi (Phi'HPhi + D)^-1 Phi'HQ. Its slope is
-    Q's - Q'HPhi (Phi'HPhi + D)^-1 (Phi's - D w): of other losses than the squared error a Newton step has not ended
-    where Phi's is D w, and what is left to do on these columns is no merit of others.
+    Phi are those columns, w their last trial and s the negative slopes of the rows' losses there. The part of Q that
+    they do not explain has the square Q'HQ - Q'HPhi (Phi'HPhi + D)^-1 Phi'HQ and the slope Q's - Q'HPhi (Phi'HPhi +
+    D)^-1 (Phi's - D w). For losses other than the squared error Phi's is not yet D w after a Newton step; the
+    difference must not raise the score of candidates.
     """
     if "cross" not in sums:
         return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
-    beside, own = sums["cross"][:m], sums["cross"][m:]
+    with_model, own = sums["cross"][:m], sums["cross"][m:]
     penalties = _column_penalties(m, penalty)
-    shares = solve_positive((state.gram + np.diag(penalties)).copy, beside)
-    explained = beside.T @ shares
+    shares = solve_positive((state.gram + np.diag(penalties)).copy, with_model)
+    explained = with_model.T @ shares
     slopes = sums["gradient"][m:] - shares.T @ (sums["gradient"][:m] - penalties[:, None] * state.trials[-1].T)
     columns, start = [], 0
     for number, dictionary in enumerate(problem.dictionaries):
@@ -379,18 +379,18 @@ def verified_candidates(
 
 
 def _most_candidates(problem: RoundsProblem) -> int:
-    """Columns of all candidates of a round."""
-    room = max(problem.features_per_round, int(problem.growth * problem.n_features))
-    return room * len(problem.dictionaries)
+    """The most columns of all candidates of a round."""
+    n_columns = max(problem.features_per_round, int(problem.growth * problem.n_features))
+    return n_columns * len(problem.dictionaries)
 
 
 def _most_rounds(problem: RoundsProblem) -> int:
-    """Rounds that add columns, at most."""
+    """The most rounds that add columns."""
     return -(-problem.n_features // problem.features_per_round)
 
 
 def _largest_records(problem: RoundsProblem) -> list[BlockSum]:
-    """The records of a refit and a search with all columns, of the dictionary whose points cost most."""
+    """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
     state, width = first_state(problem), problem.n_features
     if not problem.dictionaries:
         m = width + 1
@@ -399,7 +399,7 @@ def _largest_records(problem: RoundsProblem) -> list[BlockSum]:
         )
         largest = replace(state, columns=columns, thresholds=thresholds, kinds=kinds)
     else:
-        # Landmarks take most to be mapped; otherwise it is waves.
+        # landmarks cost most to map, else waves
         parts = [one.columns_a_point for one in problem.dictionaries]
         dearest = int(np.argmin(parts))
         n_points, n_candidates = (n // parts[dearest] for n in (width, _most_candidates(problem)))

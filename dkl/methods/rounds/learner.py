@@ -19,7 +19,7 @@ from dkl.solvers.round_losses import ROUND_LOSSES, round_loss
 
 
 class LossParameters(Protocol):
-    """The parameters of a learner that say what its working model minimises."""
+    """The parameters that determine the loss of a learner's working model."""
 
     @property
     def loss(self) -> str | None: ...
@@ -33,14 +33,14 @@ class LossParameters(Protocol):
 
 @dataclass(frozen=True)
 class WorkingLoss:
-    """The loss of a working model.
+    """The loss of a working model, and how its targets are scaled.
 
     Parameters
     ----------
     name : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
     table : Loss
     n_quantiles : int
-        Models of each target, one a quantile; 0 for every loss but "pinball".
+        The number of quantiles, with a model of each target for each; 0 for every loss but "pinball".
     """
 
     name: str
@@ -48,34 +48,34 @@ class WorkingLoss:
     n_quantiles: int = 0
 
     @classmethod
-    def of(cls, given: LossParameters, dataset: Dataset, of_classes: str | None = None) -> WorkingLoss:
-        """The loss of the parameters; ValueError if it does not suit the targets of a dataset.
+    def of(cls, parameters: LossParameters, dataset: Dataset, of_classes: str | None = None) -> WorkingLoss:
+        """The loss of the parameters; raises ValueError if it does not match the targets of a dataset.
 
-        For loss=None it is the squared error; for classes it is `of_classes`, if that is not None, else the log loss
-        for two classes.
+        The default (None) for numbers is the squared error. For classes it is `of_classes`, if given, else the log loss
+        for two classes and the squared error for more.
         """
         classes, several = dataset.classes, dataset.schema.n_targets or 1
         allowed = ("squared_error", *ROUND_LOSSES)
         if classes is not None:
             allowed = ("squared_hinge", "log_loss", "squared_error", *(("softmax",) if len(classes) > 2 else ()))
-        name = "squared_error" if given.loss is None else given.loss
-        if given.loss is None and classes is not None:
+        name = "squared_error" if parameters.loss is None else parameters.loss
+        if parameters.loss is None and classes is not None:
             name = of_classes or ("log_loss" if len(classes) <= 2 else "squared_error")
         if name not in allowed:
             kind = "numbers" if classes is None else f"{len(classes)} classes"
             remedy = "; the hinge is for MarginFeatures(solver='game')" if name == "hinge" else ""
             raise ValueError(f"loss={name!r} is not one of {allowed}, which rounds have for {kind}{remedy}")
         if name == "pinball":
-            check_quantiles(given.quantiles)
-        table = round_loss(name, given.epsilon, list(given.quantiles) * several)
-        return cls(name, table, len(given.quantiles) if name == "pinball" else 0)
+            check_quantiles(parameters.quantiles)
+        table = round_loss(name, parameters.epsilon, list(parameters.quantiles) * several)
+        return cls(name, table, len(parameters.quantiles) if name == "pinball" else 0)
 
     def targets(self, dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None) -> NewtonTargets:
         """The targets of the working model, in units of `scale`."""
         return model_targets(dataset, scale, class_weight, n_quantiles=self.n_quantiles)
 
     def units(self, scale: TargetScale | None) -> TargetScale | None:
-        """The units of the model's targets: mean and deviation; for a mean exp(f) the mean, so that f starts at 0."""
+        """The units of the model's targets: mean and deviation; for a mean exp(f) only a scale, so f starts at 0."""
         if scale is None or self.name not in LOG_LINK:
             return scale
         return TargetScale(np.zeros_like(scale.center), scale.center)
@@ -83,7 +83,7 @@ class WorkingLoss:
     def in_own_units(
         self, coef: np.ndarray, intercept: np.ndarray, units: TargetScale | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients (..., K, m) and intercepts (..., K) for targets in `units`, converted to targets as given."""
+        """Coefficients (..., K, m) and intercepts (..., K) for targets in `units`, converted to the given targets."""
         if units is None:
             return coef, intercept
         if self.name in LOG_LINK:
@@ -94,25 +94,25 @@ class WorkingLoss:
 
 
 def columns_a_round(total_weight: float) -> int:
-    """Columns that a round adds: one for 60 rows, 5 to 25, since many at once follow the noise of few rows."""
+    """Columns that a round adds: one for each 60 rows, 5 to 25, since many at once would fit noise of few rows."""
     return int(np.clip(total_weight // 60, 5, 25))
 
 
-def sampled_rows(asked: int, dataset: Dataset) -> int:
-    """The size of the sample to request: one more than all rows where it has all of them, so that they keep weights.
+def sampled_rows(n_rows: int, dataset: Dataset) -> int:
+    """The size of the sample to request; one more than all rows if it would have all, so that rows keep weights.
 
-    A sample that is full was drawn by the rows' weights, and each of its rows counts once.
+    A full sample was drawn by the rows' weights, and each of its rows then has weight 1.
     """
-    return asked if asked < dataset.n_rows else dataset.n_rows + 1
+    return n_rows if n_rows < dataset.n_rows else dataset.n_rows + 1
 
 
 def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:
-    """The sign of each encoded column, 0 where there is none: int64 of shape (d,); None for no columns at all.
+    """The sign of each encoded column, int64 of shape (d,), 0 for columns without one; None if no column has one.
 
     Raises
     ------
     ValueError
-        For a column that is not there, a sign that is none, and several classes.
+        For an unknown column, a sign other than 1 and -1, and more than two classes.
     """
     if not monotone:
         return None
@@ -127,8 +127,8 @@ def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n
             raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
         if isinstance(column, str):
             if names is None or column not in names:
-                known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
-                raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
+                remedy = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
+                raise ValueError(f"monotone: there is no column {column!r} of numbers; {remedy}")
             signs[list(names).index(column)] = sign
         elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
             signs[int(column)] = sign

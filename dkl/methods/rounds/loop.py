@@ -1,4 +1,4 @@
-"""The loop of rounds: verify candidates by a pass, judge the model, let the best join, refit, propose the next ones."""
+"""The loop of rounds: verify candidates by a pass, judge the model, add the best, refit, propose the next ones."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.protocols.records import BlockSum, Record, RowSample
 
 P = TypeVar("P")
-# A frozen dataclass with `history`, a line a round; `phase`, what its next pass is for; and `message`, how it ended.
+# A frozen dataclass with `history` (a line for each round), `phase` (the purpose of the next pass), and `message` (why
+# the rounds ended).
 S = TypeVar("S", bound=Any)
 
-# A round gains where it lowers the held-out loss by more than this share of the lowest one before it.
+# A round gains if it lowers the held-out loss by more than this share of the lowest one before it.
 LEAST_GAIN = 1e-4
 
 
 class Rounds(ABC, Generic[P, S]):
-    """The loop of rounds that add columns to a model where it errs most; a subclass judges, chooses and refits.
+    """The loop of rounds that add columns to a model where its loss is steepest; a subclass judges, chooses and refits.
 
-    The `phase` of a state names its next pass: "sample" only draws rows, "search" evaluates the model and verifies
-    candidates, and "refit" sums the system of the columns that have joined, in subclasses that need a pass for it.
+    The `phase` of a state names its next pass: "sample" only samples rows, "search" evaluates the model and verifies
+    candidates, and "refit" sums the system with the new columns, in subclasses that need a pass for it.
     """
 
     # names of the columns of the history, and of the columns that progress reports
@@ -44,7 +45,7 @@ class Rounds(ABC, Generic[P, S]):
 
     @one_blas_thread()
     def step(self, problem: P, state: S, results: Sequence[Any]) -> S:
-        """Judge the model, let the best candidates join, refit, and propose the next ones."""
+        """Judge the model, add the best candidates, refit, and propose the next ones."""
         if (sample := self._missing(problem, state)) is not None:
             self._rows.keep(sample, results[-1])
         if state.phase == "sample":
@@ -67,18 +68,18 @@ class Rounds(ABC, Generic[P, S]):
     def _missing(self, problem: P, state: S) -> RowSample | None:
         """The sample that the next search needs, if it is not in memory.
 
-        A run that resumes has lost its sample, which is drawn again in the pass of the next sums.
+        A resumed run has lost its sample, which is drawn again in the pass of the next sums.
         """
         sample = self._sample(problem, state)
         return None if sample is None or self._rows.has(sample) else sample
 
     @abstractmethod
     def _sample(self, problem: P, state: S) -> RowSample | None:
-        """The sample that is searched after the next pass; None where there is no search."""
+        """The sample that is searched after the next pass; None if there is no search."""
 
     @abstractmethod
     def _sums(self, problem: P, state: S) -> BlockSum | None:
-        """The record of the next pass; None where it only draws rows."""
+        """The record of the next pass; None if it only samples rows."""
 
     def _begun(self, problem: P, state: S) -> S:
         """The state after the phase "sample"."""
@@ -86,68 +87,68 @@ class Rounds(ABC, Generic[P, S]):
 
     @abstractmethod
     def _judged(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> tuple[S, bool]:
-        """With a line of history for the model, and whether candidates may join before the next evaluation."""
+        """The state with a line of history for the model; and whether candidates may join before the next pass."""
 
     @abstractmethod
     def _extended(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
-        """With the best candidates in the model; refitted, or in the phase "refit"."""
+        """The state with the best candidates in the model: refitted, or in the phase "refit"."""
 
     def _refitted(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
-        """With the model refitted on all columns, after the phase "refit"."""
+        """The state with the model refitted on all columns, after the phase "refit"."""
         raise TypeError(f"{type(self).__name__} refits without a pass")
 
     @abstractmethod
     def _proposed(self, problem: P, state: S) -> S:
-        """With new candidates, searched on the sample at the slopes of the refitted model."""
+        """The state with new candidates, searched on the sample at the slopes of the refitted model."""
 
 
 def best_round(losses: np.ndarray) -> int:
-    """The number of the round whose model is kept: the last that gained on held-out rows; the newest if none judge.
+    """The round whose model is kept: the last that gained on held-out rows; without held-out rows the newest.
 
     Parameters
     ----------
     losses : ndarray of shape (rounds,)
-        Held-out losses, NaN where no row is held out.
+        Held-out losses, NaN if no row is held out.
     """
     return len(losses) - 1 if np.isnan(losses).all() else last_gain(losses, LEAST_GAIN)
 
 
-def reason_to_end(losses: np.ndarray, patience: int | None, rounds: int | None, made: int) -> str:
-    """Why rounds end after these held-out losses, or after `made` rounds; empty to go on.
+def reason_to_end(losses: np.ndarray, patience: int | None, rounds: int | None, n_rounds: int) -> str:
+    """The reason to end after these held-out losses, or after `n_rounds` rounds; empty to continue.
 
     Parameters
     ----------
     losses : ndarray of shape (rounds,)
     patience : int or None
-        Rounds without a gain after which the search ends; None never ends it so.
+        Rounds without a gain after which the search ends; None sets no such limit.
     rounds : int or None
-        Rounds at most; None for no bound.
-    made : int
+        The most rounds; None sets no limit.
+    n_rounds : int
     """
     if patience is not None and len(losses) - 1 - best_round(losses) >= patience:
         return f"no lower loss on held-out rows in {patience} rounds"
-    return f"ended after {rounds} rounds" if rounds is not None and made > rounds else ""
+    return f"ended after {rounds} rounds" if rounds is not None and n_rounds > rounds else ""
 
 
-def bordered(gram: np.ndarray, is_known: np.ndarray, new_columns: np.ndarray) -> np.ndarray:
-    """The symmetric Gram matrix of m columns, from those known of each other and the other columns of the matrix.
+def bordered(gram: np.ndarray, is_old: np.ndarray, new_columns: np.ndarray) -> np.ndarray:
+    """The symmetric Gram matrix of m columns, from that of the old ones and the products with the new ones.
 
     Parameters
     ----------
     gram : ndarray of shape (k, k)
-        Of the known columns.
-    is_known : ndarray of shape (m,), bool
+        The Gram matrix of the old columns.
+    is_old : ndarray of shape (m,), bool
     new_columns : ndarray of shape (m, m - k)
     """
-    whole = np.empty((len(is_known), len(is_known)))
-    whole[np.ix_(is_known, is_known)] = gram
-    whole[np.ix_(is_known, ~is_known)], whole[np.ix_(~is_known, is_known)] = (
-        new_columns[is_known],
-        new_columns[is_known].T,
+    whole = np.empty((len(is_old), len(is_old)))
+    whole[np.ix_(is_old, is_old)] = gram
+    whole[np.ix_(is_old, ~is_old)], whole[np.ix_(~is_old, is_old)] = (
+        new_columns[is_old],
+        new_columns[is_old].T,
     )
-    # what float32 products leave above the diagonal differs from what is below it by rounding
-    lower = np.tril(new_columns[~is_known])
-    whole[np.ix_(~is_known, ~is_known)] = lower + np.tril(lower, -1).T
+    # float32 products above the diagonal differ by rounding from those below it
+    lower = np.tril(new_columns[~is_old])
+    whole[np.ix_(~is_old, ~is_old)] = lower + np.tril(lower, -1).T
     return whole
 
 

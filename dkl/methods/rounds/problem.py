@@ -1,4 +1,4 @@
-"""Rounds over dictionaries as data: the problem and the state between passes."""
+"""The problem of rounds over dictionaries, and its state between passes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ HISTORY = ("n_features", "held_out_loss", "penalty")
 
 @dataclass(frozen=True, eq=False)
 class RoundsProblem:
-    """Rounds over dictionaries as data.
+    """Parameters of rounds over dictionaries, and the targets that they fit.
 
     Parameters
     ----------
     targets : HeldTargets
     n_models : int
-        K: one for two classes or a single target, one a class (or target) else.
+        K: one for two classes or a single target, else one for each class (or target).
     n_columns : int
         d.
     n_features : int
-        Columns to find at most.
+        The most columns to find.
     loss : Loss
     dictionaries : tuple of Dictionary
-        The dictionaries except steps and columns; they propose points on a sample of the rows.
+        All dictionaries except steps and columns; they propose points on a sample of the rows.
     depth : int
-        Factors of a step at most: 1 for main effects, 2 for pairs, 3; 0 where steps take no part.
+        The most factors of a step: 1 for main effects, 2 for pairs, 3; 0 for no steps.
     bins : int
-        Edges of a column at most.
+        The most thresholds of a column.
     has_columns : bool or None
-        Whether the model begins with all columns as straight lines; None: if these are few among `n_features`.
+        Whether the model starts with all columns as linear terms; None: if they are few compared to `n_features`.
     search_rows : int
-        Rows of the sample that thresholds are computed from, and that dictionaries propose on. A sample of fewer rows
-        has all of them, with their weights; a full one was drawn by weight, and each of its rows counts once.
+        Size of the sample from which thresholds are computed, and on which dictionaries propose. If all rows are fewer,
+        it has all of them, with their weights; a full sample is drawn by weight, and each of its rows has weight 1.
     in_memory : bool
         Whether all rounds run on the rows of the sample, without further passes.
     features_per_round : int
@@ -49,14 +49,14 @@ class RoundsProblem:
     patience : int
         Rounds without a gain on held-out rows after which the search ends; see `dkl.methods.rounds.loop.best_round`.
     rounds : int or None
-        Rounds at most; None for no bound.
+        The most rounds; None sets no limit.
     seed : int
     dtype : {"float32", "float64"}
     signs : ndarray of shape (d,), int64, or None
-        1 for columns in which the model has to rise, -1 for those in which it has to fall.
+        1 for columns in which the model must increase, -1 for those in which it must decrease.
     settling : int
-        Further Newton steps at most, once all columns are there, for other losses than the squared error; they end once
-        held-out rows gain no more.
+        The most further Newton steps, once all columns are found, for losses other than the squared error; they end
+        when the held-out loss no longer falls.
     given_bins : ColumnBins or None
         The bins of columns; None computes them from the sample.
     """
@@ -87,9 +87,9 @@ class RoundsProblem:
 class RoundsState:
     """The state of rounds over dictionaries between passes.
 
-    The columns of the working model come in this order: the atoms (the constant, straight lines, steps and hinges),
-    then the points of each dictionary, of pairs all cosines and then all sines. The first atom has no factors: it is
-    the constant, whose coefficient is the intercept.
+    The columns of the working model are ordered: the atoms (the constant, linear terms, steps and hinges), then the
+    points of each dictionary; for pairs all cosines and then all sines. The first atom has no factors: it is the
+    constant, and its coefficient is the intercept.
 
     Attributes
     ----------
@@ -98,9 +98,9 @@ class RoundsState:
     edges, n_edges, low, high, center, scale, values : ndarray
         The fields of `ColumnBins`.
     columns, thresholds, kinds : ndarray of shape (a, 3)
-        The atoms, as of `StepProjection`.
+        The atoms, as in `StepProjection`.
     points : ndarray of shape (p, d)
-        The points of the dictionaries, in the order in which they joined.
+        The points of the dictionaries, in the order in which they were added.
     source : ndarray of shape (p,), int64
         For each point the number of its dictionary.
     units : ndarray of shape (number of dictionaries,)
@@ -108,11 +108,11 @@ class RoundsState:
     candidates, candidate_source : ndarray of shape (c, d) and (c,)
         Points that the next pass verifies, and the numbers of their dictionaries.
     known : ndarray of shape (2,), int64
-        The numbers of atoms and points that the system and the coefficients cover.
+        The numbers of atoms and points in the system and the coefficients.
     coefficients : ndarray of shape (K, known)
-        The working model, on atoms in units of their columns' deviations, without columns that joined in this round.
+        The working model, for atoms in units of their columns' deviations, without the columns of this round.
     gram, gradient : ndarray of shape (m, m) and (m, K)
-        The system of the working model. Where the loss is the squared error it only grows.
+        The linear system of the working model. For the squared error old entries stay, and new ones are appended.
     trials : ndarray of shape (T, K, m)
         Coefficients that the next pass judges.
     penalties : ndarray of shape (T,)
@@ -126,7 +126,7 @@ class RoundsState:
     history : ndarray of shape (rounds, 3)
         One line for each round, with the columns `HISTORY`.
     message : str
-        How the rounds ended; empty before.
+        Why the rounds ended; empty before.
     """
 
     phase: str
@@ -159,7 +159,7 @@ class RoundsState:
 
     @property
     def n_atoms(self) -> int:
-        """Atoms that were found, the constant included."""
+        """The number of atoms found, including the constant."""
         return len(self.columns)
 
     @property
@@ -172,12 +172,12 @@ class RoundsState:
         return FeatureMap("steps", self.projection(atoms), 1.0 / units.prod(axis=1))
 
     def projection(self, atoms: np.ndarray | slice = slice(None)) -> StepProjection:
-        """The factors of the atoms."""
+        """The factors of atoms."""
         return StepProjection(self.columns[atoms], self.thresholds[atoms], self.kinds[atoms], self.high)
 
 
 def first_state(problem: RoundsProblem) -> RoundsState:
-    """The constant alone, and no edges yet."""
+    """The constant only, before thresholds are computed."""
     d, K = problem.n_columns, problem.n_models
     return RoundsState(
         phase="sample",
@@ -216,13 +216,13 @@ def model_map(problem: RoundsProblem, state: RoundsState) -> FeatureMap:
 
 
 def candidate_map(problem: RoundsProblem, state: RoundsState) -> FeatureMap | None:
-    """The columns of the candidates, dictionary by dictionary; None where there are none."""
+    """The columns of the candidates, by dictionary; None without candidates."""
     parts = _maps(problem, state, state.candidates, state.candidate_source)
     return combined_map(parts) if parts else None
 
 
 def _maps(problem: RoundsProblem, state: RoundsState, points: np.ndarray, source: np.ndarray) -> list[FeatureMap]:
-    """The columns of points, in the units of their dictionaries, of each dictionary that has some."""
+    """The columns of points, with the amplitudes of their dictionaries, for each dictionary that has points."""
     maps = []
     for number, (dictionary, unit) in enumerate(zip(problem.dictionaries, state.units, strict=True)):
         own = points[source == number]
@@ -232,8 +232,8 @@ def _maps(problem: RoundsProblem, state: RoundsState, points: np.ndarray, source
     return maps
 
 
-def columns_known(problem: RoundsProblem, state: RoundsState, n_atoms: int, n_points: int) -> np.ndarray:
-    """A mask (m,) of the working model's columns that belong to the first `n_atoms` atoms and `n_points` points."""
+def are_old_columns(problem: RoundsProblem, state: RoundsState, n_atoms: int, n_points: int) -> np.ndarray:
+    """A mask (m,) of the model's columns that belong to the first `n_atoms` atoms and `n_points` points."""
     parts = [np.arange(state.n_atoms) < n_atoms]
     for number, dictionary in enumerate(problem.dictionaries):
         own = np.flatnonzero(state.source == number)

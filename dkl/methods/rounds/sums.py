@@ -1,4 +1,4 @@
-"""Block functions of rounds: training and held-out weights, the working model's system, its trials, and candidates."""
+"""Block functions of rounds: the working model's system, held-out losses of its trials, histograms, and candidates."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class HeldTargets:
     ----------
     targets : NewtonTargets
     held : callable or None
-        Row ids to a mask of the rows that are held out; None for none.
+        Maps row ids to a mask of held-out rows; None for none.
     left_out : callable or None
-        Row ids to a mask of rows that neither learn nor judge; None for none.
+        Maps row ids to a mask of rows that neither train nor judge; None for none.
     """
 
     targets: NewtonTargets
@@ -50,7 +50,7 @@ class HeldTargets:
     left_out: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
+        """Targets (n, K), weights (n,) of training rows, weights (n,) of held-out rows; 0 for all other rows."""
         (targets, weight), xp = self.targets(block), namespace_of(block.y)
         if self.held is None:
             return targets, weight, xp.zeros_like(weight)
@@ -68,9 +68,9 @@ class RefitTask:
     ----------
     loss : Loss
     coefficients : ndarray of shape (K, m), float64
-        The model at which slopes and curvatures are taken.
+        The model at which slopes and curvatures are computed.
     new : ndarray of int64, or slice
-        The columns of the system that are not known yet.
+        The columns of the system that are not summed yet.
     dtype : {"float32", "float64"}
     """
 
@@ -88,18 +88,18 @@ class SearchTask:
     ----------
     loss : Loss
     trials : ndarray of shape (T, K, m), float64
-        Coefficients; the last of them has the slopes that histograms sum.
+        Coefficients; histograms are summed at the slopes of the last of them.
     parents : ndarray of shape (P,), int64
-        Atoms that are products of steps alone.
+        Atoms that are products of steps only, which further steps may extend.
     bins : ColumnBins
     dtype : {"float32", "float64"}
     candidates : FeatureMap or None
-        Columns of other dictionaries that are verified on all rows.
+        Columns of other dictionaries, to be verified on all rows.
     base : ndarray of shape (K, m), or None
-        The model at which curvatures h are taken: the one at which the working model's system was summed, so that these
-        sums and the system are parts of one matrix. None for the last trial.
+        The model at which curvatures h are computed: that of the working model's system, so that both are parts of one
+        matrix. None is the last trial.
     codes : ndarray of shape (n, d), uint8, or None
-        The bins of the block's values, if computed before, which takes as long as some twenty histograms.
+        The bins of the block's values, if already computed; computing them takes as long as about twenty histograms.
     """
 
     loss: Loss
@@ -126,8 +126,7 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     Returns
     -------
     dict of ndarray
-        "gram" (m, new): sum h phi phi_new^T. "gradient" (new, K): sum s phi_new. Rows that are held out
-        have no part in them.
+        "gram" (m, new): sum h phi phi_new^T. "gradient" (new, K): sum s phi_new. Held-out rows are not included.
     """
     task: RefitTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
@@ -139,7 +138,7 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
         scores = _scores(phi, task.coefficients) if task.coefficients.any() else xp.zeros_like(y[rows])
         s = -loss.slope(y[rows], scores) * weight[rows, None]
-        # one system for all models, with the largest curvature of a row as a bound on the curvature of each model
+        # one system for all models, with each row's largest curvature over the models as an upper bound
         h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
         new = phi[:, columns]
         gram += _product(phi * h[:, None].astype(phi.dtype), new)
@@ -148,31 +147,31 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def _scores(phi: Any, models: np.ndarray) -> Any:
-    """The scores (n, g) in float64 of features (n, m) under models (g, m), where the features are."""
+    """Scores (n, g) in float64 of features (n, m) under models (g, m), on the device of the features."""
     return phi.astype(np.float64) @ array_module(phi).asarray(models).T
 
 
 def _product(left: Any, right: Any) -> Any:
-    """left^T right of rows (n, p) and (n, q), where they are."""
+    """left^T right for rows (n, p) and (n, q), on their device."""
     return summed_product(left.T, right) if is_on_gpu(left) else left.T @ right
 
 
 def _sums_by(s: Any, phi: Any) -> Any:
-    """sum_i s_ik phi_ij, (m, K), of rows (n, m) and columns of weights (n, K), where they are."""
+    """sum_i s_ik phi_ij, (m, K), for rows (n, m) and weights (n, K), on their device."""
     if not is_on_gpu(phi):
         return product(phi.T, s.astype(phi.dtype))
     return weighted_rows_on_gpu(s.T, phi).T
 
 
 def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of a "search" pass over a block. Operands as of `refit_block`, with "task" a `SearchTask`.
+    """The sums of a "search" pass over a block. Operands: as in `refit_block`, with "task" a `SearchTask`.
 
     Returns
     -------
     dict of ndarray
-        "held_out" (T,): the loss of each trial on rows that are held out, summed over models. "weight" (): of these
-        rows. "histograms" (P, d, bins, 2 + K): of the rows of each parent that are learned from, as
-        `dkl.kernels.step_tiles.add_histograms` adds them. With candidates psi, C columns: "cross" (m + C, C), the sum
+        "held_out" (T,): the loss of each trial on held-out rows, summed over models. "weight" (): the weight of these
+        rows. "histograms" (P, d, bins, 2 + K): of the training rows of each parent, as
+        `dkl.kernels.step_tiles.add_histograms` sums them. With candidates psi, C columns: "cross" (m + C, C), the sum
         of h (phi, psi) psi^T, and "gradient" (m + C, K), the sum of s (phi, psi), at the slopes of the last trial.
     """
     task: SearchTask = operands["task"]
@@ -188,9 +187,9 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     cross, gradient = xp.zeros((m + C, C)), xp.zeros((m + C, K))
     for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
         scores = _scores(phi, coefficients).reshape(-1, n_trials, K)
-        # whether rows are held out is not known on a GPU without a wait
+        # on a GPU, testing whether rows are held out would wait for it
         if is_on_gpu(phi) or held[rows].any():
-            # a trial whose mean exp(f) overflows gets an infinite loss, and is not chosen
+            # a trial whose mean exp(f) overflows has an infinite loss, and is not chosen
             with np.errstate(over="ignore"):
                 trials = [loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
             losses += xp.stack([held[rows] @ each for each in trials])
@@ -216,12 +215,12 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         for histogram, parent in zip(histograms, task.parents, strict=True):
             inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
             add_histograms(codes, inside, weight[rows], h, s, histogram)
-    found = {"held_out": losses, "weight": xp.asarray(held.sum()), "histograms": histograms}
-    return together_on_host(found if mapped is None else {**found, "cross": cross, "gradient": gradient})
+    totals = {"held_out": losses, "weight": xp.asarray(held.sum()), "histograms": histograms}
+    return together_on_host(totals if mapped is None else {**totals, "cross": cross, "gradient": gradient})
 
 
 def _tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any, Any]]:
-    """Tiles of scaled rows, in float64, with their features, where they are; of maps of steps alone as `step_tiles`."""
+    """Tiles of scaled rows in float64, with their features, on their device; maps of steps only use `step_tiles`."""
     if is_on_gpu(X):
         for rows, tile in dense_tiles(X, feature_map, np.dtype(np.float64), width=feature_map.n_features):
             phi = map_rows(tile, feature_map, dtype)

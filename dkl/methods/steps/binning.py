@@ -1,4 +1,4 @@
-"""Bins of columns: the values at which thresholds may lie, computed from a sample of the rows."""
+"""Bins of columns, whose edges are the possible thresholds, computed from a sample of the rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from scipy import sparse
 
 from dkl.protocols.arrays import Rows
 
-# A value with at least this multiple of an even bin's weight gets a bin of its own, so that half of the bins are left
-# for the other values.
+# A value with at least this multiple of an average bin's weight gets its own bin, so that half of the bins are left for
+# the other values.
 _HEAVY = 2.0
 
 
@@ -22,14 +22,14 @@ class ColumnBins:
     Attributes
     ----------
     edges : ndarray of shape (d, bins), float64
-        Ascending; of column j the first ``n_edges[j]`` count, and +inf follows.
+        Ascending; column j has ``n_edges[j]`` edges, followed by +inf.
     n_edges : ndarray of shape (d,), int64
     low, high : ndarray of shape (d,), float64
-        The means of the first and of the last bin: hinges begin and end there.
+        The means of the first and of the last bin, where hinges begin and end.
     center, scale : ndarray of shape (d,), float64
-        Mean and deviation of the values between `low` and `high`; the deviation of a constant column is 1.
+        Mean and deviation of the values, clipped to `low` and `high`; 1 for the deviation of a constant column.
     values : ndarray of shape (d, bins), float64
-        The mean of each bin, less `center` and divided by `scale`; 0 beyond the last bin.
+        The mean of each bin, minus `center` and divided by `scale`; 0 beyond the last bin.
     """
 
     edges: np.ndarray
@@ -44,8 +44,8 @@ class ColumnBins:
 def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     """Bins of the columns of rows in memory.
 
-    A value that holds more than its share of the rows takes a bin of its own; the other edges cut what is left into
-    bins of equal weight. Each edge lies in the middle between two neighbouring values of the rows.
+    A value with more than an average bin's weight has its own bin; the other edges cut the rest into bins of equal
+    weight. Each edge is in the middle between two neighbouring values.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     weight : ndarray of shape (n,), float64
         Positive.
     bins : int
-        Edges of a column at most, up to 255.
+        The most edges of a column, at most 255.
     """
     d = X.shape[1]
     low, high, center = np.zeros((3, d))
@@ -72,7 +72,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
         out.high[j] = np.average(values[last], weights=counts[last])
         inside = np.clip(values, out.low[j], out.high[j])
         out.center[j] = np.average(inside, weights=counts)
-        # divided by the largest first, since squares of numbers beyond 1e154 are infinite
+        # divided by the largest one first, since squares of numbers beyond 1e154 overflow
         apart = np.abs(inside - out.center[j])
         largest = apart.max()
         out.scale[j] = largest * np.sqrt(np.average((apart / largest) ** 2, weights=counts)) if largest > 0.0 else 1.0
@@ -84,18 +84,18 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
 
 
 def _cuts(counts: np.ndarray, bins: int) -> np.ndarray:
-    """The positions among sorted distinct values after which an edge lies, by the values' weights."""
+    """The positions, in the sorted distinct values with these weights, after which there is an edge."""
     if len(counts) <= bins:
         return np.arange(len(counts) - 1)
     heavy = counts >= _HEAVY * counts.sum() / bins
     light = np.where(heavy, 0.0, counts)
-    # each heavy value takes an edge on both sides
+    # each heavy value uses two edges
     left = max(1, bins - 2 * int(heavy.sum()))
     number = np.floor((np.cumsum(light) - light / 2.0) / max(light.sum(), np.finfo(np.float64).tiny) * left)
     return np.flatnonzero((number[1:] != number[:-1]) | heavy[1:] | heavy[:-1])[: bins - 1]
 
 
 def _between(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """The middle of two values; the lower one where rounding would reach the upper."""
+    """The middle of two values; the lower one if rounding would give the upper."""
     middle = lower + (upper - lower) / 2.0
     return np.where(middle < upper, middle, lower)

@@ -1,4 +1,4 @@
-"""StepFeatures: thresholds of columns, ramps and their products, found where the model on those found so far errs."""
+"""StepFeatures: thresholds of columns, hinges and their products, found where the model's errors are large."""
 
 from __future__ import annotations
 
@@ -29,79 +29,80 @@ from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
-# a prime, so that bags of neighbouring seeds hold out other rows
+# a prime, so that fits with neighbouring seeds hold out different rows
 _BETWEEN_LAPS = 104_729
 
 
 @estimator
 class StepFeatures(WorkingModelMixin, FeatureLearner):
-    """Steps, hinges and their products: what trees find, as columns of a linear model.
+    """Steps, hinges and their products as columns of a linear model: the functions that trees can learn.
 
-    An atom is a product of at most `depth` factors, each a step ``x[j] > t`` or, as the last one, a hinge
-    ``max(0, x[j] - t)``. Rounds alternate between refitting the coefficients of all atoms, with a penalty that held-out
-    rows choose, and adding the atoms that lower the loss most: these are read off histograms of the rows of each
-    product so far, by column and threshold. Held-out rows also decide when to stop.
+    An atom is a product of at most `depth` factors, each a step ``x[j] > t`` or, as the last one, a hinge ``max(0, x[j]
+    - t)``. Rounds alternate between refitting the coefficients of all atoms, with a penalty chosen on held-out rows,
+    and adding the atoms that lower the loss most: these follow from histograms, by column and threshold, of the rows
+    inside each present product. Held-out rows also decide when to stop.
 
-    The first round begins with all columns as straight lines, if these are at most a third of `n_features`, and with
-    steps on pairs of columns that only together explain the targets: within such a step the next round finds the effect
+    The first round starts with all columns as linear terms, if these are at most a third of `n_features`, and with
+    steps on pairs of columns that explain the targets only jointly: inside such a step the next round finds the effect
     of the other column, which no single step shows.
 
-    Rows need no scaling, and what is learned can be read: each column of `transform` is a sentence of `atoms_`.
+    Rows need no scaling, and the features are readable: each column of `transform` is a sentence of `atoms_`.
 
     Parameters
     ----------
     depth : {1, 2, 3}
-        Factors of an atom at most: 1 learns main effects only, 2 pairs of columns.
+        The most factors of an atom: 1 for main effects only, 2 for pairs of columns.
     bins : int
-        Thresholds of a column at most.
+        The most thresholds of a column.
     n_features : int
-        Atoms at most; fewer where held-out rows gain no more.
+        The most atoms; fewer if the held-out loss no longer falls.
     loss : str or None
-        Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
-        classes. Of classes "log_loss", "squared_error" and "squared_hinge", each against the rest, and "softmax" of
-        more than two together. Of numbers "squared_error", "huber" (the square up to an error of `epsilon`), "pinball"
-        (the `quantiles` of each target, a model each), "poisson" of counts and "gamma" of sizes.
+        The loss of the working model. None is "log_loss" for two classes, and "squared_error" for numbers and for
+        several classes. For classes "log_loss", "squared_error" and "squared_hinge", each of one class against the
+        rest, and "softmax" for more than two jointly. For numbers "squared_error", "huber" (the squared error up to an
+        error of `epsilon`), "pinball" (a model for each of the `quantiles` of each target), "poisson" for counts and
+        "gamma" for positive sizes.
     epsilon : float
-        Of "huber", in deviations of y.
+        The width of "huber", in standard deviations of y.
     quantiles : sequence of float
-        Of "pinball".
+        Only for "pinball".
     monotone : mapping of int or str to {1, -1}, or None
-        Columns, by name or number, in which the working model has to rise (1) or fall (-1): coefficients of all atoms
-        on such a column have that sign. Of two classes it is the score of the second one that rises. A machine on the
-        features has coefficients of its own, and refuses; take `machine_`.
+        Columns, by name or number, in which the working model must increase (1) or decrease (-1): coefficients of all
+        atoms on such a column have that sign. With two classes it is the score of the second one. A machine on the
+        features would have unsigned coefficients, and refuses; use `machine_`.
     features_per_round : int or None
         None adds one for every 60 rows, at least 5 and at most 25.
     search_rows : int or None
-        Rows of the sample that the rounds and the thresholds use, which the driver holds in memory. None lets the
-        rounds read all rows, in two passes a round.
+        Size of the sample for rounds and thresholds, which the driver keeps in memory. With None the rounds read all
+        rows, in two passes each.
     patience : int
-        Stop after this number of rounds in a row without a gain on held-out rows, of more than 1e-4 of the loss.
+        Stop after this number of rounds in a row that do not lower the held-out loss by more than 1e-4 of it.
     validation_fraction : float
-        The share of the rows held out for that.
+        Share of the rows held out for this.
     bags : int
-        Number of times that the rounds run, each with other rows held out. The features are the atoms of all bags, at
-        most `n_features` of each, and the working model is the mean of their models: it predicts better than one of
-        them, and `dkl.explain.effects` of `machine_` shows how far they differ.
+        How often the rounds run, each time with different rows held out. The features are the atoms of all runs, at
+        most `n_features` of each, and the working model is the mean of their models: it predicts better than a single
+        one, and `dkl.explain.effects` of `machine_` shows how much they differ.
     max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`.
+        As in `RandomFeatures`.
 
     Attributes
     ----------
     atoms_ : list of str
-        Each feature as a sentence, ``"age > 42.5 and (income - 1000)+"``.
+        Each feature as a text, ``"age > 42.5 and (income - 1000)+"``.
     feature_map_ : FeatureMap
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
-        The working model on the features, in the targets' own units.
+        The working model on the features, in units of the targets.
     bag_coef_ : ndarray of shape (bags, K, n_features)
-        Coefficients of each bag, of which `coef_` is the mean.
+        Coefficients of each run, whose mean is `coef_`.
     loss_ : str
-        Of the working model.
+        The loss of the working model.
     history_ : list of dict
-        One line for each round: features, loss on held-out rows, penalty; bag after bag.
+        One line for each round, run after run: features, held-out loss, penalty.
     message_ : str
-        How the rounds ended.
+        Why the rounds ended.
     seed_, n_features_in_, classes_, stats_
-        As of `RandomFeatures`; `classes_` for labels only.
+        As in `RandomFeatures`; `classes_` for labels only.
 
     References
     ----------
@@ -140,7 +141,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     @property
     def atoms_(self) -> list[str]:
-        """Each feature as a sentence about the columns."""
+        """Each feature as a text about the columns."""
         names = getattr(self, "feature_names_in_", None)
         if self.encoding_ is not None:
             names = self.encoding_.column_names
@@ -159,7 +160,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         return projection
 
     def planned_features(self, dataset: Dataset) -> int:
-        """Atoms at most, over all repetitions."""
+        """The most atoms, over all runs."""
         return self.bags * self.n_features
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
@@ -180,28 +181,28 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         problem = self._problem(dataset, scale, self.seed_)
         states = list[RoundsState]()
         for bag in range(self.bags):
-            # Hinges of all bags end at the same values, so that their atoms belong to one map.
+            # hinges of all bags end at the same values, so that their atoms belong to one feature map
             own = replace(
                 problem,
                 targets=self._bag_targets(problem.targets.targets, bag, self.seed_),
                 given_bins=states[0].bins if states else None,
             )
-            found = self._run(
+            last = self._run(
                 RoundsDriver(),
                 own,
                 dataset,
                 f"rounds of bag {bag}" if bag else "rounds",
                 keep=lambda learner, state: learner._keep_result(problem, [*states, state], loss, scale),
             )
-            states.append(found)
+            states.append(last)
 
     def _problem(self, dataset: Dataset, scale: TargetScale | None, seed: int) -> RoundsProblem:
-        """The rounds that the parameters describe.
+        """The problem of the rounds, from the parameters.
 
         Raises
         ------
         ValueError
-            For a loss that has no meaning for these targets.
+            For a loss that does not match the targets.
         """
         weights, loss = self._class_weights(dataset), WorkingLoss.of(self, dataset)
         targets = loss.targets(dataset, scale, weights)
@@ -221,12 +222,12 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             seed=seed,
             dtype=self.dtype,
             signs=monotone_signs(self.monotone, dataset, len(targets.models)),
-            # a machine fits a model of its own
+            # a machine fits its own model
             settling=0 if self._context.for_machine else SETTLING,
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
-        """The targets with the held-out rows of this bag: consecutive shares, drawn anew once each row was held out."""
+        """The targets with this bag's held-out rows: consecutive shares, drawn anew after each row was held out."""
         context, share = self._context, self.validation_fraction
         given = context.withheld is not None and context.withheld.share > 0.0
         judging = context.judging(share, seed)
@@ -240,9 +241,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _keep_result(
         self, problem: RoundsProblem, states: Sequence[RoundsState], loss: WorkingLoss, units: TargetScale | None
     ) -> None:
-        """Set the fitted attributes: the atoms of the bags' best rounds, divided by sqrt(m), and their coefficients."""
+        """Set the fitted attributes: the atoms of all bags' best rounds, divided by sqrt(m), and their coefficients."""
         places: dict[tuple[Factor, ...], int] = {}
-        known = []
+        places_of = []
         for state in states:
             if state.n_atoms == 1:
                 raise ValueError(
@@ -251,15 +252,15 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
                 )
             # the first atom is the constant, whose coefficient is the intercept
             atoms = state.projection(np.arange(1, max(2, state.best.shape[1]))).factors
-            known.append(np.array([places.setdefault(atom, len(places)) for atom in atoms]))
+            places_of.append(np.array([places.setdefault(atom, len(places)) for atom in atoms]))
         m = len(places)
         coef, intercept = np.zeros((len(states), problem.n_models, m)), np.zeros((len(states), problem.n_models))
-        for bag, (state, own) in enumerate(zip(states, known, strict=True)):
+        for bag, (state, own) in enumerate(zip(states, places_of, strict=True)):
             coef[bag][:, own[: state.best.shape[1] - 1]], intercept[bag] = state.best[:, 1:], state.best[:, 0]
-        together, first = with_atoms(first_state(problem), list(places)), states[0]
-        found = replace(together, high=first.high, scale=first.scale).atom_map(np.arange(1, m + 1))
+        joint, first = with_atoms(first_state(problem), list(places)), states[0]
+        joint_map = replace(joint, high=first.high, scale=first.scale).atom_map(np.arange(1, m + 1))
         root = np.sqrt(m)
-        self.feature_map_ = replace(found, amplitudes=found.amplitudes / root)
+        self.feature_map_ = replace(joint_map, amplitudes=joint_map.amplitudes / root)
         coef, intercept = loss.in_own_units(coef * root, intercept, units)
         self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
         self.loss_ = loss.name
@@ -271,17 +272,18 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
 @dataclass(frozen=True, eq=False)
 class BagRows:
-    """The rows that are held out to judge a bag, and the rows that it leaves out, so that bags differ.
+    """The held-out rows that judge a bag, and the rows that it leaves out, so that bags differ.
 
-    A bag is judged on a share of the rows of its own. If the held-out rows are fixed (a machine withholds rows, codes
-    contain targets, or the newest rows judge), all bags have the same ones, and each leaves out its own share too.
+    Each bag is judged on its own share of the rows. If the held-out rows are fixed (a machine withholds rows, target
+    means exclude their targets, or the newest rows judge), they judge all bags, and each bag also leaves out its own
+    share.
 
     Parameters
     ----------
     judging : HeldOut
         The held-out rows if they are fixed.
     own : HeldOut
-        The share of this bag.
+        The share of rows of this bag.
     is_given : bool
     """
 
@@ -290,11 +292,11 @@ class BagRows:
     is_given: bool
 
     def judges(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask of the held-out rows, (n,)."""
+        """A mask (n,) of the held-out rows."""
         return (self.judging if self.is_given or are_times(held_with) else self.own).mask(held_with)
 
     def left_out(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask of the rows that this bag leaves out, (n,); some of them may be held-out rows."""
+        """A mask (n,) of the rows that this bag leaves out, among which may be held-out rows."""
         if self.is_given or are_times(held_with):
             return self.own.mask(held_with)
         return np.zeros(len(held_with), bool)

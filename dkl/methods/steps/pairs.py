@@ -1,4 +1,4 @@
-"""Pairs of columns that say together what neither says alone, where no single step leads to their product."""
+"""Finds pairs of columns that explain the targets only jointly, so that no single step leads to their product."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dkl.features.step_projection import STEP, Factor
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 
-# Parts of equal weight that each column is cut into, at most.
+# The most parts, of about equal weight, into which each column is cut.
 PARTS = 4
-# Rows that the tables of pairs are summed over, at most: fewer if the tables would take more than _PRODUCTS products,
-# and no table is made if that leaves fewer than _FEWEST_ROWS, or if the tables take more than _TABLE_BYTES.
+# The most rows over which tables of pairs are summed: fewer if the tables would take more than _PRODUCTS products, and
+# none if that leaves fewer than _FEWEST_ROWS, or if the tables take more than _TABLE_BYTES.
 _MOST_ROWS, _FEWEST_ROWS, _PRODUCTS, _TABLE_BYTES = 20_000, 1_000, 1e10, 64 << 20
 _TILE_ROWS = 4_096
-# A pair is taken if noise explains as much in any of all pairs with probability _CHANCE at most; if it explains
+# A pair is used if noise explains as much in any of all pairs with probability at most _CHANCE; if it explains
 # _TIMES_ALONE times as much as either column by itself, since rounds find it otherwise; and if it explains at least
 # _SHARE of the targets' variance.
 _CHANCE, _TIMES_ALONE, _SHARE = 0.01, 2.0, 0.1
-# Pairs whose additive fits are computed, and columns that the first steps are made of, at most.
+# The most pairs whose additive fits are computed, and the most columns of the first steps.
 _FITTED, _COLUMNS = 200, 8
 
 
@@ -33,11 +33,11 @@ class PairTables:
     Attributes
     ----------
     cuts : list of ndarray
-        The edges that cut each of the d columns, at most three.
+        At most three edges that cut each of the d columns.
     weights : ndarray of shape (d, d, 4, 4), float64
         The weight of each cell.
     sums : ndarray of shape (K, d, d, 4, 4), float64
-        Of the targets, which have mean 0 and variance 1.
+        Sums of the targets, which have mean 0 and variance 1.
     """
 
     cuts: list[np.ndarray]
@@ -45,7 +45,7 @@ class PairTables:
     sums: np.ndarray
 
     def of_columns(self) -> np.ndarray:
-        """The square that each column explains by itself, (d,): sum_a T_a^2 / N_a, over the models."""
+        """The squared error that each column explains by itself, (d,): sum_a T_a^2 / N_a, over the models."""
         place = np.arange(len(self.cuts))
         parts = np.arange(PARTS)
         weights = self.weights[place[:, None], place[:, None], parts, parts]
@@ -53,7 +53,7 @@ class PairTables:
         return np.asarray((sums**2 / np.where(weights > 0.0, weights, 1.0)).sum(axis=(0, 2)))
 
     def at_most(self) -> np.ndarray:
-        """The square that each pair explains beyond its columns' means, (d, d): at least that beyond their best sum."""
+        """The squared error that each pair explains beyond its columns' means, (d, d); it bounds `beyond_a_sum`."""
         means = self.sums / np.where(self.weights > 0.0, self.weights, 1.0)
         place, parts = np.arange(len(self.cuts)), np.arange(PARTS)
         own = means[:, place[:, None], place[:, None], parts, parts]
@@ -61,7 +61,7 @@ class PairTables:
         return np.asarray((self.weights * rest**2).sum(axis=(0, 3, 4)))
 
     def beyond_a_sum(self, first: int, second: int) -> float:
-        """The square that the cells of a pair explain beyond the best sum of two functions, one for each column.
+        """The squared error that the cells of a pair explain beyond the best sum of a function of each column.
 
         With N_ab the weight of a cell and m_ab its mean target, it is the least of ``sum N_ab (m_ab - f_a - g_b)^2``.
         """
@@ -76,20 +76,20 @@ class PairTables:
 
 
 def entangled_pairs(tables: PairTables) -> list[tuple[int, int]]:
-    """Pairs that explain much more beyond a sum of both columns than either column by itself, the strongest first."""
+    """The pairs that explain much more beyond such a sum than either column by itself, the strongest first."""
     d, K = len(tables.cuts), len(tables.sums)
     alone, most = tables.of_columns(), tables.at_most()
     first, second = np.triu_indices(d, 1)
     degrees = np.array([len(cuts) for cuts in tables.cuts], dtype=np.float64)
-    # sums of squares of K models that are nothing but noise
+    # a bound of the sums of squares that K models explain if targets are noise
     noise = stats.chi2.isf(_CHANCE / max(len(first), 1), np.maximum(degrees[first] * degrees[second] * K, 1.0))
     share = _SHARE * K * tables.weights[0, 0].sum()
     least = np.maximum(np.maximum(noise, share), _TIMES_ALONE * np.maximum(alone[first], alone[second]))
     able = np.flatnonzero(most[first, second] > least)
     able = able[np.argsort(-most[first, second][able], kind="stable")][:_FITTED]
-    found = [(tables.beyond_a_sum(int(first[one]), int(second[one])), int(one)) for one in able]
-    held = sorted(((gain, -one) for gain, one in found if gain > least[one]), reverse=True)
-    return [(int(first[-one]), int(second[-one])) for _, one in held]
+    explained = [(tables.beyond_a_sum(int(first[one]), int(second[one])), int(one)) for one in able]
+    chosen = sorted(((gain, -one) for gain, one in explained if gain > least[one]), reverse=True)
+    return [(int(first[-one]), int(second[-one])) for _, one in chosen]
 
 
 def pair_tables(X: np.ndarray, y: np.ndarray, weight: np.ndarray, bins: ColumnBins) -> PairTables:
@@ -102,7 +102,7 @@ def pair_tables(X: np.ndarray, y: np.ndarray, weight: np.ndarray, bins: ColumnBi
     weight : ndarray of shape (n,)
         Positive.
     bins : ColumnBins
-        Whose edges may cut.
+        Bins whose edges may be cuts.
     """
     n, d = X.shape
     center = np.average(y, axis=0, weights=weight)
@@ -124,16 +124,16 @@ def pair_tables(X: np.ndarray, y: np.ndarray, weight: np.ndarray, bins: ColumnBi
 
 
 def steps_on_pairs(X: Rows, y: np.ndarray, weight: np.ndarray, bins: ColumnBins) -> list[tuple[Factor, ...]]:
-    """Steps at the cuts of the columns of entangled pairs, within which rounds find the other column.
+    """Steps at the cuts of the columns of entangled pairs, inside which rounds find the other column.
 
-    Histograms show what one more factor is worth. Where two columns say nothing but together, that is nothing, and
-    rounds come upon a step on one of them by chance; after these steps they see what the other is worth there.
+    Histograms show the gain of one more factor. If two columns matter only jointly, this gain is zero for each, and
+    rounds would choose a step on one of them only by chance; inside these steps they see the gain of the other.
     """
     used = np.flatnonzero(weight > 0.0)
-    looked_at = rows_looked_at(len(used), X.shape[1], y.shape[1])
-    if not looked_at:
+    n_used = rows_of_tables(len(used), X.shape[1], y.shape[1])
+    if not n_used:
         return []
-    used = used[:: -(-len(used) // looked_at)]
+    used = used[:: -(-len(used) // n_used)]
     part: Any = X[used]
     rows = np.asarray(part.toarray() if sparse.issparse(part) else part, dtype=np.float64)
     tables = pair_tables(rows, y[used], weight[used], bins)
@@ -141,12 +141,12 @@ def steps_on_pairs(X: Rows, y: np.ndarray, weight: np.ndarray, bins: ColumnBins)
     return [((column, float(edge), STEP),) for column in columns for edge in tables.cuts[column]]
 
 
-def rows_looked_at(n_rows: int, n_columns: int, n_models: int) -> int:
-    """The rows that tables are summed over; 0 where there are none."""
+def rows_of_tables(n_rows: int, n_columns: int, n_models: int) -> int:
+    """The number of rows over which tables are summed; 0 without tables."""
     most = int(_PRODUCTS / max((1 + n_models) * (PARTS * n_columns) ** 2, 1))
-    looked_at = min(n_rows, _MOST_ROWS, most)
-    enough = looked_at == n_rows or looked_at >= _FEWEST_ROWS
-    return looked_at if enough and n_columns > 1 and table_bytes(n_columns, n_models) <= _TABLE_BYTES else 0
+    n_used = min(n_rows, _MOST_ROWS, most)
+    enough = n_used == n_rows or n_used >= _FEWEST_ROWS
+    return n_used if enough and n_columns > 1 and table_bytes(n_columns, n_models) <= _TABLE_BYTES else 0
 
 
 def table_bytes(n_columns: int, n_models: int) -> int:
@@ -156,12 +156,12 @@ def table_bytes(n_columns: int, n_models: int) -> int:
 
 def _cuts(X: np.ndarray, weight: np.ndarray, bins: ColumnBins) -> list[np.ndarray]:
     """The edges of each column that cut its rows into parts of about equal weight."""
-    found, shares = [], weight.sum() * np.arange(1, PARTS) / PARTS
+    cuts, shares = [], weight.sum() * np.arange(1, PARTS) / PARTS
     for j in range(X.shape[1]):
         edges = bins.edges[j, : bins.n_edges[j]]
         if len(edges):
             code = np.searchsorted(edges, X[:, j], side="left")
             below = np.cumsum(np.bincount(code, weight, len(edges) + 1))[:-1]
             edges = edges[np.unique([int(np.argmin(np.abs(below - share))) for share in shares])]
-        found.append(edges)
-    return found
+        cuts.append(edges)
+    return cuts
