@@ -132,11 +132,6 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
             # the metric finds few columns that matter among many
             learned = clone(product).set_params(metric="diagonal", sigma_factor=_BANDWIDTH_IN_A_METRIC)
             metrics.append(Contender("a Laplacian kernel in a learned metric", learned))
-    # A bandwidth that was found in one scaling means nothing in another.
-    if may_scale and scaling in DENSE_SCALINGS and not isinstance(getattr(family, "sigma", None), Real):
-        scaled = _other_scaling(scaling, DENSE_SCALINGS)
-        # the race tries those in the scaling in which the Laplacian kernel does better
-        waves += [wave.changed(f"scaling {scaled}", scaling=scaled) for wave in waves]
     tried += [*waves, *metrics]
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
@@ -158,18 +153,6 @@ def is_searched(contender: Contender) -> bool:
     return "family" in given and "features_per_round" in given
 
 
-def tried_once(kinds: list[Contender]) -> list[Contender]:
-    """The kinds that a race tries at most, in place of two searches in two scalings the first one."""
-    searches: set[str] = set()
-    found = []
-    for kind in kinds:
-        name = kind.name.partition(" (")[0]
-        if not (is_searched(kind) and name in searches):
-            found.append(kind)
-        searches.add(name)
-    return found
-
-
 def is_drawn(contender: Contender) -> bool:
     """Whether its features are random waves."""
     given = contender.learner.get_params(deep=False)
@@ -179,13 +162,6 @@ def is_drawn(contender: Contender) -> bool:
 def is_kernel(contender: Contender) -> bool:
     """Whether its features are similarities to landmarks alone."""
     return "landmarks" in contender.learner.get_params(deep=False)
-
-
-def is_product(contender: Contender) -> bool:
-    """Whether its features are similarities by a product over columns, of encoded columns as they are."""
-    given = contender.learner.get_params(deep=False)
-    plain = given.get("metric") is None and given.get("categories") != "ordered"
-    return plain and isinstance(given.get("kernel"), Laplacian)
 
 
 def is_learned(contender: Contender) -> bool:
@@ -250,7 +226,8 @@ def variants(
     may_repeat = knobs.n_features == "auto" and "bags" in given and bags < effort.most_bags
     if may_repeat and more * size <= effort.most_features:
         found.append(contender.changed(f"bags {more}", bags=more))
-    # On rows far from all others waves and straight lines give any number, unless the scaling is bounded.
+    # On rows far from all others waves and straight lines give any number, unless the scaling is bounded. A bandwidth
+    # that was found in one scaling means nothing in another.
     has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
     may_scale = knobs.scaling == "auto" and "scaling" in given and len(scalings) > 1
     # only the first of a kernel's bandwidths is tried in the other scaling

@@ -17,7 +17,6 @@ from dkl.machines.contenders import (
     is_drawn,
     is_kernel,
     is_learned,
-    is_product,
     is_searched,
     landmarks_of,
     shares_metric,
@@ -26,32 +25,34 @@ from dkl.machines.contenders import (
 )
 from dkl.progress import short_score
 
-# The numbers of the rule, which the page of the guide on how the machine chooses explains in its order. They were set
-# by hand while looking at splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
+# The constants of the rule, in the order in which the page of the guide on how the machine chooses explains them. They
+# were set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
 
-# Share of the sample that judges each trial, in turn for five folds of few rows, and rows below which none can.
+# Share of the sample that is held out for each trial (with few rows, for each of five folds); fewest rows for a
+# comparison.
 JUDGING_SHARE, FEWEST_ROWS = 0.2, 60
-# Shares by which the held-out loss of a kind may exceed the least after one fold, two, and more, before it is behind.
-# They hold from the first number of judging rows on, and grow on fewer as the standard error of a loss does; below the
-# second number no kind is given up.
+# Relative excess of a kind's held-out loss over the least, after one fold, two, and more, above which the kind is given
+# up. From ENOUGH_ROWS held-out rows on they are constant; for fewer they grow like the standard error of a loss; below
+# _FEWEST_JUDGED no kind is given up.
 BEHIND, ENOUGH_ROWS, _FEWEST_JUDGED = (0.15, 0.05, 0.02), 800, 100
-# Share of the loss within which two candidates are equally good: the plainer one wins, and no larger one is tried.
-_EQUAL = 0.005
-# Shares by which the loss of a kernel, and of another candidate, may exceed the least for larger variants of it to be
-# tried: kernels gain for longer.
+# Relative difference of losses below which two candidates are equally good: the plainer one wins, and no larger one is
+# tried.
+_EQUAL_LOSS = 0.005
+# Largest relative excess of the loss of a kernel, and of another candidate, over the least at which larger variants are
+# tried: kernels gain from more features for longer.
 _NEAR_KERNEL, _NEAR = 0.25, 0.03
-# Share by which the loss of another kind may exceed the least for the two to be joined, and joined candidates at most.
-_USEFUL, MOST_JOINED = 0.5, 4
-# Candidates near the winner that are compared with it by the log loss.
+# Largest relative excess of the loss of another kind at which it is joined with the best; most joined candidates.
+_NEAR_TO_JOIN, MOST_JOINED = 0.5, 4
+# Number of candidates near the winner that are compared with it by the log loss.
 RIVALS = 3
-# Shares of the budget: up to which a trial is cheap; that trials on further folds leave spent at most; and that is kept
-# for the last fit once a kernel has gained with more landmarks.
-_CHEAP, MOST_SPENT, _KEPT = 0.1, 0.8, 0.55
-# Landmarks up to which larger kernels, and bandwidths there, are tried before all other variants.
+# Shares of the budget: for a trial that counts as cheap; largest share spent after trials on further folds; and share
+# kept for the last fit once a kernel has gained from more landmarks.
+_CHEAP, MOST_SPENT, _RESERVED = 0.1, 0.8, 0.55
+# Landmarks up to which larger kernels, and their bandwidths, are tried before all other variants.
 LARGE_KERNEL = 1_000
-# Factor by which the landmarks of the last fit grow while the budget affords it, and share that is expected to last of
-# the gain with each multiple of the landmarks.
-_LAST_GROWTH, _LASTING = 1.1, 0.7
+# Factor by which the landmarks of the last fit grow while the budget allows it; expected gain of a further multiple of
+# the landmarks, relative to the gain of the last multiple.
+_LAST_GROWTH, _LASTING_GAIN = 1.1, 0.7
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,14 @@ class Tried:
     Parameters
     ----------
     name : str
-        As in the reasons.
+        The name that the reasons use.
     score : float or None
-        One less the mean loss on the held-out rows; None where it was not tried, or failed.
+        1 minus the mean loss on the held-out rows; None if it was not tried, or failed.
     folds : int
-        Folds that judged it.
+        Number of folds that it was scored on.
     outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
-        "level, less plain": its loss is not above that of the chosen one, which is plainer, or expected to gain with
-        more landmarks.
+        "level, less plain": its loss is at most that of the chosen one, which is plainer or expected to gain from more
+        landmarks.
     """
 
     name: str
@@ -81,34 +82,35 @@ class Tried:
 class Race:
     """Candidates on held-out rows: all on one fold, those not behind on further folds, then variants of the best.
 
-    The next trial depends on the losses so far and on counted work alone, so that the same rows give the same race
-    anywhere. `next` gives a trial, `record` takes its result, `settled` gives the winner.
+    The next trial depends on the losses so far and on counted work alone, so that the same rows give the same race on
+    any machine. `next` returns a trial, `record` takes its result, `settled` returns the winner.
 
     Parameters
     ----------
     contenders : list of Contender
-        The plainest first; variants are added.
+        The plainest first; variants are appended.
     n_folds : int
     allowed : float
         The budget: counted work of all trials and the last fit.
     judging, fitting : callable
-        Work of one trial of a candidate, and of its fit to all rows.
+        Counted work of a trial of a candidate, and of its fit to all rows.
     vary : callable
-        The variants of a candidate; its second argument says whether it is the best one.
+        Returns the variants of a candidate; the second argument is whether it is the best one.
     join : callable or None
-        Sets two candidates side by side.
+        Combines the features of two candidates; None joins none.
     joining : callable or None
-        Work of a trial of joined candidates, where the features of both have been learned for that fold.
+        Counted work of a trial of joined candidates if the features of both have been learned for that fold.
     of_losses : callable or None
-        Work that variants leave for the log loss on a candidate's features, on a number of folds.
+        Work to reserve for comparing the log loss on a candidate's features, on a number of folds.
     judging_rows : float
-        Rows of each fold.
+        Held-out rows of each fold.
     plan : sequence of int or None
-        The numbers of the candidates to try, in order, as `tried` of another race; None for all that is affordable.
+        The numbers of the candidates to try, in order, as in `tried` of another race; None for all that the budget
+        allows.
     most_landmarks : int
-        Of a kernel in the last fit.
+        Most landmarks of a kernel in the last fit; 0 keeps those of the trial.
     enough : float
-        The loss at which nothing is left to gain: no variants are tried.
+        The loss at which no variants are tried, because nothing is left to gain.
     choices : list of list of PenaltyChoice
         For each candidate the scores of its penalties on each fold so far.
     failed : set of int
@@ -118,9 +120,9 @@ class Race:
     tried : list of int
         The candidate of each trial so far.
     rounds : int
-        Folds that all remaining kinds have done.
+        Folds on which all remaining kinds have been scored.
     ended : str
-        Why the trials ended.
+        Why the trials ended, as a phrase of the reasons.
     why : str
         The error of the first candidate that failed.
     """
@@ -150,37 +152,37 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
-        # features that a search found before it ended early, at most
-        self._found: dict[int, int] = {}
+        # features per bag that a search found, for searches that ended early
+        self._found_features: dict[int, int] = {}
         self._needless: set[int] = set()
         self._preferred: dict[int, PenaltyChoice] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
 
     def next(self) -> tuple[int, int] | None:
-        """The candidate and the fold of the next trial; None at the end."""
+        """The candidate and the fold of the next trial; None if there is none."""
         if self.plan is not None and len(self.tried) >= len(self.plan):
-            # counts the folds that the last trial has completed, as after every other trial
-            self._proposed()
+            # updates `rounds` for the folds that the last trial completed
+            self._next_trial()
             self.ended = "as was asked for"
             return None
-        while (trial := self._proposed()) is not None:
+        while (trial := self._next_trial()) is not None:
             if self.plan is None or trial[0] == self.plan[len(self.tried)]:
                 return trial
             self.leave_out(trial[0])
         return None
 
     def leave_out(self, number: int) -> None:
-        """Do not try a candidate again: it takes too long."""
+        """Never try a candidate again, because it takes too long."""
         self._too_long.add(number)
 
-    def _proposed(self) -> tuple[int, int] | None:
-        """The next trial, a candidate's number and a fold, by the losses so far and the counted work; None at the end.
+    def _next_trial(self) -> tuple[int, int] | None:
+        """The next trial, a candidate's number and a fold, from the losses and the counted work; None at the end.
 
-        Each kind is tried on the first fold, those still alive on further folds, and then variants of the best.
+        Each kind is tried on the first fold, those that are not behind on further folds, and then variants of the best.
         """
-        # The first kind is tried whatever it costs, so that something can win.
-        gone = self.failed | self._too_long | self._needless
-        for number in [one for one in range(self._kinds) if one not in gone and not self.choices[one]]:
+        # the first kind is tried at any cost, so that there is a winner
+        left_out = self.failed | self._too_long | self._needless
+        for number in [one for one in range(self._kinds) if one not in left_out and not self.choices[one]]:
             if number > 0 and self._is_needless(self.contenders[number]):
                 self._needless.add(number)
             elif number == 0 or self.affords(number):
@@ -191,9 +193,9 @@ class Race:
         for fold in range(self.rounds, self.n_folds):
             alive = self.alive()
             waiting = [number for number in alive if len(self.choices[number]) == fold]
-            ahead = sum(self.trial_work(number) for number in waiting)
-            # all that remain do a further fold, or none does, so that their mean losses are over the same rows
-            if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > MOST_SPENT * self.allowed:
+            further_work = sum(self.trial_work(number) for number in waiting)
+            # all that remain are scored on a further fold, or none is, so that their mean losses are over the same rows
+            if len(alive) < 2 or self._too_long & set(waiting) or self.spent + further_work > MOST_SPENT * self.allowed:
                 break
             if waiting:
                 return waiting[0], fold
@@ -201,22 +203,22 @@ class Race:
         return self._next_variant()
 
     def record(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
-        """Take the result of a trial.
+        """Store the result of a trial.
 
         Parameters
         ----------
         number : int
-            Of the candidate.
+            Number of the candidate.
         choice : PenaltyChoice or None
-            None where the features could not be fitted.
+            None if the features could not be fitted.
         n_features : int or None
-            Features that were learned, where a search may end with fewer than it was allowed.
+            Number of learned features, as a search may find fewer than it was allowed.
         """
         contender = self.contenders[number]
         given = contender.learner.get_params(deep=False)
         most, bags = given.get("n_features"), given.get("bags", 1)
         if n_features is not None and most is not None and n_features < bags * most and not is_kernel(contender):
-            self._found[number] = max(-(-n_features // bags), self._found.get(number, 0))
+            self._found_features[number] = max(-(-n_features // bags), self._found_features.get(number, 0))
         self.tried.append(number)
         self.spent += self.trial_work(number)
         if choice is None:
@@ -225,39 +227,39 @@ class Race:
             self.choices[number].append(choice)
 
     def alive(self) -> list[int]:
-        """The kinds that are not behind on the folds that all have done."""
+        """The kinds that are not behind on the folds that all have been scored on."""
         behind = BEHIND[min(self.rounds, len(BEHIND)) - 1]
         behind *= max(1.0, np.sqrt(ENOUGH_ROWS / self.judging_rows))
-        able = [number for number in self._able(self.rounds) if number < self._kinds]
+        able = [number for number in self._with_folds(self.rounds) if number < self._kinds]
         return able if self.rounds * self.judging_rows < _FEWEST_JUDGED else self._within(able, behind)
 
-    def _able(self, folds: int) -> list[int]:
-        """The candidates that have done a number of folds."""
+    def _with_folds(self, folds: int) -> list[int]:
+        """The candidates that have been scored on at least `folds` folds."""
         return [n for n, done in enumerate(self.choices) if n not in self.failed and len(done) >= folds]
 
     def loss(self, number: int) -> float:
-        """The mean loss of a candidate's best penalty over the folds that all have done."""
+        """The mean loss of a candidate's best penalty over the folds that all have been scored on."""
         return agreed(self.choices[number][: self.rounds]).loss
 
     def _within(self, able: list[int], share: float, best: int | None = None) -> list[int]:
-        """Those of some candidates whose loss exceeds the least, or that of `best`, by at most a share of it."""
+        """The candidates of `able` whose loss exceeds the least, or that of `best`, by at most this ratio."""
         least = None if best is None else self.loss(best)
         return [able[place] for place in near_least([self.loss(number) for number in able], share, least)]
 
     def shown_score(self, number: int) -> float:
-        """The score that the summary shows: the accuracy on held-out rows, for numbers one less the loss."""
+        """The score in the summary: the accuracy on held-out rows, for numbers 1 minus the loss."""
         done = self.choices[number]
         accuracy = agreed(done[: self.rounds] or done).accuracy
         return 1.0 - _loss_of(done) if accuracy is None else accuracy
 
     @property
     def leader(self) -> int | None:
-        """The candidate with the least loss on the folds that all have done; None before the first score."""
+        """The candidate with the least loss on the folds that all have been scored on; None before the first score."""
         rounds = max(self.rounds, 1)
-        return min(self._able(rounds), key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
+        return min(self._with_folds(rounds), key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
 
     def most_trials(self) -> int:
-        """Trials at most, those done included, if each further one takes the work of the cheapest."""
+        """An upper bound on the trials, past ones included: each further one takes the work of the cheapest."""
         if self.plan is not None:
             return len(self.plan)
         waiting = self.alive() if self.rounds else range(len(self.contenders))
@@ -266,48 +268,51 @@ class Race:
         return len(self.tried) + int(left / max(min(works, default=np.inf), 1.0))
 
     def settled(self) -> tuple[int, Contender | None, float]:
-        """The winner, the same with all landmarks that the budget affords, and the share of its loss that remains then.
+        """The winner, its version with the most landmarks that the budget allows, and its expected loss over its loss.
 
-        Candidates near the best are compared by the loss that they are expected to have after the last fit: where a
-        kernel was tried with fewer and with more landmarks, alone or joined, each multiple of them takes about the same
-        share of its loss. The second value is None, and the share 1, where no more landmarks are to be had or gain.
+        Candidates near the best are compared by the expected loss after the last fit: if a kernel, alone or joined, was
+        tried with fewer and with more landmarks, each further multiple of these is expected to reduce the loss by a
+        similar factor. The second value is None and the third 1 if no more landmarks are possible or expected to gain.
         """
         best = self.winner
-        near = self._within(self._able(self.rounds), BEHIND[1], best)
+        near = self._within(self._with_folds(self.rounds), BEHIND[1], best)
         ends = {number: self.end_of(number) for number in (best, *near)}
         growing = [number for number in near if ends[number][1] is not None]
         won = min((best, *growing), key=lambda number: ends[number][0])
-        # the best so far stays unless another one is expected to gain clearly
-        won = won if gains(ends[won][0], ends[best][0], _EQUAL) else best
+        # the best so far wins unless another one is expected to be clearly better
+        won = won if gains(ends[won][0], ends[best][0], _EQUAL_LOSS) else best
         return won, ends[won][1], ends[won][0] / max(self.loss(won), np.finfo(float).tiny)
 
     def rivals(self, won: int) -> list[int]:
-        """Candidates near the winner, the nearest first: by the log loss one of them may be ahead."""
-        able = [number for number in self._able(self.rounds) if number != won]
+        """The candidates whose loss is near the winner's, nearest first: one of them may have the least log loss."""
+        able = [number for number in self._with_folds(self.rounds) if number != won]
         return sorted(self._within(able, BEHIND[0], won), key=self.loss)[:RIVALS]
 
     def end_of(self, number: int) -> tuple[float, Contender | None]:
-        """The loss that is expected of a candidate after the last fit, and the candidate with its last landmarks."""
+        """The expected loss of a candidate after the last fit, and its version with more landmarks or None."""
         loss, pair = self.loss(number), self._fewer_landmarks(number)
         if pair is None:
             return loss, None
-        (grew, size), (before, smaller) = pair
+        (larger, size), (fewer, smaller) = pair
         end = self.largest(self.contenders[number], size)
-        both = min(len(self.choices[grew]), len(self.choices[before]))
-        share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[before][:both]), np.finfo(float).tiny)
+        n_folds = min(len(self.choices[larger]), len(self.choices[fewer]))
+        share = _loss_of(self.choices[larger][:n_folds]) / max(
+            _loss_of(self.choices[fewer][:n_folds]), np.finfo(float).tiny
+        )
         if end is None:
             return loss, None
-        expected = loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / smaller))
-        return (expected, end) if gains(expected, loss, _EQUAL) else (loss, None)
+        expected = loss * share ** (_LASTING_GAIN * np.log(landmarks_of(end) / size) / np.log(size / smaller))
+        return (expected, end) if gains(expected, loss, _EQUAL_LOSS) else (loss, None)
 
     def _fewer_landmarks(self, number: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Two candidates that differ in their landmarks alone, with the landmarks, the larger first; None for no pair.
+        """Two candidates that differ in landmarks only, with their landmarks, the larger first; None for no pair.
 
-        Their losses say what landmarks gain. For a joined candidate it is the same with fewer landmarks where that was
-        tried, else its kernel alone, which gains more than joined with another kind.
+        The ratio of their losses shows the gain from landmarks. For a joined candidate the second is the same with
+        fewer landmarks, if that was tried; else the pair is of its kernel alone, which gains more than the joined
+        candidate.
         """
-        grew = self._grew(number)
-        if grew is None:
+        grown = self._grown_kernel(number)
+        if grown is None:
             return None
         own, size = with_landmarks(self.contenders[number], 1).key, landmarks_of(self.contenders[number])
         fewer = {
@@ -316,15 +321,15 @@ class Race:
             if self.choices[one] and has_kernel(contender) and with_landmarks(contender, 1).key == own
         }
         if max(fewer) > size:
-            # a larger one was tried, whose loss is known
+            # a larger one was tried, so that its loss needs no forecast
             return None
         if smaller := [landmarks for landmarks in fewer if landmarks < size]:
             return (number, size), (fewer[max(smaller)], max(smaller))
-        parent = self._parents[grew][0]
-        return (grew, landmarks_of(self.contenders[grew])), (parent, landmarks_of(self.contenders[parent]))
+        parent = self._parents[grown][0]
+        return (grown, landmarks_of(self.contenders[grown])), (parent, landmarks_of(self.contenders[parent]))
 
     def largest(self, contender: Contender, size: int) -> Contender | None:
-        """A candidate with all landmarks, above `size`, that a last fit within the budget affords; None for no more."""
+        """A candidate with as many landmarks above `size` as a fit within the budget allows; None for no more."""
         found = None
         while (larger := min(int(_LAST_GROWTH * size), self.most_landmarks)) > size:
             grown = with_landmarks(contender, larger)
@@ -334,12 +339,12 @@ class Race:
         return found
 
     def reachable(self) -> list[Contender]:
-        """Every candidate that trials may come to, whatever the losses, within the budget: a plan counts them."""
+        """Every candidate that trials can reach within the budget, for any losses; plans count these."""
 
         def affordable(contender: Contender) -> bool:
             return self.judging(contender) + self.fitting(contender) <= self.allowed
 
-        # the first kind is tried whatever it costs
+        # the first kind is tried at any cost
         first, *others = self.contenders
         known = {contender.key: contender for contender in (first, *filter(affordable, others))}
         waiting = list(known.values())
@@ -352,13 +357,13 @@ class Race:
                     waiting.append(contender)
         if self.join is None:
             return list(known.values())
-        # the costliest pairs stand for all
+        # the costliest pairs represent all
         costliest = sorted(known.values(), key=lambda contender: self.fitting(contender))[::-1]
         pairs = (self.join(first, second) for second in costliest for first in costliest)
         return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
     def grown(self, contenders: Sequence[Contender]) -> list[Contender]:
-        """Those of some candidates that have kernels, with all landmarks that the last fit may give them."""
+        """The candidates that have kernels, with the most landmarks that the last fit may use."""
         return [self.largest(one, 1) or one for one in contenders if has_kernel(one)]
 
     @property
@@ -368,17 +373,17 @@ class Race:
         Raises
         ------
         ValueError
-            If all failed.
+            If all candidates failed.
         """
         self.rounds = max(self.rounds, 1)
-        if not (able := self._able(self.rounds)):
+        if not (able := self._with_folds(self.rounds)):
             raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
-        return self._within(able, _EQUAL)[0]
+        return self._within(able, _EQUAL_LOSS)[0]
 
     def _next_variant(self) -> tuple[int, int] | None:
-        """A variant of the best, or of one near it, on one fold after the other while it does better than the best.
+        """The next trial of a variant: on one fold after the other, while its loss is less than the best one's.
 
-        Candidates that are near may only lack features, and get more of them.
+        Candidates near the best may only lack features; variants with more are tried.
         """
         if len(self.failed | self._too_long | self._needless) == len(self.contenders):
             return None
@@ -386,24 +391,24 @@ class Race:
         if self.loss(best) <= self.enough:
             self.ended = "as there is no loss left"
             return None
-        known = {contender.key for number, contender in enumerate(self.contenders) if number not in self._needless}
+        known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
         found: list[tuple[Contender, tuple[int, ...]]] = [
             (contender, (number,))
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
-        # a search that ended with fewer features than it was allowed finds no more
-        found = [one for one in found if one[1][0] not in self._found or not self._grows_from(*one)]
-        # up to a thousand landmarks gain most often: they come first, then the joined candidate, then the rest
-        first = [self._comes_first(*one) for one in found]
-        found = [*compress(found, first), *compress(found, [not one for one in first])]
-        # another kind errs on other rows than the best does
+        # a search that found fewer features than it was allowed would find no more with a larger limit
+        found = [one for one in found if one[1][0] not in self._found_features or not self._grows_from(*one)]
+        # up to a thousand landmarks gain most often, so that they come first, then the joined candidate, then the rest
+        comes_first = [self._comes_first(*one) for one in found]
+        found = [*compress(found, comes_first), *compress(found, [not one for one in comes_first])]
+        # candidates of other kinds make errors on other rows than the best
         other = self._best_of_other_kinds(best)
         n_joined = sum(len(self._kinds_in(number)) > 1 for number in self._parents)
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
-            both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(sum(first), (both, (best, other)))
+            joined_pair = self.join(self.contenders[best], self.contenders[other])
+            found.insert(sum(comes_first), (joined_pair, (best, other)))
         for contender, parents in found:
             if contender.key not in known:
                 known.add(contender.key)
@@ -415,9 +420,10 @@ class Race:
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
                 continue
             if done and _loss_of(done) >= _loss_of(self.choices[best][: len(done)]):
-                # behind on the folds so far
+                # not better on the folds so far
                 continue
-            # a candidate that cannot do all folds of the others cannot win, and is not begun
+            # a candidate cannot win without all folds of the others, and is not started if the budget does not allow
+            # these
             if self.affords(number, self.rounds - len(done)):
                 return number, len(done)
             self._too_long.add(number)
@@ -425,63 +431,58 @@ class Race:
         return None
 
     def _kinds_in(self, number: int) -> set[int]:
-        """The numbers of the kinds that a candidate has grown from, of two where it is joined."""
+        """The numbers of the kinds that a candidate is a variant of; of two or more if it is joined."""
         parents = self._parents.get(number, ())
         return set[int]().union(*map(self._kinds_in, parents)) if parents else {number}
 
     def _best_of_other_kinds(self, best: int) -> int | None:
-        """The candidate with the least loss whose kinds are not in the best; None where none is near enough."""
+        """The candidate with the least loss among kinds that the best does not contain; None if none is near enough."""
         kinds = self._kinds_in(best)
         if any(is_kernel(self.contenders[kind]) for kind in kinds):
-            # kernels with and without a learned metric err on the same rows
+            # kernels with and without a learned metric make errors on the same rows
             kinds = kinds | {kind for kind in range(self._kinds) if is_kernel(self.contenders[kind])}
         others = [
             number
             for number in range(len(self.contenders))
             if number not in self.failed and self.choices[number] and not self._kinds_in(number) & kinds
         ]
-        able = [number for number in others if self._ratio(number, best) <= 1.0 + _USEFUL]
+        able = [number for number in others if self._ratio(number, best) <= 1.0 + _NEAR_TO_JOIN]
         return min(able, key=lambda number: self._ratio(number, best), default=None)
 
     def _ratio(self, number: int, best: int) -> float:
-        """A candidate's loss over that of the best, on the folds that both have done."""
-        both = min(len(self.choices[number]), len(self.choices[best]))
-        return _loss_of(self.choices[number][:both]) / max(_loss_of(self.choices[best][:both]), np.finfo(float).tiny)
+        """A candidate's loss over that of the best, on the folds that both have been scored on."""
+        n_folds = min(len(self.choices[number]), len(self.choices[best]))
+        return _loss_of(self.choices[number][:n_folds]) / max(
+            _loss_of(self.choices[best][:n_folds]), np.finfo(float).tiny
+        )
 
     def _is_near(self, number: int, best: int) -> bool:
         """Whether a candidate's loss is near the least and, for a variant, clearly below that of its parents.
 
-        Both are compared on the folds that the candidate has done.
+        Compares them on the folds that the candidate has been scored on.
         """
         done, parents = self.choices[number], self._parents.get(number, ())
         if number == best or number in self.failed or not done:
             return False
-        if not all(gains(_loss_of(done), _loss_of(self.choices[parent][: len(done)]), _EQUAL) for parent in parents):
+        if not all(
+            gains(_loss_of(done), _loss_of(self.choices[parent][: len(done)]), _EQUAL_LOSS) for parent in parents
+        ):
             return False
         near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
         return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
 
     def _is_needless(self, contender: Contender) -> bool:
-        """Whether the losses of other kinds say that this one will not win.
+        """Whether a kind is skipped because the losses of other kinds show that it would not win.
 
-        They do for searched waves of a kernel whose random waves do worse than those of another kernel, or in a scaling
-        in which the Laplacian kernel does worse than in another one. They do, too, for a kernel in a learned metric
-        that takes more than a small share of the budget, where no other kind is clearly ahead of the kernels of all
-        columns alike.
+        They do for searched waves of a kernel whose random waves do worse than those of another kernel; and for a
+        kernel in a learned metric that takes more than a small share of the budget, where no other kind is clearly
+        ahead of the kernels of all columns alike.
         """
         losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         if is_searched(contender):
             drawn = {one: loss for one, loss in losses.items() if is_drawn(self.contenders[one])}
             best = self.contenders[min(drawn, key=lambda one: drawn[one])] if len(drawn) > 1 else contender
-            if repr(best.learner.family) != repr(contender.learner.family):
-                return True
-            scaled = {
-                self.contenders[one].learner.scaling: loss
-                for one, loss in losses.items()
-                if is_product(self.contenders[one])
-            }
-            own = contender.learner.scaling
-            return own in scaled and scaled[own] > min(scaled.values())
+            return repr(best.learner.family) != repr(contender.learner.family)
         if not is_learned(contender) or self.judging(contender) <= _CHEAP * self.allowed:
             return False
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
@@ -491,22 +492,22 @@ class Race:
         """Whether it has more features than the candidate that it is a variant of."""
         ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
         sizes = [one.learner.get_params(deep=False).get("n_features") for one in ours]
-        given, before = sizes[0], sizes[-1]
-        return given is not None and before is not None and given > before
+        size, size_before = sizes[0], sizes[-1]
+        return size is not None and size_before is not None and size > size_before
 
     def _comes_first(self, contender: Contender, parents: tuple[int, ...]) -> bool:
-        """Whether it is a kernel with more landmarks than its parent, up to a thousand, or another bandwidth there."""
+        """Whether it is a kernel with more landmarks than its parent, a thousand at most, or a bandwidth there."""
         if not is_kernel(contender) or len(parents) != 1:
             return False
         size = int(contender.learner.get_params(deep=False)["n_features"])
         return size == LARGE_KERNEL or (size < LARGE_KERNEL and self._grows_from(contender, parents))
 
     def _comes_later(self, number: int) -> bool:
-        """The key by which variants are tried, before their numbers."""
+        """Sort key of variants, before their numbers: those that come first have False."""
         return not self._comes_first(self.contenders[number], self._parents.get(number, ()))
 
-    def _grew(self, number: int) -> int | None:
-        """The kernel with more landmarks than its parent, among a candidate and those it has grown from."""
+    def _grown_kernel(self, number: int) -> int | None:
+        """The kernel with more landmarks than its parent, among a candidate and its ancestors; None for none."""
         line = [number]
         while line:
             first = line.pop(0)
@@ -518,49 +519,49 @@ class Race:
 
     def affords(self, number: int, n_trials: int = 1) -> bool:
         """Whether a number of trials of a candidate, and its last fit if it wins, are within the budget."""
-        ahead = self.fitting(self.contenders[number])
-        # Nothing is kept before the first variant, nor from a kernel near the best that has yet to try a thousand
-        # landmarks.
-        kept = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
-        if kept and self._grew(best := self.winner) is not None:
+        last_work = self.fitting(self.contenders[number])
+        # Nothing is reserved for more landmarks before the first variant, nor by a kernel near the best that has not
+        # yet been tried with a thousand landmarks.
+        reserves = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
+        if reserves and self._grown_kernel(best := self.winner) is not None:
             last = self.fitting(with_landmarks(self.contenders[best], self.most_landmarks))
-            ahead = max(ahead, min(_KEPT * self.allowed, last))
+            last_work = max(last_work, min(_RESERVED * self.allowed, last))
         if self.of_losses is not None and number >= self._kinds:
             able = [self.contenders[one] for one in (number, self.winner)]
-            ahead = max(ahead, *(self.fitting(one) + self.of_losses(one, self.rounds) for one in able))
+            last_work = max(last_work, *(self.fitting(one) + self.of_losses(one, self.rounds) for one in able))
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
-        return self.spent + trials + ahead <= self.allowed
+        return self.spent + trials + last_work <= self.allowed
 
     def joined_of(self, number: int, fold: int) -> tuple[int, ...]:
-        """The two candidates that one is joined from, if the features of both have been learned for this fold."""
+        """The two candidates that one is joined from, if both have learned their features for this fold; else ()."""
         parents = self._parents.get(number, ())
-        known = len(parents) > 1 and all(len(self.choices[parent]) > fold for parent in parents)
-        return parents if known else ()
+        are_learned = len(parents) > 1 and all(len(self.choices[parent]) > fold for parent in parents)
+        return parents if are_learned else ()
 
     def metric_of(self, number: int, fold: int) -> int | None:
-        """The candidate whose metric, learned for this fold, serves another one, too; None for none."""
+        """The candidate whose metric, learned for this fold, this one can use too; None for none."""
         parents = self._parents.get(number, ())
         if len(parents) != 1 or len(self.choices[parents[0]]) <= fold:
             return None
         return parents[0] if shares_metric(self.contenders[number], self.contenders[parents[0]]) else None
 
     def trial_work(self, number: int, fold: int | None = None) -> float:
-        """The work of a candidate's next trial, or of that on a given fold."""
+        """The counted work of a candidate's next trial, or of its trial on `fold`."""
         contender, fold = self.contenders[number], len(self.choices[number]) if fold is None else fold
         if self.joining is not None and self.joined_of(number, fold):
             return self.joining(contender)
         if self.metric_of(number, fold) is not None:
             contender = with_known_metric(contender)
-        if number in self._found:
-            # a search that ends early is counted for the features that it found
-            contender = Contender("", clone(contender.learner).set_params(n_features=self._found[number]))
+        if number in self._found_features:
+            # a search that ends early is counted with the features that it found
+            contender = Contender("", clone(contender.learner).set_params(n_features=self._found_features[number]))
         return self.judging(contender)
 
     def preferred(self, number: int) -> PenaltyChoice | None:
-        """The best penalty of a variant's parent at its first trial; None for a kind.
+        """The best penalty of a variant's parent at the variant's first trial; None for a kind.
 
-        It stays, so that all folds compare the same penalties.
+        It does not change later, so that all folds compare the same penalties.
         """
         choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
         if choices:
@@ -583,7 +584,7 @@ class Race:
     def reasons(
         self, judged_rows: int, won: int | None = None, grown: Contender | None = None, *, measure: str
     ) -> tuple[str, ...]:
-        """Sentences on the winner, the scores of others, how the trials ended, and the landmarks of the last fit."""
+        """Sentences on the winner, the scores of others, why the trials ended, and the landmarks of the last fit."""
         won = self.winner if won is None else won
         highest = "the best score" if won == self.winner else "nearly the best score, and gain with more landmarks,"
         others = ", ".join(
@@ -607,15 +608,15 @@ class Race:
     def sentence(self, won: int, grown: Contender | None, measure: str, stopped: str = "") -> str:
         """The winner, its score on held-out rows, and the next best on the same rows, in one sentence."""
         name = re.sub(r" \([^()]*\)", "", (grown or self.contenders[won]).name)
-        able = [number for number in self._able(self.rounds) if number != won]
+        able = [number for number in self._with_folds(self.rounds) if number != won]
         n_tried = sum(bool(done) for done in self.choices)
         if able:
             second = min(able, key=self.loss)
             score, own = self.shown_score(second), self.shown_score(won)
-            # candidates are compared by their loss, which says more than their accuracy
+            # candidates are compared by their loss, which is more precise than their accuracy
             which = "next best by its loss" if score > own and self.loss(second) > self.loss(won) else "next best"
             if self.loss(second) <= self.loss(won):
-                # of equally good ones the plainer one is taken
+                # the plainer one of two equally good candidates wins
                 which = "level with"
             compared = f"{which} {short_score(score)} of {n_tried} tried"
         else:
@@ -623,9 +624,9 @@ class Race:
         return f"Chose {name}: {measure} {short_score(self.shown_score(won))} on held-out rows ({compared}{stopped})."
 
     def _score_text(self, number: int) -> str:
-        """The score of a candidate on the folds that it has done."""
+        """The score of a candidate on the folds that it has been scored on."""
         done = self.choices[number]
-        # folds differ by more than candidates do
+        # scores of different folds are not comparable: folds differ by more than candidates do
         fewer = f" in the first {len(done)}" if len(done) < self.rounds else ""
         return "failed" if number in self.failed or not done else f"{1.0 - _loss_of(done):.4f}{fewer}"
 

@@ -24,7 +24,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length, target_moments
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
-from dkl.machines.contenders import contenders, is_learned, tried_once, usual_advice
+from dkl.machines.contenders import contenders, is_learned, usual_advice
 from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE
 from dkl.machines.effort import EFFORTS, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
@@ -131,8 +131,9 @@ class Terms:
         More rows matter, since some features rank last on few rows and first on many.
         """
         shape, n_rows = self.shape(dataset), effort.judged_rows
-        known = tried_once(contenders(dataset, usual_advice(), effort, self.knobs))
-        candidates = [one.learner for one in known if not is_learned(one)]
+        candidates = [
+            one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not is_learned(one)
+        ]
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:

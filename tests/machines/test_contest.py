@@ -20,10 +20,8 @@ from dkl.machines.contenders import (
     GROWTH,
     Contender,
     contenders,
-    is_searched,
     joined,
     shares_metric,
-    tried_once,
     usual_advice,
     variants,
 )
@@ -522,8 +520,7 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     names = [kind.name for kind in kinds]
     drawn = ["random waves", "random waves of the Gaussian kernel"]
     searched = ["searched waves", "searched waves of the Gaussian kernel"]
-    rescaled = [f"{name} (scaling quantile)" for name in searched]
-    assert [name for name in names if "waves" in name] == [*drawn, *searched, *rescaled]
+    assert [name for name in names if "waves" in name] == [*drawn, *searched]
 
     def tried(better: str) -> list[str]:
         race = race_of(1)
@@ -535,33 +532,7 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     assert tried(drawn[1]) == [searched[1]]
     # the usual kernel is compared with no other
     usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
-    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0], rescaled[0]]
-
-
-def test_waves_are_searched_for_in_the_scaling_in_which_the_laplacian_kernel_does_better() -> None:
-    kinds = tried_on(np.zeros((60, 3)))
-    names = [kind.name for kind in kinds]
-    kernels = ["a Laplacian kernel at landmarks", "a Laplacian kernel at landmarks (scaling quantile)"]
-    searched = ["searched waves", "searched waves (scaling quantile)"]
-
-    def tried(better: str, vary: bool = False) -> list[str]:
-        race = replace(race_of(1), contenders=list(kinds))
-        again = replace(kinds[names.index(searched[0])], name="a variant")
-        race.vary = lambda one, is_best: [again] if vary and is_best else []
-        scores = {better: 0.6, searched[1]: 0.7}
-        run(race, lambda number, fold: scores.get(race.contenders[number].name, 0.5))
-        tried = [race.contenders[number] for number in race.tried]
-        return [one.name for one in tried if is_searched(one)]
-
-    assert tried(kernels[0]) == [searched[0]]
-    assert tried(kernels[1]) == [searched[1]]
-    # what was left out is still a variant where the waves in the one scaling are the best of all
-    assert tried(kernels[1], vary=True) == [searched[1], "a variant"]
-    # a search of which one alone is tried counts once
-    assert [kind.name for kind in tried_once(kinds)] == [name for name in names if name != searched[1]]
-    # with a scaling or bandwidth of the user there is nothing to decide
-    for knobs in ({"scaling": "quantile"}, {"sigma": 2.0}):
-        assert [kind.name for kind in tried_on(np.zeros((60, 3)), **knobs) if is_searched(kind)] == [searched[0]]
+    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0]]
 
 
 def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
