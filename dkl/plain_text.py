@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+# The most characters of the name of a column in a printed line or in a table: about half of a terminal's width.
+LONGEST_NAME = 60
 # Marks that turn the direction of what follows: a terminal would show it in another order than it is written in.
 _TURNS = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
 
@@ -20,6 +22,18 @@ def plain_text(text: str) -> str:
     \\x1b[31mred
     """
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """A text of at most `most` characters: of a longer one the beginning and the end, where names differ.
+
+    Examples
+    --------
+    >>> shortened("the year in which the house was built", 20)
+    'the year in w… built'
+    """
+    name = plain_text(name)
+    return name if len(name) <= most else f"{name[: most - most // 3 - 1]}…{name[-(most // 3) :]}"
 
 
 def _shown(char: str) -> str:

@@ -25,7 +25,7 @@ from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
-from dkl.plain_text import plain_text
+from dkl.plain_text import plain_text, shortened
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
@@ -459,8 +459,9 @@ def _text_section(name: str, facts: Mapping[str, Any]) -> str:
     if name == "errors" and "confusion" in facts:
         return f"{name}\n" + indent(_table_text(_confusion_cells(facts["confusion"])), "  ")
     shown = _lines_of(dict(list(facts.items())[:_LISTED]) if name == "importance" else facts)
-    width = max(map(len, shown))
-    lines = [f"  {label:<{width}}  {value}" for label, value in shown.items()]
+    labels = [shortened(label) for label in shown]
+    width = max(map(len, labels))
+    lines = [f"  {label:<{width}}  {value}" for label, value in zip(labels, shown.values(), strict=True)]
     return "\n".join([name, *lines])
 
 
@@ -483,7 +484,10 @@ def _confusion_cells(confusion: Mapping[str, Mapping[str, float]]) -> list[list[
     """The confusions as texts; of many labels those that are given another one most often."""
     pairs = [(label, other, rows) for label, row in confusion.items() for other, rows in row.items() if other != label]
     wrong = sorted((pair for pair in pairs if pair[2]), key=lambda pair: -pair[2])[:_LINES]
-    return [["true", "predicted", "rows"], *([label, other, f"{rows:,.0f}"] for label, other, rows in wrong)]
+    return [
+        ["true", "predicted", "rows"],
+        *([shortened(label), shortened(other), f"{rows:,.0f}"] for label, other, rows in wrong),
+    ]
 
 
 def _table_text(cells: Sequence[Sequence[str]]) -> str:

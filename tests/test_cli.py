@@ -20,6 +20,8 @@ import pandas as pd
 import pytest
 import zarr
 from distributed import LocalCluster
+from hypothesis import example, given
+from hypothesis import strategies as st
 from rich.text import Text
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
@@ -31,6 +33,7 @@ from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.predictions import harmless
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
+from dkl.plain_text import plain_text
 from tests.commands import dkl_command, facts_of
 
 SMALL = ("--features", "40", "--candidates", "200")
@@ -268,6 +271,25 @@ def test_numbers_in_csv_have_the_digits_of_single_precision(folder: Path, tmp_pa
         assert np.abs(written.astype(float) - answers).max() <= rounding
 
 
+@pytest.mark.parametrize(
+    ("data", "option", "said"),
+    [
+        ("new.csv", ("--split", "train"), "--split train is of a store"),
+        ("new.csv", ("--zero-based",), "--zero-based is for libsvm text"),
+        ("new.csv", ("--one-based",), "--one-based is for libsvm text"),
+        ("labels.zarr", ("--one-based",), "--one-based says how files are read"),
+        ("labels.zarr", ("--delimiter", ";"), "--delimiter says how files are read"),
+    ],
+)
+def test_options_of_predict_that_act_on_nothing_are_refused(
+    folder: Path, tmp_path: Path, data: str, option: tuple[str, ...], said: str
+) -> None:
+    refused = dkl_command("predict", folder / "labels.model", folder / data, tmp_path / "p.csv", *option)
+    assert refused.exit_code in (1, 2)
+    assert said in " ".join(refused.stderr.replace("│", " ").split())
+    assert not (tmp_path / "p.csv").exists()
+
+
 HARMFUL = ["=HYPERLINK(1)", "@SUM(A1)", "-a", "\x1b]0;owned\x07", "\t=1+1", "-1.5", "plain, red"]
 
 
@@ -308,13 +330,28 @@ def test_texts_that_only_look_like_others_do_no_harm_either_and_stay_apart(tmp_p
     command = ("predict", tmp_path / "m.zarr", tmp_path / "new.parquet")
     facts_of(*command, tmp_path / "p.csv", "--proba", "--id", "=id", "--id", "'=id")
     table = pd.read_csv(tmp_path / "p.csv", dtype=str)
-    assert set(table["'=id_"]) == {"first"}
-    assert set(table["'=id"]) == {"second"}
+    assert set(table["'=id"]) == {"first"}
+    assert set(table["''=id"]) == {"second"}
     assert [name for name in table if name.startswith("probability")] == [
-        r"probability_a\x1b_", r"probability_a\x1b", "probability_two\nlines"
+        r"probability_a\x1b", r"probability_a\\x1b", "probability_two\nlines"
     ]  # fmt: skip
+    told_apart = dict(zip(labels, (r"a\x1b", r"a\\x1b", "two\nlines"), strict=True))
+    assert table.prediction.tolist() == [told_apart[label] for label in machine.predict(rows)]
+    assert len(set(table.prediction)) == 3
     # a name of two lines is no reason to take its own file for another's
     facts_of(*command, tmp_path / "p.csv", "--proba", "--id", "=id", "--id", "'=id", "--overwrite")
+
+
+@given(st.lists(st.text("'=-+@\\x1bU0a\x1b\r\n\t\x85\u202e\u200b ;,\"＝"), min_size=2, max_size=2, unique=True))
+@example(["=1", "'=1"])
+@example(["\x1b", r"\x1b"])
+@example(["\\\x1b", r"\x1b"])
+@example(["\r", r"\x0d"])
+def test_harmless_texts_differ_where_the_labels_differ(labels: list[str]) -> None:
+    shown = [harmless(label) for label in labels]
+    assert shown[0] != shown[1]
+    assert all(plain_text(text) == text for text in shown)
+    assert harmless(r"C:\reports\x") == r"C:\reports\x"
 
 
 def test_a_column_that_predictions_have_of_their_own_is_not_written_over_one_of_the_files(

@@ -485,10 +485,10 @@ def test_processes_on_one_gpu_share_what_it_keeps(kept_rows: Any) -> None:
 
 def test_a_smaller_budget_counts_at_once(kept_rows: Any) -> None:
     _copied(kept_rows)
-    assert LOADER._cache.there == 2_000
+    assert LOADER._cache.gpu_bytes == 2_000
     with dask.config.set({"dkl.gpu-rows-bytes": "1 kB"}):
         _copied(kept_rows)
-    assert LOADER._cache.there == 800
+    assert LOADER._cache.gpu_bytes == 800
 
 
 def test_rows_that_are_kept_give_way_before_tiles_become_smaller(kept_rows: Any) -> None:
@@ -497,7 +497,7 @@ def test_rows_that_are_kept_give_way_before_tiles_become_smaller(kept_rows: Any)
 
     def full(block: Any, operands: Any) -> dict[str, np.ndarray]:
         sizes.append(device.tile_rows(1, 8))
-        if LOADER._cache.there > 1_200:
+        if LOADER._cache.gpu_bytes > 1_200:
             raise MemoryError("out of memory")
         return _column_sums(block, operands)
 
@@ -508,7 +508,7 @@ def test_rows_that_are_kept_give_way_before_tiles_become_smaller(kept_rows: Any)
     np.testing.assert_array_equal(found["sums"], expected["sums"])
     assert len(sizes) == 6
     assert len(set(sizes)) == 1
-    assert LOADER._cache.there == 0
+    assert LOADER._cache.gpu_bytes == 0
 
 
 def test_a_plan_counts_the_rows_that_a_gpu_keeps(gpu: str, tmp_path: Path) -> None:
@@ -1130,7 +1130,7 @@ def test_after_the_first_pass_nothing_of_a_row_is_copied_or_computed_on_the_host
         found = of_block(reduction, block, columns)
         if reduction.record.name == name:
             passes.append((sum(cupy.copied[before:]), len(made) - targets_before))
-        assert LOADER._cache.there <= (budget or 1 << 30)
+        assert LOADER._cache.gpu_bytes <= (budget or 1 << 30)
         return found
 
     monkeypatch.setattr(SumReduction, "of_block", counted)

@@ -252,3 +252,26 @@ def test_the_memory_of_a_fit_is_its_own_and_within_what_was_promised(tmp_path: P
     assert origin.used_bytes <= origin.promised_bytes
     work = dkl.report(model).facts["work"]
     assert [value for name, value in work.items() if name.startswith("memory")] == [origin.used_bytes]
+
+
+def test_long_names_of_columns_are_shortened_wherever_results_are_printed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"n" * 10_000 + " end": rng.normal(size=120), "other": rng.normal(size=120)})
+    name, y = rows.columns[0], rows.iloc[:, 0] ** 2
+    store = dkl.create_dataset(tmp_path / "rows.zarr", rows, y)
+    model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(rows, y)
+    stepped = dkl.KernelRegressor("steps", n_features=20, random_state=0).fit(rows, y)
+    shown = {
+        "drift": repr(dkl.drift(rows, rows)),
+        "drift in a notebook": dkl.drift(rows, rows)._repr_html_(),
+        "importance": repr(dkl.explain.importance(model, rows)),
+        "contributions": repr(dkl.explain.contributions(model, rows[:1], rows)),
+        "dependence": repr(dkl.explain.partial_dependence(model, rows, [name])),
+        "effects": "\n".join(map(repr, dkl.explain.effects(stepped, rows))),
+        "report": repr(dkl.report(model, store)),
+    }
+    for what, text in shown.items():
+        assert "n" * 39 + "…" in text, what
+        assert "nnnn end" in text, what
+        assert "n" * 60 not in text, what
+    assert name in [column.name for column in dkl.drift(rows, rows).columns]

@@ -382,6 +382,12 @@ def predict(
     stored = means_store(data)
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
+    # options that act on nothing are refused: a person who gives them expects something of them
+    said = [*text.given, *([] if zero_based is None else ["--zero-based" if zero_based else "--one-based"])]
+    if stored and said:
+        raise typer.BadParameter(f"{said[0]} says how files are read, and {data!r} is a store")
+    if not stored and split is not None:
+        raise typer.BadParameter(f"--split {split} is of a store; all rows of files are predicted, {data!r} here")
     with computing_on(compute):
         if stored:
             parts = predict_store(answers, chosen_split(data, split, ""), compute)

@@ -62,6 +62,9 @@ _CSV_HEADER = re.compile(
     rb'(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
 )
 
+# Backslashes and what stands behind them: an escape as Python writes it in source, or one character.
+_ESCAPED = re.compile(r"(\\+)(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[^\\])", re.DOTALL)
+
 # Columns of answers are arrays, those that are only carried along stay Arrow's, which has gaps in whole numbers.
 Part = Mapping[str, Any]
 
@@ -128,6 +131,9 @@ def predict_files(
     from dkl.data.ingest.paths import file_format, find_files
 
     is_libsvm = format is None and file_format(find_files(path, None), None) == "libsvm"
+    if zero_based is not None and not is_libsvm:
+        option = "--zero-based" if zero_based else "--one-based"
+        raise ValueError(f"{option} is for libsvm text, and {path!r} is a table, whose columns have names")
     beside = [name for name in (answers.exposure, answers.interval_group) if name is not None]
     read = tuple(dict.fromkeys([*ids, *beside]))
     if is_libsvm and read:
@@ -485,21 +491,30 @@ class _ParquetWriter(_TableWriter):
 
 
 def harmless(text: str) -> str:
-    """A text that neither a spreadsheet takes for a formula nor a terminal for a command.
+    """A text that no spreadsheet takes for a formula and no terminal for a command; different ones stay different.
 
-    What begins with ``=``, ``+``, ``-`` or ``@``, full-width ones too, and is no number has an apostrophe before it;
-    what controls a terminal is written as `plain_text` writes it (``\\x1b``).
+    What begins with ``=``, ``+``, ``-`` or ``@``, full-width ones too, and is no number has an apostrophe before it,
+    and so has what begins with apostrophes before such a sign. What controls a terminal is written as `plain_text`
+    writes it (``\\x1b``); backslashes that would be read as the beginning of that, or stand before it, are doubled.
     """
-    shown = plain_text(text)
+    shown = plain_text(_ESCAPED.sub(_with_doubled_backslashes, text).replace("\r", "\\x0d"))
     # spaces, and characters that nobody sees, may be skipped by who looks for a formula
-    first = next((char for char in shown if not char.isspace() and unicodedata.category(char) != "Cf"), "")
+    body = shown.lstrip("'")
+    first = next((char for char in body if not char.isspace() and unicodedata.category(char) != "Cf"), "")
     if unicodedata.normalize("NFKC", first) not in ("=", "+", "-", "@"):
         return shown
     try:
-        float(shown)
+        float(body)
     except ValueError:
         return f"'{shown}"
     return shown
+
+
+def _with_doubled_backslashes(match: re.Match[str]) -> str:
+    """Backslashes and what stands behind them; doubled where that is an escape, or becomes one."""
+    backslashes, behind = match.groups()
+    is_ambiguous = len(behind) > 1 or plain_text(behind) != behind
+    return (2 * backslashes if is_ambiguous else backslashes) + behind
 
 
 class _CsvWriter(_TableWriter):
@@ -511,14 +526,8 @@ class _CsvWriter(_TableWriter):
         super().write(part if self._exact_text else self._harmless_part(part))
 
     def _harmless_part(self, part: Part) -> Part:
-        """The columns with harmless names, each of which stays another one than all others, and harmless texts."""
-        written: dict[str, Any] = {}
-        for name, values in part.items():
-            shown = harmless(name)
-            while shown in written or (shown != name and shown in part):
-                shown += "_"
-            written[shown] = self._harmless(values)
-        return written
+        """The columns with harmless names and harmless texts."""
+        return {harmless(name): self._harmless(values) for name, values in part.items()}
 
     def _harmless(self, values: Any) -> Any:
         """The values of a column, the texts among them harmless."""

@@ -1,4 +1,4 @@
-"""What fit, transform and score are given (arrays, sparse matrices, Dask, frames, Datasets), as one Dataset."""
+"""Rows of any kind (arrays, sparse matrices, Dask, frames, Datasets) as one Dataset, for fit, transform and score."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def as_dataset(
     looks: bool = False,
     repeats: bool = False,
 ) -> Dataset:
-    """One Dataset of whatever rows come in; arrays in memory are neither copied nor read more than once.
+    """A Dataset from rows of any kind; arrays in memory are neither copied nor read more than once.
 
     Parameters
     ----------
     X : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
-        Frames are those of pandas, Dask, Polars, Arrow, or another library that narwhals knows.
+        Frames of pandas, Dask, Polars, Arrow, or another library that narwhals supports.
     y : array of shape (n,) or (n, t), or None
         Labels (strings, integers, booleans) or real numbers.
     sample_weight : array of shape (n,) or None
         Frequency weights; rows of weight 0 are left out.
     task : {"auto", "classification", "regression"}
-        "auto" decides as scikit-learn does: real numbers that are not whole are regression.
+        "auto" decides like scikit-learn: real numbers that are not whole are regression.
     classes : array of shape (K,) or None
-        All labels that y may hold, where they are known; else they are found in y.
+        All labels that y may hold; None finds them in y.
     categorical : collection of str
-        Columns of a data frame whose values are names, whatever they look like; those of a Dataset are its own.
+        Columns of a data frame whose values are categories even if they look like numbers; a Dataset has its own.
     looks : bool
-        Read a dense Dask array once for missing values, which are then filled as those of arrays in memory are; they
-        are an error when a block is computed else.
+        Whether to read a dense Dask array once for missing values, which are then filled like those of arrays in
+        memory; otherwise they are an error when a block is computed.
     repeats : bool
-        Leave rows of weight 0 out before rows are numbered, and take a row of whole weight w for w rows, so that what
-        is drawn by row number is the same as of the repeated rows (`dkl.data.row_sources.counted_rows`).
+        Whether to leave out rows of weight 0 before rows are numbered, and to repeat a row of whole weight w, so that
+        draws by row number equal those of the repeated rows (`dkl.data.row_sources.counted_rows`).
 
     Returns
     -------
@@ -54,12 +54,11 @@ def as_dataset(
     Raises
     ------
     ValueError
-        NaN or infinity (row and column are named), shapes that do not fit, complex numbers, a single class, a series
-        whose labels are those of a data frame in another order, a label that is not among `classes`, weights that are
-        negative or all zero, `y` beside a Dataset that has its own, or columns named as categorical that a Dataset
-        holds as numbers.
+        For NaN or infinity (with row and column), shapes that do not match, complex numbers, a single class, a series
+        with the labels of the data frame in another order, a label that is not in `classes`, weights that are negative
+        or all zero, `y` in addition to a Dataset with its own, or categorical columns that a Dataset holds as numbers.
     TypeError
-        Values that are not numbers.
+        For values that are not numbers.
     """
     if task not in ("auto", "classification", "regression"):
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")

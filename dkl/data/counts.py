@@ -1,4 +1,4 @@
-"""RowCounts: how many rows, and of which classes, each block has, known without reading X."""
+"""RowCounts: the number of rows of each block, in total and in each class, known without reading X."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from dkl.protocols.block import Block
 
-# Blocks count as mixed while the part of a block's rows that would have to change their class, for the classes to be as
-# frequent in it as in all rows, is below 0.1 plus four times what it would be of rows in a random order.
+# Blocks count as mixed if the fraction of a block's rows that would have to change their class, for the class
+# frequencies of all rows, is below 0.1 plus four times its expectation for rows in random order.
 _TOLERATED, _NOISE = 0.1, 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class RowCounts:
-    """Figures of each block; rows of weight 0 are not counted.
+    """Counts of each block, without rows of weight 0.
 
     For a set of splits each array has a second axis: ``rows`` and ``weights`` are (n_blocks, n_splits), and
     ``class_weights`` (n_blocks, n_splits, K).
@@ -26,7 +26,7 @@ class RowCounts:
     ----------
     rows : ndarray of shape (n_blocks,), int64
     weights : ndarray of shape (n_blocks,), float64
-        Total weight; equal to `rows` where rows have no weights.
+        Total weight; equal to `rows` if rows have no weights.
     class_weights : ndarray of shape (n_blocks, K), float64, or None
         Total weight of each class.
     """
@@ -37,8 +37,8 @@ class RowCounts:
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[Block], n_classes: int | None) -> RowCounts:
-        """Count rows that were read (X is not looked at)."""
-        # One entry a block; a block without rows counts too, so that positions are block numbers.
+        """Counts from blocks that are read (without X)."""
+        # one entry for each block, also for empty ones, so that positions are block numbers
         rows, weights, classes = [], [], []
         for block in blocks:
             rows.append(block.n_rows)
@@ -51,16 +51,16 @@ class RowCounts:
 
     @classmethod
     def of_table(cls, table: np.ndarray, n_classes: int | None) -> RowCounts:
-        """From a table whose last axis, of length 2 + K, holds rows, total weight and the weight of each class."""
+        """Counts from a table whose last axis, of length 2 + K, has rows, total weight and the weight of each class."""
         return cls(table[..., 0].astype(np.int64), table[..., 1], table[..., 2:] if n_classes else None)
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RowCounts:
-        """The inverse of `arrays`; further names are ignored."""
+        """The inverse of `arrays`; other names are ignored."""
         return cls(arrays["rows"], arrays["weights"], arrays.get("class_weights"))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays that are there, by the names of the parameters."""
+        """The arrays that are not None, by name."""
         return {name: values for name, values in vars(self).items() if values is not None}
 
     @property
@@ -68,60 +68,60 @@ class RowCounts:
         return int(self.rows.sum())
 
     def followed_by(self, other: RowCounts) -> RowCounts:
-        """These counts with the blocks of `other` appended; an array that one of the two lacks is left out."""
+        """These counts, then those of the blocks of `other`; an array that one of the two lacks is left out."""
         theirs = other.arrays()
         pairs = {name: (values, theirs[name]) for name, values in self.arrays().items() if name in theirs}
         return RowCounts(**{name: np.concatenate(both) for name, both in pairs.items()})
 
     def recounted(self, blocks: np.ndarray, other: RowCounts) -> RowCounts:
-        """A copy in which the counts of the blocks numbered `blocks`, (b,), are replaced by the b of `other`."""
+        """A copy in which the counts of `blocks`, (b,), are replaced by those of `other`."""
         known, theirs = {name: values.copy() for name, values in self.arrays().items()}, other.arrays()
         for name, values in known.items():
             values[blocks] = theirs[name]
         return RowCounts(**known)
 
     def of_split(self, code: int) -> RowCounts:
-        """The counts of the split with this code, (n_blocks,); for the counts of a set of splits."""
+        """The counts of the split with this code, (n_blocks,), from the counts of a set of splits."""
         return RowCounts(**{name: values[:, code] for name, values in self.arrays().items()})
 
 
 def class_weights(block: Block, n_classes: int) -> np.ndarray:
     """The total weight of each class in a block: (K,) float64."""
-    # Without weights `bincount` counts rows as integers; they are float64 everywhere, as sums of weights are.
+    # without weights `bincount` returns integers; counts are float64 everywhere, like sums of weights
     return np.bincount(np.asarray(block.y), weights=block.weight, minlength=n_classes).astype(np.float64)
 
 
 def imbalance(counts: RowCounts) -> tuple[float, float]:
-    """How much more often a class occurs in single blocks than in all rows, and what a random order would give.
+    """How much class frequencies differ between blocks and all rows, and the expectation for a random order.
 
     Returns
     -------
     distance, chance : float
-        The part of a block's weight that would have to change its class for the classes to be as frequent there as in
-        all rows, the mean over blocks: 0 where they are, near 1 where each block has a class of its own (the total
-        variation distance of the two distributions). And its expectation, were the rows in a random order.
+        The fraction of a block's weight that would have to change its class for the frequencies of all rows, averaged
+        over blocks: 0 for equal frequencies, near 1 if each block has its own class (the total variation distance of
+        the two distributions). And its expectation for rows in random order.
     """
-    # The class table T has a row a block b and a column a class k: T[b, k] is the weight of class k in block b.
+    # row b, column k of the class table T is the weight of class k in block b
     table = counts.class_weights
     if table is None or not table.sum():
         return 0.0, 0.0
     weights = table.sum(axis=1)
-    # Empty blocks have no shares, and say nothing.
+    # empty blocks have no class frequencies
     filled = weights > 0
     table, weights, rows = table[filled], weights[filled], np.maximum(counts.rows[filled], 1)
     overall = table.sum(axis=0) / table.sum()
-    # What one class has too little of another has too much of: each difference of frequencies is counted twice.
+    # the excess of some classes equals the lack of others, so that the sum counts each difference twice
     distance = np.abs(table / weights[:, None] - overall).sum(axis=1) / 2
-    # A share p of n rows at random has the standard deviation sqrt(p (1 - p) / n), and the mean absolute value of a
-    # normal number is sqrt(2 / pi) of that.
+    # a share p of n rows at random has the standard deviation sqrt(p (1 - p) / n), and the mean absolute value of a
+    # normal number is sqrt(2 / pi) times its deviation
     spread = np.sqrt(2 / np.pi * overall * (1 - overall)).sum() / 2
-    # Blocks count by their weight, as they do in every sum over the rows.
+    # blocks count by their weight, as in every sum over the rows
     share = weights / weights.sum()
     return float(share @ distance), float(share @ (spread / np.sqrt(rows)))
 
 
 def warn_if_unmixed(counts: RowCounts, place: str, *, stacklevel: int) -> None:
-    """Say that blocks differ in their labels by more than chance, and what to do."""
+    """Warn if labels differ between blocks by more than chance, and say what to do."""
     distance, chance = imbalance(counts)
     if distance > _TOLERATED + _NOISE * chance:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""create_dataset: arrays, sparse matrices, Dask arrays and data frames written to a store, in bounded memory."""
+"""create_dataset: arrays, sparse matrices, Dask arrays and data frames, written to a store in bounded memory."""
 
 from __future__ import annotations
 
@@ -47,47 +47,48 @@ def create_dataset(
     storage_options: Mapping[str, Any] | None = None,
     publish: Subscriber = ignore,
 ) -> Dataset:
-    """Write rows to a zarr store, whole or not at all, and open it.
+    """Write rows to a zarr store, completely or not at all, and open it.
 
     Rows of weight 0 are left out; `row_id` numbers the rows as they were given.
 
     Parameters
     ----------
     store : path or URL
-        ``"rows.zarr"``, ``"s3://bucket/rows.zarr"``, ``"memory://rows.zarr"`` (seen by this process alone).
+        ``"rows.zarr"``, ``"s3://bucket/rows.zarr"``, ``"memory://rows.zarr"`` (visible in this process only).
     X : array of shape (n, d), scipy sparse matrix, Dask array, pandas or Dask data frame, or Dataset
         Dask arrays are computed a few blocks at a time.
     y : array of shape (n,) or (n, t), or None
-        Labels of any kind, or real numbers.
+        Labels of any type, or real numbers.
     sample_weight : array of shape (n,) or None
     groups : str, array of shape (n,), or None
-        What each row belongs to (a patient, a user): rows of one group are held out together wherever rows are held
-        out, and `Dataset.split` keeps them in one split. A name is a column of a data frame, which is then no feature.
+        The group of each row (a patient, a user): rows of one group are always held out together, and `Dataset.split`
+        keeps them in one split. The name of a column of a data frame removes this column from the features.
     times : str, array of shape (n,), or None
-        Numbers, dates, or texts of dates: the newest rows are held out, unless there are groups too. A column of a data
-        frame stays a feature; pass its values and drop it from the frame where it shall be none.
+        Numbers, dates, or texts of dates: fits hold out the newest rows, unless there are groups too. A column of a
+        data frame stays a feature; to avoid that, pass its values and drop it from the frame.
     shuffle : bool
-        Put the rows in random order; rows that are sorted (by label, by time) spoil stochastic fitting. Rows that are
-        not in memory go through temporary disk of their own size.
+        Whether to write the rows in random order; sorted rows (by label, by time) make stochastic fits worse. Rows that
+        are not in memory need temporary disk space of their own size.
     seed : int
-        Of the shuffle; stored.
+        Seed of the random order, which is stored.
     task : {"auto", "classification", "regression"}
     classes : array of shape (K,) or None
-        All labels, where y may lack some.
+        All labels, if y may lack some.
     column_names : list of str or None
-        None takes those of a data frame.
+        None uses those of a data frame.
     categorical : collection of str
-        Columns of a data frame whose values are names, whatever they look like: postcodes, ids.
+        Columns of a data frame whose values are categories even if they look like numbers: postcodes, ids.
     drop_missing_target : bool
-        Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
+        Whether to leave out rows without a target, with a warning that counts them; otherwise they are an error.
     overwrite : bool
-        Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
+        Whether to replace an existing dataset: a local one stays until the new one is complete, one at a URL is deleted
+        first.
     rows_a_block : int or None
-        None chooses about 32 MiB of X, at most 65,536 rows.
+        None is about 32 MiB of X, at most 65,536 rows.
     storage_options : mapping or None
         For fsspec.
     publish : callable
-        Receives an `Event` a block.
+        Called with an `Event` for each block.
 
     Returns
     -------
@@ -96,14 +97,14 @@ def create_dataset(
     Raises
     ------
     FileExistsError
-        The store exists and `overwrite` is False.
+        If the store exists and `overwrite` is False.
     ValueError
-        NaN or infinity (row and column are named), shapes that do not fit, complex numbers, weights that are negative
-        or all zero; a group or a time that is missing, or another number of them than rows.
+        For NaN or infinity (with row and column), shapes that do not match, complex numbers, and weights that are
+        negative or all zero; for a missing group or time, or another number of them than rows.
     TypeError
-        Values that are not numbers.
+        For values that are not numbers.
     OSError
-        The disk is full or writing is not permitted; nothing is visible then.
+        If the disk is full or writing is not permitted; the store then does not exist.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def create_dataset(
         raise TypeError(f"publish is {shown_value(publish)}; expected a function of one Event")
     seed = whole_number(seed, "seed")
     rows_a_block = None if rows_a_block is None else whole_number(rows_a_block, "rows_a_block", 1)
-    # Where the rows go is looked at before they are: checking a large array takes long, and would be for nothing.
+    # the place is checked before the rows: checking a large array takes long, and would be useless
     target = Location.of(store, storage_options)
     check_output(target, "dataset", overwrite=overwrite)
     beside = BesideFeatures(X, groups, times)
@@ -127,14 +128,14 @@ def create_dataset(
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
 
     def made() -> Dataset:
-        """The rows without what keeps some of them together."""
+        """The dataset without groups and times."""
         nonlocal rows_a_block
         dataset = as_dataset(
             beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=True
         )
         if beside.row_id is not None and isinstance(dataset.source, ArraySource):
             dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
-        # The blocks of rows in memory stay what they are, whatever is noted of the rows.
+        # rows in memory keep their blocks, also after groups and times were added
         rows_a_block = rows_a_block or dataset.source.rows_a_block
         return dataset
 
@@ -142,7 +143,7 @@ def create_dataset(
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema
-    # Names that are given here win over those of a frame, or of the dataset that the rows come from.
+    # names given here override those of a frame, or of the dataset that the rows come from
     names = schema.column_names if column_names is None else list(column_names)
     schema = replace(
         schema,
@@ -159,7 +160,7 @@ def create_dataset(
         storage_options=storage_options,
         rows_a_block=rows_a_block,
     )
-    # Blocks of the source need not be those of the store: the writer cuts them anew.
+    # the writer cuts its own blocks, independently of those of the source
     columns = {role: known.column for role, known in dataset.schema.row_columns.items()}
     source = dataset.source
     blocks = shuffled_blocks(source, seed, columns) if shuffle else blocks_in_order(source, columns)
@@ -169,21 +170,21 @@ def create_dataset(
 
 
 def _check_own_rows(dataset: Dataset, target: Location) -> None:
-    """Refuse to replace a store by rows of its own that are not all that it holds by now.
+    """Raise an error if a store would be replaced by its own rows and lose some of them.
 
     Raises
     ------
     StoreReplacedError, FileExistsError
-        The dataset is not the newest version of the store any more.
+        If the dataset is not the newest version of the store.
     ValueError
-        The store is behind a URL, where it is deleted before its rows could be read.
+        If the store is at a URL, where it would be deleted before its rows are read.
     """
-    # Views read the store that they narrow.
+    # a view reads the store that it selects from
     source = dataset.source.base
     if not isinstance(source, StoreSource | VersionSource) or source.location.key != target.key:
         return
     token = (source.parts[0] if isinstance(source, VersionSource) else source).token
-    # Rows that were read from another store at the same place, which is gone by now, cannot be read any more.
+    # rows from another store that was at the same place before can no longer be read
     target.check_token(token)
     if newest_version(target, token) > source.version:
         raise FileExistsError(

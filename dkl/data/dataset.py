@@ -1,4 +1,4 @@
-"""Dataset: rows with a target and weights, in a store, in memory or in a Dask graph, named views, and a description."""
+"""Dataset: rows with a target and weights, in a store, in memory or in a Dask graph, named splits, a description."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from dkl.data.together.splitting import split_rule_together
 from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
 from dkl.events import Subscriber, ignore
-from dkl.plain_text import plain_text
+from dkl.plain_text import plain_text, shortened
 
 _SHOWN = 12
 
 
 class Dataset:
-    """Rows cut into blocks, with what is known of them without reading.
+    """Rows in blocks, with their metadata.
 
-    Made by `dkl.create_dataset`, `dkl.open_dataset`, `dkl.ingest`, `dkl.from_zarr`; never changed afterwards: `split`,
-    `thin` and ``dataset["train"]`` return new ones that share the rows.
+    Created by `dkl.create_dataset`, `dkl.open_dataset`, `dkl.ingest` and `dkl.from_zarr`, and never changed: `split`,
+    `thin` and ``dataset["train"]`` return new datasets that share the rows.
 
     Parameters
     ----------
     source : RowSource
-        The blocks; `dkl.passes` reads them.
+        The blocks, which passes read.
     schema : Schema
     splits : mapping of str to SplitSet or None
         Named sets of splits.
     store : str or None
-        The path or URL of the store behind the rows.
+        The path or URL of the store with the rows; None for rows elsewhere.
     name : str
-        Of the view: ``"train"``; empty for all rows.
+        Name of the view, such as ``"train"``; empty for all rows.
 
     Examples
     --------
@@ -80,14 +80,14 @@ class Dataset:
     ) -> None:
         self.source = source
         self.schema = schema
-        # A copy: whoever made the mapping may go on with it, and a dataset never changes.
+        # a copy, as the caller may change the mapping, and a dataset never changes
         self.split_sets = dict(splits or {})
         self.store = store
         self.name = name
 
     @property
     def task(self) -> Task | None:
-        """What y is: "classification", "regression", or None without one."""
+        """The kind of y: "classification", "regression", or None without a target."""
         return self.schema.task
 
     @property
@@ -97,28 +97,28 @@ class Dataset:
 
     @property
     def n_rows(self) -> int:
-        """Rows of weight above 0."""
+        """Number of rows with a weight above 0."""
         return int(self.source.block_rows.sum())
 
     @property
     def n_columns(self) -> int:
-        """d, columns of X."""
+        """d, the number of columns of X."""
         return self.source.n_columns
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of X."""
+        """Numbers of rows and columns of X."""
         return self.n_rows, self.n_columns
 
     @property
     def version(self) -> int:
-        """How often rows were appended to the store, or dropped from it, before this dataset was opened."""
+        """The number of appends to, and drops from, the store before this dataset was opened."""
         return self.source.version
 
     @property
     def total_weight(self) -> float:
         """The sum of the weights of the rows; `n_rows` without weights."""
-        # without weights nothing has to be read for it
+        # without weights this reads nothing
         return float(self.source.counts.weights.sum()) if self.source.has_weight else float(self.n_rows)
 
     @property
@@ -129,55 +129,55 @@ class Dataset:
 
     @property
     def column_names(self) -> list[str] | None:
-        """Names of the columns of X."""
+        """Names of the columns of X; None if they have none."""
         return self.schema.column_names
 
     @property
     def encoding(self) -> Any:
-        """The `TableEncoding` that made X of raw table columns, or None."""
+        """The `TableEncoding` from raw table columns to X, or None."""
         return self.schema.encoding
 
     @cached_property
     def passthrough(self) -> np.ndarray:
-        """Columns that scalers leave alone (one-hot, flags): (d,) bool."""
+        """Whether scalers leave each column unchanged (one-hot columns, flags): (d,) bool."""
         given = self.schema.passthrough
         return np.zeros(self.n_columns, bool) if given is None else given
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names for ``dataset[name]``."""
+        """The names for ``dataset[name]``."""
         return tuple(name for split in self.split_sets.values() for name in split.names)
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever a value, a label, the order or the choice of the rows changes."""
+        """A hash that changes whenever a value, a label, the order or the selection of the rows changes."""
         classes = None if self.classes is None else self.classes.tolist()
         return hashlib.sha256(f"{self.source.fingerprint} {self.task} {classes}".encode()).hexdigest()
 
     @property
     def X(self) -> da.Array:
-        """All rows, (n_rows, d), lazily: a chunk a block, NumPy or csr_array."""
-        # Dask wants to know what a chunk is like before there is one: an array of the same kind without rows.
+        """All rows, (n_rows, d), as a lazy Dask array with a chunk for each block, of NumPy or csr_array."""
+        # Dask needs a chunk's type before it reads one: an array of the same type without rows
         empty = np.empty((0, self.n_columns), self.source.dtype)
         return lazy_part(self.source, "X", sparse.csr_array(empty) if self.source.is_sparse else empty)
 
     @property
     def y(self) -> da.Array | None:
-        """All targets, lazily: labels (n_rows,), numbers (n_rows,) or (n_rows, n_targets); None without them."""
+        """All targets as a lazy array: labels (n_rows,), numbers (n_rows,) or (n_rows, n_targets); None without any."""
         if self.task is None:
             return None
-        # Blocks hold the positions of labels in `classes`; users see the labels themselves.
+        # blocks hold the positions of labels in `classes`; users get the labels themselves
         dtype = np.dtype(np.float64) if self.classes is None else self.classes.dtype
         return lazy_part(self.source, "y", np.empty(self.schema.y_shape(0), dtype), classes=self.classes)
 
     @property
     def sample_weight(self) -> da.Array | None:
-        """All weights, (n_rows,) float64, lazily; None when every row counts once."""
+        """All weights, (n_rows,) float64, as a lazy array; None if every row counts once."""
         return lazy_part(self.source, "weight", np.empty(0)) if self.source.has_weight else None
 
     @property
     def row_id(self) -> da.Array:
-        """The identity of each row, (n_rows,) int64, lazily: its number where rows were first given."""
+        """A number for each row, (n_rows,) int64, as a lazy array: its position in the rows as first given."""
         return lazy_part(self.source, "row_id", np.empty(0, np.int64))
 
     def __len__(self) -> int:
@@ -187,7 +187,7 @@ class Dataset:
         for split in self.split_sets.values():
             if name in split.names:
                 source = split.select(self.source, name)
-                # A view of a view keeps both names: 'train.fold 1'.
+                # a view of a view keeps both names: 'train.fold 1'
                 full = f"{self.name}.{name}" if self.name else name
                 return Dataset(source, self.schema, store=self.store, name=full)
         known = f"it has {', '.join(map(repr, self.splits))}" if self.splits else "it has none: ds = ds.split({...})"
@@ -210,27 +210,29 @@ class Dataset:
         Parameters
         ----------
         given : mapping or array
-            ``{"train": 0.8, "test": 0.2}``: shares, drawn at random, that sum to at most 1. ``{"train": mask, ...}``:
-            boolean masks or row numbers. An array of one value a row: rows of one value are the split of that name.
-            By group and by time it is shares, and None is ``{"train": 0.8, "test": 0.2}``.
+            ``{"train": 0.8, "test": 0.2}``: fractions, which sum to at most 1, for random splits. ``{"train": mask,
+            ...}``: boolean masks or row numbers. An array with a value for each row: rows with the same value are the
+            split of that name. By group and by time only fractions are allowed, and None is ``{"train": 0.8, "test":
+            0.2}``.
         by_group : str, array of shape (n_rows,), bool or None
-            The group column of the dataset, or one value a row: no group is in two splits, nor in two folds of a fit to
-            one of them. None is by group or time where the dataset has such a column, and shares are given; False draws
-            single rows all the same.
+            The group column of the dataset, or a value for each row: no group is in two splits, nor in two folds of a
+            fit to one of them. None splits by group or time if the dataset has such a column and fractions are given;
+            False splits by single rows anyway.
         by_time : str, array of shape (n_rows,), bool or None
-            The time column of the dataset, a feature that is a time, or one value a row: the splits follow each other
-            in time as they are named, the oldest rows first, and rows of one time are in one split. A fit to one of
-            them holds out its newest rows.
+            The time column of the dataset, a feature that is a time, or a value for each row: the splits follow each
+            other in time in the order of their names, oldest rows first, and rows with the same time are in the same
+            split. A fit to one of them holds out its newest rows.
         seed : int
-            Of the draw; the same seed and rows give the same splits.
+            Random seed; the same seed and rows give the same splits.
         stratify : bool
-            Give each split its share of every class; not by group or by time.
+            Whether each split gets its fraction of every class; ignored by group and by time.
         name : str
-            Of this set of splits; a dataset can have several.
+            Name of this set of splits; a dataset can have several.
         overwrite : bool
             Replace a set of that name.
         write : bool or None
-            Keep the codes in the store. None does so for a whole store; views and rows in memory keep them in memory.
+            Whether to store the splits. None stores them for a whole store; those of views and of rows in memory stay
+            in memory.
 
         Returns
         -------
@@ -240,10 +242,10 @@ class Dataset:
         Raises
         ------
         ValueError
-            A split without rows, fractions that sum to more than 1, masks of the wrong length, a row in two splits; a
-            group or a time that is missing, or is the same in all rows, a column that is not there.
+            If a split has no rows, fractions sum to more than 1, masks have the wrong length, or a row is in two
+            splits; if a group or a time is missing or the same in all rows, or a column does not exist.
         FileExistsError
-            A set of this name is there and `overwrite` is False.
+            If a set of this name exists and `overwrite` is False.
         """
         self._check_new_splits(name, overwrite)
         source, schema = chosen_rows_together(self.source, self.schema, by_group, by_time)
@@ -259,7 +261,7 @@ class Dataset:
             names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=schema.n_classes if stratify else None)
         self._check_split_names(names, name)
         split = assign(source, names, rule, schema.n_classes, columns)
-        # Only a whole store (version 0) can keep codes beside its rows; later versions and views keep theirs in memory.
+        # only a whole store (version 0) can store codes with its rows; later versions and views keep theirs in memory
         writer = self.source.write_split if isinstance(self.source, StoreSource) else None
         if write and writer is None:
             raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
@@ -268,7 +270,7 @@ class Dataset:
         return Dataset(source, schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name)
 
     def with_rows(self, source: RowSource, schema: Schema) -> Dataset:
-        """The dataset with another source and schema of the same rows: its splits, store and name stay."""
+        """The dataset with another source and schema of the same rows; name, splits and store do not change."""
         return Dataset(source, schema, splits=self.split_sets, store=self.store, name=self.name)
 
     def _check_new_splits(self, name: str, overwrite: bool) -> None:
@@ -287,18 +289,18 @@ class Dataset:
                 raise ValueError(f"split {min(shared)!r} is already in the set {other!r}; choose another name")
 
     def thin(self, max_rows: int, seed: int = 0) -> Dataset:
-        """A random sample of at most `max_rows` rows: a view, chosen by a hash of seed and row id.
+        """A random sample of at most `max_rows` rows: a view, selected by a hash of seed and row id.
 
-        Each block gives its share, so every block is still read, and the sample is the same on any machine.
+        Each block contributes its share, so that every block is still read; the sample is the same on any machine.
 
         Raises
         ------
         ValueError
-            `max_rows` below 1.
+            If `max_rows` is below 1.
         """
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; expected at least 1")
-        # Nothing to leave out: a view of all rows would only copy them.
+        # nothing to leave out: a view of all rows would only copy them
         if max_rows >= self.n_rows:
             return self
         step = Thinned(self.source.block_rows, int(max_rows), int(seed))
@@ -316,36 +318,38 @@ class Dataset:
         split: str | Sequence[str] | None = None,
         publish: Subscriber = ignore,
     ) -> Dataset:
-        """Add rows to the store as further blocks; the blocks that are there stay as they are.
+        """Add rows to the store as new blocks; existing blocks do not change.
 
-        The rows make a new version of the store, whole or not at all. This dataset, and whoever reads the store
-        meanwhile, keeps the old one. ``create_dataset(other, ds)`` puts all blocks of a version into one new store.
+        The rows form a new version of the store, completely or not at all. This dataset, and everybody who reads the
+        store meanwhile, keeps the old version. ``create_dataset(other, ds)`` copies all blocks of a version to one new
+        store.
 
         Parameters
         ----------
         X : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
-            Data frames are encoded as the rows of the store were.
+            Data frames are encoded like the rows of the store.
         y : array of shape (n,) or (n, t), or None
         sample_weight : array of shape (n,) or None
         groups, times : str, array of shape (n,), or None
-            Where the rows of the store have them; a column of a data frame that has its name is found by itself.
+            Required if the rows of the store have them; a column of a data frame with the stored name is used by
+            default.
         split : str, sequence of str, or None
-            The split that the rows join, of each set of splits one; ``()`` is none of them.
+            The split that the rows join, one for each set of splits; ``()`` for none.
         publish : callable
-            Receives an `Event` a block.
+            Called with an `Event` for each block.
 
         Returns
         -------
         Dataset
-            The new version. The row ids of the rows that version k adds are k 2^40, k 2^40 + 1, ...
+            The new version. The row ids of rows that version k adds are k 2^40, k 2^40 + 1, ...
 
         Raises
         ------
         ValueError
-            Columns, targets or weights that are not those of the store, an unknown label, splits and none named; or
-            this is a view or not in a store of dkl.
+            If columns, targets or weights do not match the store, a label is unknown, or the store has splits and none
+            is named; or if this is a view or not in a store of dkl.
         FileExistsError
-            A newer version is there.
+            If a newer version exists.
         """
         version = self._stored_version()
         joins = joined_splits(version, split)
@@ -360,16 +364,16 @@ class Dataset:
         return open_dataset(version.source.location.url, number, **version.source.location.options)
 
     def drop(self, rows: GivenValues = None, *, blocks: GivenValues = None) -> Dataset:
-        """Take rows, or whole blocks, out of the store; nothing that is stored is rewritten, and no X is read.
+        """Remove rows, or whole blocks, from the store; no stored array is rewritten, and no X is read.
 
-        A new version of the store, as of `append`. The other blocks keep their numbers. The dropped rows stay on disk
-        for the older versions: ``create_dataset(other, ds)`` writes a store without them.
+        Creates a new version of the store, like `append`. The other blocks keep their numbers. The dropped rows stay on
+        disk for older versions: ``create_dataset(other, ds)`` writes a store without them.
 
         Parameters
         ----------
         rows : array of bool of shape (n_rows,), of row numbers, or None
         blocks : array of int or None
-            Numbers of blocks, of which no row is read.
+            Numbers of blocks to drop without reading a row.
 
         Returns
         -------
@@ -379,33 +383,33 @@ class Dataset:
         Raises
         ------
         ValueError
-            Rows or blocks that are not there, or all of them; this is a view, or not in a store of dkl.
+            If rows or blocks do not exist, or nothing would be left; or if this is a view, or not in a store of dkl.
         FileExistsError
-            A newer version is there.
+            If a newer version exists.
         """
         version = self._stored_version()
         number = drop_rows(version, rows, blocks)
         return open_dataset(version.source.location.url, number, **version.source.location.options)
 
     def _stored_version(self) -> StoredVersion:
-        """The version of a store that this dataset is, whole; views and rows elsewhere are refused."""
+        """This dataset as a version of a store; ValueError for views, and for rows elsewhere."""
         if not isinstance(self.source, StoreSource | VersionSource):
             what = f"{self!r} is a view" if self.store is not None else f"{self!r} is not in a store of dkl"
             raise ValueError(f"{what}; rows are appended to, and dropped from, what dkl.open_dataset(store) opens")
         return StoredVersion(self.source, self.schema, self.split_sets, repr(self))
 
     def used_whole(self, y: GivenValues, sample_weight: GivenValues, task: TaskChoice) -> Dataset:
-        """This dataset, where a function that takes rows of any kind is given it.
+        """This dataset, as the argument of a function that takes rows of any kind.
 
         Raises
         ------
         ValueError
-            Targets or weights are given beside it, or its target can be none of the task.
+            If targets or weights are given in addition, or its target does not suit the task.
 
         Warns
         -----
         UserWarning
-            It has splits, and all of them are used together.
+            If it has splits, all of which are used.
         """
         for name, given in (("y", y), ("sample_weight", sample_weight)):
             if given is not None:
@@ -422,23 +426,22 @@ class Dataset:
                 stacklevel=3,
             )
         if task != "auto" and self.task is not None and task != self.task:
-            # whoever asks knows the task better than the values told it
+            # the caller's task overrides the one that the values suggested
             return self.with_rows(*with_task(self.source, self.schema, task, repr(self)))
         return self
 
     def verify(self) -> list[str]:
-        """Read every byte that the dataset keeps and report what is wrong, all of it.
+        """Read every stored byte of the dataset and report all faults.
 
         Returns
         -------
-        list of str
-            One sentence a fault, naming the block; empty when all is well. Rows that have no checksums (arrays in
-            memory, `dkl.from_zarr`) are read and checked for NaN and infinity.
+        One sentence for each fault, with its block; empty if there are none. Rows without checksums (arrays in memory,
+        `dkl.from_zarr`) are read and checked for NaN and infinity.
         """
         return list(faults(self.source))
 
     def describe(self) -> Description:
-        """What is in the dataset, for print, a notebook, or as JSON in ``.facts``."""
+        """A description of the dataset, for print, a notebook, or as JSON in ``.facts``."""
         return describe_rows(self.source, self.schema, self.split_sets, self.name)
 
     @property
@@ -446,7 +449,7 @@ class Dataset:
         return f"split {self.name!r} of {self.source.place}" if self.name else f"the dataset of {self.source.place}"
 
     def __repr__(self) -> str:
-        # Without a target nothing is said of one.
+        # mentions no target if there is none
         kind = {"classification": f", {self.schema.n_classes} classes", "regression": ", regression"}.get(
             self.task or "", ""
         )
@@ -465,25 +468,25 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     Parameters
     ----------
     store : path or URL
-        A local folder (made absolute now), or any URL that fsspec knows: ``"s3://bucket/rows.zarr"``.
+        A local folder (made absolute), or any URL for fsspec: ``"s3://bucket/rows.zarr"``.
     version : int or None
-        As it was after so many calls of `Dataset.append` and `Dataset.drop`; None is the newest.
+        The state after so many calls of `Dataset.append` and `Dataset.drop`; None is the newest.
     **storage_options
         For fsspec: ``anon=True``, ``endpoint_url=...``.
 
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        If nothing exists there.
     dkl.errors.StoreError
-        It is not a dataset of dkl, is half-written, was written in a newer format, or has no such version.
+        If it is not a dataset of dkl, is incomplete, has a newer format, or does not have this version.
     dkl.errors.CorruptChunkError
-        Its metadata is not what was written.
+        If its metadata does not match its checksum.
 
     Warns
     -----
     UserWarning
-        The labels of the blocks are not mixed, which spoils stochastic fitting.
+        If labels differ between blocks by more than chance, which makes stochastic fits worse.
 
     Examples
     --------
@@ -497,7 +500,7 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     """
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
-    # The counts of each block are in the manifest, so that this look costs no read.
+    # the counts of each block are in the manifest, so that this check reads nothing
     warn_if_unmixed(source.counts, source.place, stacklevel=3)
     return Dataset(source, source.schema, splits=splits, store=source.location.url)
 
@@ -511,32 +514,32 @@ def from_zarr(
     classes: GivenValues = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Use zarr arrays where they are: no row is copied, and no checksum of ours guards them.
+    """Use zarr arrays in place: no row is copied, and they have no checksums of dkl.
 
-    Nothing of X is read here: the arrays are known by their metadata and by the names, sizes and times of the objects
-    that hold their chunks (of a store that lists none, over HTTP or in memory, by their metadata alone). Passes decode
-    each chunk once, note its digest, and end with an error that names it where a later pass finds another one. Rows
-    are checked for NaN and infinity whenever they are read. `create_dataset(store, from_zarr(...))` writes them with
-    checksums, in blocks that read fast.
+    No value of X is read here: the arrays are identified by their metadata and by the names, sizes and times of the
+    objects that hold their chunks (by their metadata alone for a store that lists none, over HTTP or in memory). Passes
+    decode each chunk once and note its digest; a later pass that finds another one ends with an error that names the
+    chunk. Rows are checked for NaN and infinity whenever they are read. `create_dataset(store, from_zarr(...))` writes
+    them with checksums, in blocks that read faster.
 
     Parameters
     ----------
     X : zarr array of shape (n, d), a group of CSR rows as anndata lays them out, or a path or URL of either
-        A Dask array that `dask.array.from_zarr` has made stands for its zarr array.
+        A Dask array from `dask.array.from_zarr` is replaced by its zarr array.
     y : zarr array or array of shape (n,) or (n, t), a path or URL, or None
     sample_weight : zarr array or array of shape (n,), a path or URL, or None
     task : {"auto", "classification", "regression"}
     classes : array of shape (K,) or None
-        None has them found in y, which is read once.
+        None finds them in y, which is read once.
     storage_options : mapping or None
-        For fsspec, where URLs are given.
+        For fsspec, if URLs are given.
 
     Raises
     ------
     FileNotFoundError
-        A path holds nothing.
+        If nothing exists at a path.
     ValueError
-        Shapes that do not fit, complex numbers, NaN or infinity in y.
+        If shapes do not match, or numbers are complex, or y holds NaN or infinity.
 
     Examples
     --------
@@ -547,7 +550,7 @@ def from_zarr(
     >>> dkl.from_zarr(X, y=["a", "b", "a", "b"]).n_rows
     4
     """
-    # Each may be a path, a URL, an open array or a Dask array of one; values in memory pass through.
+    # each may be a path, a URL, an open array or a Dask array of one; values in memory are returned unchanged
     opened_X, opened_y, weight = (
         open_in_place(zarr_behind(values), storage_options) for values in (X, y, sample_weight)
     )
@@ -570,12 +573,12 @@ def from_zarr(
 
 @dataclass(frozen=True)
 class Description:
-    """Facts about a dataset.
+    """The facts about a dataset.
 
     Parameters
     ----------
     facts : mapping
-        JSON values under plain names.
+        JSON values by name.
     """
 
     facts: Mapping[str, Any]
@@ -596,7 +599,7 @@ class Description:
 
 
 def shown(value: object) -> str:
-    """One fact on one line, long lists cut."""
+    """One fact on one line, long lists and the names in them cut."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -604,10 +607,11 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, Mapping):
-        items = [f"{key}: {shown(item)}" for key, item in list(value.items())[:_SHOWN]]
+        items = [f"{shortened(str(key))}: {shown(item)}" for key, item in list(value.items())[:_SHOWN]]
         return ", ".join(items) + _more(len(value))
     if isinstance(value, list | tuple):
-        return ", ".join(shown(item) for item in value[:_SHOWN]) + _more(len(value))
+        items = [shortened(item) if isinstance(item, str) else shown(item) for item in value[:_SHOWN]]
+        return ", ".join(items) + _more(len(value))
     return str(value)
 
 
@@ -616,7 +620,7 @@ def _more(count: int) -> str:
 
 
 def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitSet], name: str) -> Description:
-    """All facts that are known without reading rows, and the classes of a view where they must be counted.
+    """All facts that are known without reading rows; the classes of a view may have to be counted.
 
     Parameters
     ----------
@@ -624,7 +628,7 @@ def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitS
     schema : Schema
     splits : mapping of str to SplitSet
     name : str
-        Of the view; empty for all rows.
+        Name of the view; empty for all rows.
     """
     facts: dict[str, Any] = {"place": source.place, "rows": int(source.block_rows.sum()), "columns": source.n_columns}
     if name:
@@ -634,7 +638,7 @@ def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitS
     facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": schema.task or "none"}
     weights = source.counts.class_weights if schema.classes is not None else None
     if schema.classes is not None and weights is not None:
-        # Without weights the sums count rows, and are shown as such.
+        # without weights the sums are numbers of rows, and shown as integers
         number = float if source.has_weight else int
         labels = map(str, schema.classes.tolist())
         facts["classes"] = {label: number(weight) for label, weight in zip(labels, weights.sum(axis=0), strict=True)}

@@ -1,4 +1,4 @@
-"""How rows differ from those that an encoding was learned from, where they are answered all the same."""
+"""How rows differ from those that an encoding was learned from, if they are accepted anyway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dkl.errors import TableDifferenceWarning, users_level
 
 @dataclass
 class _Found:
-    """What was found in a column: in how many rows, in which row first, and what is to be said of it."""
+    """A difference in a column: the number of rows, the first one, and the sentence for it."""
 
     rows: int
     first_row: int
@@ -23,14 +23,14 @@ class _Found:
 
 @dataclass
 class Differences:
-    """What is unlike the rows of fit, counted column by column over all tables of one call, and said once.
+    """Differences from the rows of fit, counted for each column over all tables of one call, and reported once.
 
     Parameters
     ----------
     strict : bool
-        Refuse such rows in place of answering them.
+        Raise an error instead of accepting such rows.
     option : str
-        What the caller calls `strict`; empty where there is no such choice.
+        The caller's name for `strict`; empty if there is no such option.
     """
 
     strict: bool = False
@@ -43,11 +43,11 @@ class Differences:
         return bool(self._columns or self._names)
 
     def see(self, rows: int) -> None:
-        """Count the rows of a further table."""
+        """Count the rows of another table."""
         self._rows += rows
 
     def add(self, name: str, rows: np.ndarray, first_row: int, sentence: str, kind: str) -> None:
-        """Take the rows of a table, by their positions, in which a column is unlike what it was."""
+        """Add the rows of a table, by their positions, that differ in a column."""
         if not len(rows):
             return
         known = self._columns.get((name, kind))
@@ -57,7 +57,7 @@ class Differences:
             known.rows += len(rows)
 
     def add_names(self, known: Sequence[str], given: Sequence[str], ignored: Sequence[str]) -> None:
-        """Note further columns of a table, and whether the known ones, all of which it has, come in another order."""
+        """Record unknown columns of a table, and whether the known ones, all of which it has, are in another order."""
         expected, beside = set(known), set(ignored)
         further = [name for name in given if name not in expected and name not in beside]
         if further:
@@ -66,7 +66,7 @@ class Differences:
             self._names["order"] = "the columns come in another order, and are taken by their names"
 
     def lines(self) -> list[str]:
-        """A sentence for each thing that was found, with its count."""
+        """A sentence for each difference, with its count."""
         counted = [
             f"column '{name}' {found.sentence}: {found.rows} of {self._rows} rows, the first is row {found.first_row}"
             for (name, _), found in self._columns.items()
@@ -74,12 +74,12 @@ class Differences:
         return [*counted, *self._names.values()]
 
     def say(self) -> None:
-        """Warn of what was found, in one warning, or refuse it.
+        """Report the differences, in one warning or an error.
 
         Raises
         ------
         ValueError
-            With `strict`.
+            If `strict`.
         """
         if not self:
             return

@@ -244,8 +244,11 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
     """
     source = dataset.source
     counted = counted_of_given(source, sample_weight)
-    values = checked_exposure(given, dataset.n_rows if counted is None else counted[1])
-    values = values if counted is None else values[counted[0]]
+    if counted is None:
+        values = checked_exposure(given, dataset.n_rows)
+    else:
+        places, n_given = counted
+        values = checked_exposure(given, n_given, weight=np.bincount(places, minlength=n_given))[places]
     step = GivenColumn(EXPOSURE, np.split(values, np.cumsum(source.block_rows)[:-1]))
     return dataset.with_rows(View(source, step), dataset.schema)
 
@@ -395,15 +398,19 @@ def exposure_place(dataset: Dataset, name: str) -> int:
     return names.index(name)
 
 
-def checked_exposure(values: Any, n_rows: int | None = None, row_id: np.ndarray | None = None) -> np.ndarray:
+def checked_exposure(
+    values: Any, n_rows: int | None = None, row_id: np.ndarray | None = None, *, weight: Any = None
+) -> np.ndarray:
     """Exposures in memory, (n_rows,) float64, all above 0; without `n_rows` as many as there are.
+
+    Those of rows of weight 0, whatever they are, become 1.
 
     Raises
     ------
     ValueError
         If there are more or fewer of them than rows, or one is missing, infinite or not above 0; its row is named.
     """
-    (values,) = dask.compute(values)
+    values, weight = dask.compute(values, weight)
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -411,6 +418,8 @@ def checked_exposure(values: Any, n_rows: int | None = None, row_id: np.ndarray 
     n_rows = len(values) if n_rows is None else n_rows
     if numbers.shape != (n_rows,):
         raise ValueError(f"exposure has shape {numbers.shape}, and there are {n_rows} rows; pass one number a row")
+    if weight is not None:
+        numbers = np.where(np.asarray(weight) == 0.0, 1.0, numbers)
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0.0)))
     if len(wrong):
         # rows of a block are known by their ids

@@ -13,15 +13,15 @@ from dkl.data.view import KeptColumns, View
 
 
 def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
-    """The dataset without the encoded columns of these names; the dataset itself where it has none of them.
+    """The dataset without the encoded columns of these names; the dataset itself if it has none of them.
 
-    Its encoding answers tables that hold them all the same. Of one-hot columns and of cosines all that belong to the
-    same raw column go together.
+    Its encoding still accepts tables that contain them. One-hot columns and cosines of the same raw column are removed
+    together.
 
     Parameters
     ----------
     dataset : Dataset
-        Its columns have names.
+        Its columns must have names.
     names : collection of str
     """
     of_rows = dataset.column_names or []
@@ -36,7 +36,7 @@ def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
             if len(left) == len(rule.output_names):
                 rules.append(rule)
             elif left:
-                # of a time the days alone go: its cycles stay
+                # of a time only the days are removed: its cycles stay
                 rules.append(replace(rule, parts=tuple(part for part in rule.parts if part != "days")))
         gone = {rule.name for rule in encoding.rules} - {rule.name for rule in rules}
         encoding = replace(encoding, rules=tuple(rules), ignored=(*encoding.ignored, *sorted(gone)))
@@ -56,7 +56,7 @@ def left_out_of(fitted: Any, given: Any) -> list[str]:
     Parameters
     ----------
     fitted, given : TableEncoding, FittedEncoding or None
-        Of the model, and of the dataset.
+        Those of the model, and of the dataset.
     """
     if fitted is None or given is None:
         return []

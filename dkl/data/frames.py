@@ -150,17 +150,42 @@ def _encoded_part(
     except (ValueError, TypeError) as error:
         _say_uncounted(error, left_out)
         raise
-    if weight is None or not left_out:
-        return found
-    shape = (len(rows), encoding.n_columns)
-    if isinstance(found, np.ndarray):
-        whole = np.zeros(shape, found.dtype)
-        whole[weight > 0.0] = found
+    return found if weight is None else _among_zeros(found, weight)
+
+
+def zeros_for_weightless(
+    rows: np.ndarray | sparse.csr_array, weight: np.ndarray | None
+) -> np.ndarray | sparse.csr_array:
+    """Rows in memory, (n, d), with rows of zeros in place of those of weight 0, whatever these hold."""
+    return rows if weight is None else _among_zeros(rows_that_count(rows, weight), weight)
+
+
+def lazy_zeros_for_weightless(X: da.Array, weight: GivenValues) -> da.Array:
+    """`zeros_for_weightless` of a Dask array, whose rows are then whole in each chunk; weights may be lazy, too."""
+    if not is_dask_collection(weight) and np.all(np.asarray(weight) != 0.0):
+        return X
+    X = _whole_rows(X)
+    weights: Any = weights_beside(weight, X.chunks[0])
+    return da.map_blocks(_chunk_of_zeros_for_weightless, X, weights[:, None], dtype=X.dtype, meta=X._meta)
+
+
+def _chunk_of_zeros_for_weightless(rows: Any, weight: np.ndarray) -> np.ndarray | sparse.csr_array:
+    return zeros_for_weightless(as_rows(rows), weight.ravel() != 0.0)
+
+
+def _among_zeros(counted: np.ndarray | sparse.csr_array, weight: np.ndarray) -> np.ndarray | sparse.csr_array:
+    """The rows that count at their places among all rows, (n, d); those of weight 0 are zeros."""
+    if counted.shape[0] == len(weight):
+        return counted
+    shape = (len(weight), counted.shape[1])
+    if isinstance(counted, np.ndarray):
+        whole = np.zeros(shape, counted.dtype)
+        whole[weight != 0.0] = counted
         return whole
-    entries = np.zeros(len(rows), found.indptr.dtype)
-    entries[weight > 0.0] = np.diff(found.indptr)
-    indptr = np.concatenate([[0], np.cumsum(entries)]).astype(found.indptr.dtype)
-    return sparse.csr_array((found.data, found.indices, indptr), shape=shape)
+    entries = np.zeros(len(weight), counted.indptr.dtype)
+    entries[weight != 0.0] = np.diff(counted.indptr)
+    indptr = np.concatenate([[0], np.cumsum(entries)]).astype(counted.indptr.dtype)
+    return sparse.csr_array((counted.data, counted.indices, indptr), shape=shape)
 
 
 def encode_frame(

@@ -1,4 +1,4 @@
-"""Names for what users give as rows and as values of rows: of so many kinds that no one type of Python covers them."""
+"""Types of the rows, and of the values for rows, that users may give; they are more than Python's types can express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that threads do ahead of whoever takes its results, or behind whoever hands it out, in order and in bounds."""
+"""Work in threads ahead of its consumer or behind its producer, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ Result = TypeVar("Result")
 def in_order(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], window: int
 ) -> Iterator[Result]:
-    """``map(function, items)`` on a pool, with at most `window` items read ahead of the result that is asked for."""
+    """``map(function, items)`` on a pool, with at most `window` items taken ahead of the next result."""
     running: deque[Future[Result]] = deque()
     try:
         for item in items:
-            # Submitted in order and taken in order: the slowest of those under way is waited for, and memory stays
-            # bounded.
+            # Submitted and taken in order: the slowest call in progress is waited for, and memory stays bounded.
             running.append(pool.submit(function, item))
             if len(running) >= window:
                 yield running.popleft().result()
@@ -31,7 +30,7 @@ def in_order(
 
 
 class Backlog:
-    """Calls that a pool makes while further ones are handed out, `most` of them at a time.
+    """Calls that a pool makes while more are added, at most `most` at a time.
 
     Results are taken in the order of the calls, and so are errors: `add` and `finish` raise the first one.
 
@@ -39,9 +38,9 @@ class Backlog:
     ----------
     pool : Executor
     most : int
-        Calls that are begun or wait; whoever adds one more waits for the first of them.
+        Calls in progress or waiting; adding one more waits for the first of them.
     taken : callable or None
-        Receives each result, in the thread that adds calls.
+        Called with each result, in the thread that adds calls.
     """
 
     def __init__(self, pool: Executor, most: int, taken: Callable[[Any], object] | None = None) -> None:
@@ -49,7 +48,7 @@ class Backlog:
         self._running: deque[Future[Any]] = deque()
 
     def add(self, function: Callable[..., Result], *arguments: object) -> Future[Result]:
-        """Have the pool call a function; waits while `most` calls are under way."""
+        """Submit a call to the pool; waits while `most` calls are in progress."""
         while len(self._running) >= self._most:
             self._take()
         future = self._pool.submit(function, *arguments)

@@ -1,4 +1,4 @@
-"""Rows that come in pieces of any size, and are taken in others: arrays, or blocks."""
+"""Rows that are added in pieces of any size and taken in pieces of other sizes: arrays, or blocks."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ Rows = TypeVar("Rows", np.ndarray, Block)
 
 
 class Pieces(Generic[Rows]):
-    """Rows as they come, from which any number is taken in their order, without a copy where they came together."""
+    """A queue of rows from which any number is taken in order, without a copy if they were added together."""
 
     def __init__(self) -> None:
         self._pieces: deque[Rows] = deque()
         self.n_rows = 0
 
     def add(self, rows: Rows) -> None:
-        """Put rows behind those that are there."""
+        """Append rows."""
         if _n_rows(rows):
             self._pieces.append(rows)
             self.n_rows += _n_rows(rows)
 
     def first(self, n_rows: int) -> Rows:
-        """The first rows, which stay, in one piece from now on; at least one."""
+        """The first rows, which stay in the queue as one piece; at least one."""
         rows = self.taken(n_rows)
         self._pieces.appendleft(rows)
         self.n_rows += n_rows
         return rows
 
     def taken(self, n_rows: int) -> Rows:
-        """The first rows, which are not there afterwards; at least one."""
+        """The first rows, which leave the queue; at least one."""
         self.n_rows -= n_rows
         found: list[Rows] = []
         while n_rows:
@@ -49,7 +49,7 @@ class Pieces(Generic[Rows]):
 
 
 def joined_blocks(blocks: list[Block]) -> Block:
-    """Consecutive blocks as one, of the number 0; of a single block its arrays as they are."""
+    """Consecutive blocks as one block with number 0; a single block keeps its arrays."""
     if len(blocks) == 1:
         return replace(blocks[0], index=0)
     stack = sparse.vstack if sparse.issparse(blocks[0].X) else np.concatenate

@@ -1,4 +1,4 @@
-"""Whatever rows a user gives, as a source of blocks and its schema: what `Dataset` is made of."""
+"""Rows of any kind that a user gives, as a source of blocks and its schema, from which a `Dataset` is made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dkl.data.sources.rows import schema_of
 from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.errors import Problems
 
-# Copies of rows a row, on average: a fit to copies takes as many times as long.
+# Limits the average number of copies of a row, as a fit takes time in proportion.
 _MOST_COPIES = 4
 
 
@@ -44,14 +44,14 @@ def source_of(
     looks: bool = False,
     repeats: bool = False,
 ) -> tuple[ArraySource | DaskSource, Schema]:
-    """The blocks of rows that are no Dataset yet, and what is known of them; `dkl.data.coerce` documents the rest."""
+    """The blocks and the schema of rows that are not yet a Dataset; the parameters are those of `dkl.data.coerce`."""
     of_targets: dict[str, Any] = {"task": task, "classes": classes, "repeats": repeats}
     if looks and not categorical and may_lack_values(X):
         lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, looked=lacks_values)
         if not are_missing:
             return lazy, known
         rows, encoding = encode_dask_array(X, sample_weight)
-        # what is known of the targets by now is not looked for again
+        # uses the task and the classes that were found already
         of_targets |= {"task": known.task or task, "classes": known.classes}
         source, schema = _source_of_arrays(rows, y, sample_weight, **of_targets)
         return source, schema.encoded_by(encoding)
@@ -63,14 +63,14 @@ def source_of(
         X = X if is_lazy(X) else as_rows(X)
         if not lacks_values(X) or _lacks_none_that_counts(X, sample_weight):
             return _source_of_arrays(X, y, sample_weight, **of_targets)
-    # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
+    # problems of the columns, the targets and the weights of a frame in memory are reported together
     problems, weight, counted = Problems(in_words_of_frames), sample_weight, None
     in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
     said: list[Callable[[], None]] = []
     if in_memory:
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
-            # rows of weight 0 teach no rule
+            # rows of weight 0 do not influence the encoding
             counted, _ = counted_rows(weight, repeats)
     with problems.collected():
         if in_memory:
@@ -83,22 +83,22 @@ def source_of(
                 target_codes(as_targets(y, len(X), weight=weight), task, classes, weight)
     problems.raise_all()
     source, schema = _source_of_arrays(rows, y, weight, counted=counted, **of_targets)
-    # what is said of columns comes when nothing is wrong with the targets
+    # warnings about columns are issued only if the targets are valid
     for say in said:
         say()
     return source, schema.encoded_by(encoding)
 
 
 def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Which of n rows in memory count, ascending, and their weights; None for each of them once.
+    """The positions of the rows in memory that count, ascending, and their weights; None for each of them once.
 
     Parameters
     ----------
     weight : ndarray of shape (n,), float64, or None
     repeats : bool
-        Whether rows of whole weights are there as often, and have no weights then. Draws of rows, and rows that are
-        held out, are so those of a fit to repeated rows. Copies cost a fit as much as rows do: where there were more
-        than a block of rows, or four a row, weights stay weights.
+        Whether rows with whole weights are repeated and lose their weights, so that random draws and held-out rows
+        equal those of a fit to repeated rows. Copies cost a fit as much as rows do: with more of them than a block of
+        rows, or than four for each row, weights stay weights.
     """
     if weight is None or not weight.any():
         return None, weight
@@ -113,7 +113,7 @@ def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray |
 
 
 def _lacks_none_that_counts(X: GivenRows, weight: GivenValues) -> bool:
-    """Whether an array in memory, of which some values are missing, lacks them in rows of weight 0 alone."""
+    """Whether an array in memory has missing values only in rows of weight 0."""
     if weight is None:
         return False
     (weight,) = dask.compute(weight)
@@ -124,7 +124,7 @@ def _lacks_none_that_counts(X: GivenRows, weight: GivenValues) -> bool:
 def _encoded(
     X: GivenRows, categorical: Collection[str], counted: np.ndarray | None, said: list[Callable[[], None]]
 ) -> tuple[GivenRows, TableEncoding]:
-    """The encoded rows of a frame in memory, or of an array with gaps, and their rules: of the rows that count."""
+    """The encoded rows of a frame in memory, or of an array with missing values, and the rules of counted rows."""
 
     def encoded(rows: GivenRows) -> tuple[GivenRows, TableEncoding]:
         return encode_frame(rows, categorical, said) if is_frame(rows) else encode_array(rows)
@@ -134,8 +134,8 @@ def _encoded(
     try:
         return encoded(X.iloc[counted] if is_frame(X) else X[counted])
     except (ValueError, TypeError):
-        # Said of the rows as they were given, whose numbers the user knows: a row of weight 0 becomes the next one that
-        # counts, so that nothing of its own is said; behind the last one there are none.
+        # Errors refer to the rows as they were given, by numbers that the user knows: a row of weight 0 is replaced by
+        # the next one that counts, so that it causes no error; rows after the last one that counts are dropped.
         ahead = counted[np.searchsorted(counted, np.arange(counted[-1] + 1))]
         encoded(X.iloc[ahead] if is_frame(X) else X[ahead])
         raise
@@ -151,9 +151,9 @@ def _source_of_arrays(
     repeats: bool,
     counted: np.ndarray | None = None,
 ) -> tuple[ArraySource | DaskSource, Schema]:
-    """The blocks of arrays: computed by Dask as soon as one of them is, views of the arrays where all are in memory.
+    """The blocks of arrays: computed by Dask if one of them is lazy, else views of the arrays.
 
-    `counted` are the numbers of the rows of X where it holds those that count alone.
+    `counted` are the numbers of the rows of X if it contains only rows that count.
     """
     if is_lazy(X) or is_lazy(y) or is_lazy(sample_weight):
         return lazy_source(X, y, sample_weight, task=task, classes=classes, repeats=repeats)[:2]
@@ -162,7 +162,7 @@ def _source_of_arrays(
         raise ValueError(no_rows(rows.shape))
     n_given = rows.shape[0] if counted is None else len(sample_weight)
     weight = checked_weight(sample_weight, n_given)
-    # of X that holds those rows alone that count, all are looked at
+    # if X contains only the rows that count, all of them are checked
     check_rows(rows, weight=weight if counted is None else None)
     if weight is not None:
         check_total_weight(weight)
@@ -176,7 +176,7 @@ def _source_of_arrays(
         codes,
         weight,
         n_classes=None if labels is None else len(labels),
-        # rows of weight 0 have numbers of their own, but where rows are numbered as if they were not there
+        # rows are numbered as they were given, or without those of weight 0 if weights are repetitions
         row_id=None if repeats else given,
         taken=given if counted is None else None,
         given=given,

@@ -1,4 +1,4 @@
-"""Schema: what is known of a dataset before its rows are read, and how it is written as JSON."""
+"""Schema: the metadata of a dataset, known before its rows are read, and its JSON form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Task = Literal["classification", "regression"]
 HeldBy = Literal["group", "time"]
 
 
-# What `Schema.to_json` writes of each plain field.
+# Types of the plain fields in `Schema.to_json`.
 _JSON_TYPES: dict[str, Any] = {
     "n_columns": int,
     "n_targets": int | None,
@@ -26,17 +26,17 @@ _JSON_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class RowColumn:
-    """A column of one int64 a row beside the features.
+    """A column with an int64 value for each row, in addition to the features.
 
     Parameters
     ----------
     name : str
-        What the user calls it.
+        The user's name for it.
     kind : {"group", "number", "datetime"}
-        A group is held as a hash of its value; a time as a number in its order: that of the bits of a float64, or
-        microseconds since 1970 in UTC.
+        A group is stored as a hash of its value; a time as an integer with the same order: from the bits of a float64,
+        or microseconds since 1970 in UTC.
     column : str
-        Its name among the row columns of a block: "group" and "time" where a store keeps them.
+        Its name among the row columns of a block: "group" and "time" in a store.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Schema:
     Parameters
     ----------
     n_columns : int
-        d, columns of a row of X.
+        d, columns of X.
     dtype : dtype
-        Of X; kept as it is, in the byte order of the machine.
+        dtype of X, in the byte order of the machine.
     is_sparse : bool
-        CSR rows rather than dense ones.
+        Whether rows are CSR instead of dense.
     task : {"classification", "regression"} or None
         None for rows without a target.
     classes : ndarray of shape (K,) or None
@@ -64,22 +64,22 @@ class Schema:
         Columns of y for several regression targets; None for a y of one dimension.
     column_names : list of str or None
     encoding : TableEncoding or None
-        How raw table columns became the columns of X.
+        How the columns of X were computed from raw table columns.
     passthrough : ndarray of shape (d,), bool, or None
-        Columns that scalers leave alone (one-hot, flags); None is none of them.
+        Columns that scalers leave unchanged (one-hot columns, flags); None for none.
     has_weight : bool
-        A weight is stored with each row.
+        Whether a weight is stored for each row.
     provenance : mapping
-        Where the rows came from: anything that JSON can hold.
+        The origin of the rows: anything that JSON can represent.
     shuffle_seed : int or None
-        The seed of the order of the rows, where they were shuffled.
+        The seed of the order of the rows, if they were shuffled.
     first_index : {0, 1} or None
-        What the libsvm text that the rows were read from calls the first column; None for rows from elsewhere.
+        Number of the first column in the libsvm text that the rows were read from; None for rows from elsewhere.
     row_columns : mapping of str to RowColumn
-        The columns "group" and "time" that rows have beside their features. A store keeps them outside of this JSON, so
-        that releases that know of none read its rows.
+        The columns "group" and "time" of the rows. A store keeps them outside this JSON, so that older releases, which
+        do not know them, can read its rows.
     held_by : {"group", "time"} or None
-        What decides which rows are held out together; None is each row by itself.
+        What determines the rows that are held out together; None holds out single rows.
     """
 
     n_columns: int
@@ -99,9 +99,9 @@ class Schema:
     held_by: HeldBy | None = None
 
     def __post_init__(self) -> None:
-        # The class is frozen; this is its own constructor still. Native byte order, since kernels take nothing else.
+        # the class is frozen, but this is its constructor; native byte order, as kernels need it
         object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
-        # Everything downstream asks one of the two and relies on the other.
+        # all other code checks one of the two and relies on the other
         if (self.task == "classification") != (self.classes is not None):
             raise ValueError(f"a schema has classes when its task is 'classification'; the task is {self.task!r}")
         for name in ("column_names", "passthrough"):
@@ -111,7 +111,7 @@ class Schema:
 
     @property
     def may_be_counts(self) -> bool:
-        """Whether the classes are whole numbers, and more than two: what the store took for labels may be counts."""
+        """Whether the classes are whole numbers, and more than two, so that they may be counts instead of labels."""
         return self.classes is not None and len(self.classes) > 2 and self.classes.dtype.kind in "iuf"
 
     @property
@@ -120,11 +120,11 @@ class Schema:
 
     @property
     def has_codes(self) -> bool:
-        """Whether columns of X hold codes of categories, of which a fit makes numbers (`dkl.encodings`)."""
+        """Whether columns of X hold codes of categories, which a fit replaces by numbers (`dkl.encodings`)."""
         return self.encoding is not None and self.encoding.has_codes
 
     def encoded_by(self, encoding: Any) -> Schema:
-        """The schema of the rows whose columns a `TableEncoding` has made."""
+        """The schema after the columns were encoded by a `TableEncoding`."""
         names, passthrough = list(encoding.column_names), encoding.passthrough
         return replace(self, encoding=encoding, column_names=names, passthrough=passthrough)
 
@@ -133,11 +133,10 @@ class Schema:
         return (n_rows,) if self.n_targets is None else (n_rows, self.n_targets)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON values; `from_json` is the inverse."""
-        # Labels keep their dtype: 1, 1.0, True and "1" are different labels, and JSON would mix up some of them.
+        """All fields as JSON values; `from_json` is the inverse."""
+        # labels keep their dtype: 1, 1.0, True and "1" are different labels, some of which are equal in JSON
         classes = None if self.classes is None else {"dtype": self.classes.dtype.str, "values": self.classes.tolist()}
-        # Absent from stores of older releases; left out where there is nothing to say, so that their digests stay as
-        # they were.
+        # Missing in stores of older releases; omitted if None, so that their digests do not change.
         read = {} if self.first_index is None else {"first_index": self.first_index}
         return {
             "n_columns": self.n_columns,
@@ -157,12 +156,12 @@ class Schema:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Schema:
-        """The schema that `to_json` wrote.
+        """The schema from the result of `to_json`.
 
         Raises
         ------
         ValueError
-            If a value is of another type than any that it writes.
+            If a value has another type than `to_json` writes.
         """
         values = dict(facts)
         for name, kinds in _JSON_TYPES.items():
@@ -179,7 +178,7 @@ class Schema:
             mask[values["passthrough"]] = True
             values["passthrough"] = mask
         if values["encoding"] is not None:
-            # read only where tables are in use: the module loads pyarrow and pandas
+            # imported only if tables are used: the module loads pyarrow and pandas
             from dkl.data.ingest.encoding import TableEncoding
 
             values["encoding"] = TableEncoding.from_json(values["encoding"])

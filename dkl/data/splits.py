@@ -1,4 +1,4 @@
-"""Named splits: which rows each name has, drawn by fractions or given, as one uint8 code a row."""
+"""Named splits of rows, random by fractions or given, as one uint8 code for each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dkl.protocols.sampling import shuffle_keys
 
 NO_SPLIT = 255
 _ROUNDING = 1e-9
-# keeps the draw of a split apart from the order of a shuffle with the same seed
+# makes the random numbers of a split independent of those of a shuffle with the same seed
 _SPLIT_SALT = 0x5350_4C49_54
 
 Assign = Callable[[Block], np.ndarray]
@@ -26,7 +26,7 @@ Assign = Callable[[Block], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class HeldCodes(RowChoice):
-    """Rows of one code, where the codes travel with the ticket."""
+    """Selects the rows of one code; the codes are sent with the ticket."""
 
     codes: np.ndarray
     code: int
@@ -37,7 +37,7 @@ class HeldCodes(RowChoice):
 
 @dataclass(frozen=True)
 class StoredCodes(RowChoice):
-    """Rows of one code, where the codes are a column of the store."""
+    """Selects the rows of one code; the codes are a column of the store."""
 
     column: str
     code: int
@@ -52,7 +52,7 @@ class StoredCodes(RowChoice):
 
 @dataclass(frozen=True)
 class AllOrNone(RowChoice):
-    """Every row of a block, or none."""
+    """Selects all rows of a block, or none."""
 
     keeps: bool
 
@@ -69,15 +69,15 @@ class SplitSet:
     names : tuple of str
         The split with code i is ``names[i]``.
     counts : RowCounts
-        Of each block and split, (n_blocks, n_splits).
+        Counts of each block and split, (n_blocks, n_splits).
     digest : str
-        Of all codes.
+        Digest of all codes.
     column : str or None
-        Where a store keeps the codes.
+        Name of the stored column of codes; None if they are not stored.
     codes : list of ndarray, or None
-        The codes of each block's rows where no store keeps them.
+        The codes of each block's rows, if they are not stored.
     whole : mapping of int to int
-        Blocks whose rows all have one code, which no store keeps.
+        Blocks whose rows all have the same code, which is not stored.
     """
 
     names: tuple[str, ...]
@@ -88,13 +88,13 @@ class SplitSet:
     whole: Mapping[int, int] = field(default_factory=dict)
 
     def select(self, source: RowSource, name: str) -> View:
-        """The rows of one split."""
+        """A view of the rows of one split."""
         return View(source, SplitStep(self, self.names.index(name)))
 
     def joined_by(self, counts: RowCounts, name: str | None) -> SplitSet:
-        """This set after the blocks of a further store, whose rows are all in the split `name` (None: in none)."""
+        """This set after another store is appended, whose rows all join the split `name` (None for none)."""
         code = NO_SPLIT if name is None else self.names.index(name)
-        # All counts of the new blocks go to this one split, and zeros to the others.
+        # all counts of the new blocks belong to this split, and those of the others are 0
         is_joined = np.arange(len(self.names)) == code
         joined = {
             name: values[:, None] * is_joined.reshape(-1, *[1] * (values.ndim - 1))
@@ -105,14 +105,14 @@ class SplitSet:
         return replace(self, counts=both, whole={**self.whole, **dict.fromkeys(further, code)})
 
     def recounted(self, blocks: np.ndarray, table: np.ndarray) -> SplitSet:
-        """This set after rows were dropped from some `blocks`, (b,), whose new counts `table` has: `split_table`."""
+        """This set after rows were dropped from `blocks`, (b,); `table` has their new counts, as in `split_table`."""
         now = RowCounts.of_table(table, table.shape[-1] - 2)
         return replace(self, counts=self.counts.recounted(blocks, now))
 
 
 @dataclass(frozen=True, eq=False)
 class SplitStep(RowStep):
-    """The narrowing to one split."""
+    """The step that selects one split."""
 
     split: SplitSet
     code: int
@@ -144,12 +144,12 @@ class SplitStep(RowStep):
 def assign(
     source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: int | None, columns: tuple[str, ...] = ()
 ) -> SplitSet:
-    """Apply `rule` (block without X, with the named row columns -> code of each row) to every block and count.
+    """Apply `rule` (from a block without X, with the named row columns, to a code for each row) to every block.
 
     Raises
     ------
     ValueError
-        A split gets no row.
+        If a split gets no row.
     """
     codes: list[np.ndarray] = []
     tables: list[np.ndarray] = []
@@ -161,7 +161,7 @@ def assign(
     counts = RowCounts.of_table(np.array(tables).reshape(source.n_blocks, len(names), -1), n_classes)
     in_all = counts.rows.sum(axis=0).tolist()
     for name, count in zip(names, in_all, strict=True):
-        # whatever is fitted or scored on a split without rows would fail later
+        # a fit to, or a score on, a split without rows would fail later
         if not count:
             raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
     digest = f"{crc:08x} {in_all}"
@@ -171,23 +171,23 @@ def assign(
 def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int | None) -> np.ndarray:
     """(n_splits, 2 + K): rows, total weight, weight of each class."""
     inside = codes < n_splits
-    # Rows of no split are in no count.
+    # rows of no split are not counted
     codes, weights = codes[inside].astype(np.int64), block.weights[inside]
     figures = [np.bincount(codes, minlength=n_splits), np.bincount(codes, weights, n_splits)]
     if n_classes:
-        # One cell a pair of split and class, so that one count makes the whole table.
+        # one cell for each pair of split and class, so that one count fills the table
         cells = codes * n_classes + np.asarray(block.y)[inside]
         figures += list(np.bincount(cells, weights, n_splits * n_classes).reshape(n_splits, n_classes).T)
     return np.stack(figures, axis=1).astype(np.float64)
 
 
 def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
-    """The names and the rule of the splits that a user gave: a mapping of shares, of masks, or a value a row.
+    """The names and the rule of the splits that a user gave: fractions, masks or row numbers, or a value for each row.
 
     Raises
     ------
     ValueError
-        As `by_fractions`, `by_rows` and `by_values` do, or for no split at all.
+        As in `by_fractions`, `by_rows` and `by_values`, or if there is no split at all.
     """
     if not isinstance(given, Mapping):
         return by_values(given, n_rows)
@@ -198,19 +198,20 @@ def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> 
 
 
 def are_shares(given: Any) -> bool:
-    """Whether splits are given as shares of the rows, which are then drawn."""
+    """Whether splits are given as fractions of the rows, for a random draw."""
     if given is None:
         return True
     return isinstance(given, Mapping) and all(isinstance(share, float | int | np.number) for share in given.values())
 
 
 def check_names(names: Iterable[Any]) -> None:
-    """Refuse names that splits cannot have.
+    """Raise an error for names that splits cannot have.
 
     Raises
     ------
     TypeError, ValueError
-        No name at all, one that is no text (or number), is empty, has a slash or a NUL, or more than codes can tell.
+        For no names, a name that is not a text (or number), is empty or contains a slash or a NUL, or more names than
+        codes.
     """
     names = list(names)
     for name in names:
@@ -232,15 +233,15 @@ def check_names(names: Iterable[Any]) -> None:
 
 
 def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
-    """The rule that draws splits of given shares, stratified when `n_classes` is given.
+    """The rule for random splits of given fractions, stratified if `n_classes` is given.
 
-    Each block gives every split its share, of each class alone when stratified, so that totals are exact to one row a
-    class (`apportioned`). Which rows of a block they are follows from the seed and their row ids.
+    Each split gets its fraction of each block (of each class if stratified), so that totals are exact up to one row for
+    each class (`apportioned`). The rows of a block are selected by the seed and their row ids.
 
     Raises
     ------
     ValueError
-        A fraction outside (0, 1], or a sum above 1.
+        If a fraction is outside (0, 1], or the sum is above 1.
     """
     check_names(fractions)
     for name, given in fractions.items():
@@ -257,10 +258,10 @@ def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | 
 
 
 class _FractionRule:
-    """Codes by fractions; it remembers what each class has given so far, so blocks must come in order."""
+    """Codes by fractions; it counts the rows of each class so far, so that blocks must come in order."""
 
     def __init__(self, shares: np.ndarray, n_groups: int, seed: int) -> None:
-        # Shares that do not sum to 1 leave a rest, whose rows are in no split.
+        # if fractions do not sum to 1, the remaining rows are in no split
         rest = 1 - math.fsum(shares)
         self.codes = np.arange(len(shares)) if rest < _ROUNDING else np.append(np.arange(len(shares)), NO_SPLIT)
         self.shares = shares if rest < _ROUNDING else np.append(shares, rest)
@@ -270,7 +271,7 @@ class _FractionRule:
     def __call__(self, block: Block) -> np.ndarray:
         n_groups = len(self.given)
         groups = np.zeros(block.n_rows, np.int64) if n_groups == 1 else np.asarray(block.y)
-        # Within each group in the order of a hash of the row ids: who is first depends on nothing else.
+        # in the order of a hash of row ids within each group, so that the selection depends on nothing else
         order = np.lexsort((shuffle_keys(block.row_id, self.seed ^ _SPLIT_SALT), groups))
         codes = np.empty(block.n_rows, np.uint8)
         bounds = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=n_groups))])
@@ -283,17 +284,17 @@ class _FractionRule:
 
 
 def apportioned(shares: np.ndarray, given: np.ndarray, n_rows: int) -> np.ndarray:
-    """How many of the next `n_rows` rows go to each share, so that all stay within one row of their due.
+    """How many of the next `n_rows` rows each split gets, so that its total is within one row of its share.
 
-    Whoever must have a row by now gets it; the rows that are left go to those who must have theirs soonest. This is
-    the schedule of Tijdeman (1980, "The chairman assignment problem"), taken several rows at a time.
+    Splits that would fall more than a row behind get rows first; the other rows go to those with the earliest
+    deadlines. This is the schedule of Tijdeman (1980, "The chairman assignment problem"), taken several rows at a time.
 
     Parameters
     ----------
     shares : ndarray of shape (s,)
-        They sum to 1.
+        Fractions that sum to 1.
     given : ndarray of shape (s,), int64
-        What each has had so far.
+        Number of rows of each split so far.
 
     Examples
     --------
@@ -314,7 +315,7 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
     Raises
     ------
     ValueError
-        Masks of another length, row numbers out of range, or a row in two splits.
+        If masks have another length, row numbers are out of range, or a row is in two splits.
     """
     codes = np.full(n_rows, NO_SPLIT, np.uint8)
     for code, (name, values) in enumerate(given.items()):
@@ -341,12 +342,12 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
 
 
 def by_values(values: Any, n_rows: int) -> tuple[tuple[str, ...], Assign]:
-    """The rule for one value a row: rows of the same value are a split named after it.
+    """The rule for a value for each row: rows with the same value are a split of this name.
 
     Raises
     ------
     ValueError
-        Another length, or more than 254 values.
+        If the length differs, or there are more than 254 values.
     """
     values = np.asarray(values)
     if values.shape != (n_rows,):
@@ -358,7 +359,7 @@ def by_values(values: Any, n_rows: int) -> tuple[tuple[str, ...], Assign]:
 
 
 def _in_order(codes: np.ndarray) -> Assign:
-    """The rule that hands out known codes block by block; blocks must come in their order."""
+    """The rule that returns known codes block by block; blocks must come in their order."""
     position = 0
 
     def rule(block: Block) -> np.ndarray:
@@ -370,7 +371,7 @@ def _in_order(codes: np.ndarray) -> Assign:
 
 
 def code_blocks(split: SplitSet, weights: Iterator[np.ndarray | None]) -> Iterator[np.ndarray]:
-    """The codes of all stored rows of each block: rows of weight 0, which no split has, are written in."""
+    """The codes of all stored rows of each block, including rows of weight 0, which are in no split."""
     for codes, weight in zip(split.codes or [], weights, strict=True):
         if weight is None:
             yield codes

@@ -1,4 +1,4 @@
-"""View: the rows of a source after steps, such as chosen rows, kept columns, and columns added or made anew."""
+"""View: the rows of a source after steps, such as selected rows, selected columns, and new or added columns."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
 from dkl.protocols.source import PARTS, PARTS_WITHOUT_X, BlockReader
 
-# keeps the order of a thinned sample apart from that of a shuffle with the same seed
+# makes the order of a thinned sample independent of a shuffle with the same seed
 _THIN_SALT = 0x5448_494E
 
 Parts = tuple[str, ...]
 
 
 class BlockStep:
-    """What a step does to one block: small and picklable, since it travels to where the block is read."""
+    """The operation of a step on one block; small and picklable, as it is sent to the process that reads the block."""
 
     def asks(self, parts: Parts) -> Parts:
-        """The parts and row columns that must be there before, so that `parts` are there afterwards."""
+        """The parts and row columns that it needs so that `parts` are available afterwards."""
         return parts
 
     def instead(self) -> Block | None:
-        """A block that stands for the rows, which need not be read then; None where they are read."""
+        """A block that replaces the rows, which then are not read; None if they are read."""
         return None
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
-        """The block afterwards, and the positions of those of its rows that are left, ascending.
+        """The block afterwards, and the ascending positions of its remaining rows.
 
         Parameters
         ----------
         block : Block
-            All of its rows; those that an earlier step left out may have any values.
+            All of its rows; those left out by an earlier step may have any values.
         chosen : ndarray of int64
-            The positions of the rows that earlier steps left.
+            The positions of the rows that earlier steps kept.
         parts : tuple of str
-            The parts and row columns that are asked for afterwards.
+            The parts and row columns that are needed afterwards.
         """
         return block, chosen
 
@@ -59,14 +59,14 @@ class RowChoice(BlockStep, ABC):
     Attributes
     ----------
     needs : tuple of str
-        The parts and row columns that the choice looks at.
+        The parts and row columns that the selection depends on.
     """
 
     needs: Parts = ()
 
     @abstractmethod
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        """Those of the positions `chosen` that stay, ascending."""
+        """The ascending subset of the positions `chosen` that stays."""
 
     def asks(self, parts: Parts) -> Parts:
         return tuple(dict.fromkeys([*parts, *self.needs]))
@@ -76,12 +76,12 @@ class RowChoice(BlockStep, ABC):
 
 
 class RowNote(BlockStep, ABC):
-    """Adds a row column to one block, or changes its targets, its weights or what its rows are held out with.
+    """Adds a row column to one block, or changes its targets, its weights, or which rows are held out together.
 
     Attributes
     ----------
     needs : tuple of str
-        The parts and row columns that the note is made of.
+        The parts and row columns that it depends on.
     provides : tuple of str
         The row columns that it adds.
     """
@@ -91,7 +91,7 @@ class RowNote(BlockStep, ABC):
 
     @abstractmethod
     def note(self, block: Block, chosen: np.ndarray) -> Block:
-        """The block with the note on its rows `chosen`; others may have any."""
+        """The block after the change on its rows `chosen`; other rows may have any values."""
 
     def asks(self, parts: Parts) -> Parts:
         return tuple(dict.fromkeys([*(name for name in parts if name not in self.provides), *self.needs]))
@@ -101,7 +101,7 @@ class RowNote(BlockStep, ABC):
 
 
 class ColumnsMade(BlockStep, ABC):
-    """Makes other columns of X; nothing is done where X is not asked for."""
+    """Replaces the columns of X; does nothing if X is not needed."""
 
     @abstractmethod
     def made(self, block: Block) -> Rows:
@@ -118,18 +118,17 @@ class ColumnsMade(BlockStep, ABC):
 
 
 class Step(ABC):
-    """One thing that is done to all blocks of a source. What a subclass does not define stays as it was `before`.
+    """An operation on all blocks of a source. Methods that a subclass does not define return the values of `before`.
 
     Attributes
     ----------
     identity : str
-        Says all of what is done; the fingerprint of the rows is made of it.
+        Describes the operation completely; it is part of the rows' fingerprint.
     of_rows : bool
-        Whether rows are chosen, or something is noted of them: the rows of a block are copied once for several such
+        Whether it selects or changes rows without new columns: the rows of a block are copied once for several such
         steps in a row.
     varies : bool
-        Whether blocks differ in what is done to them: it then travels with each ticket, and otherwise once with the
-        reader.
+        Whether the operation differs between blocks: it is then sent with each ticket, otherwise once with the reader.
     """
 
     of_rows: ClassVar[bool] = False
@@ -140,18 +139,18 @@ class Step(ABC):
     def identity(self) -> str: ...
 
     def block_identity(self, index: int) -> str:
-        """What is done to one block; empty where its rows stay what they are."""
+        """The identity of the operation on one block; empty if its rows do not change."""
         return self.identity
 
     def at(self, index: int) -> Any:
-        """The `BlockStep` that is done to block `index`: the step itself where it is one."""
+        """The `BlockStep` for block `index`: the step itself if it is one."""
         return self
 
     def block_rows(self, before: RowSource) -> np.ndarray:
         return before.block_rows
 
     def counts(self, before: RowSource) -> RowCounts | None:
-        """The counts afterwards; None where the blocks have to be read for them."""
+        """The counts afterwards; None if blocks must be read for them."""
         return before.counts
 
     def n_columns(self, before: RowSource) -> int:
@@ -174,26 +173,26 @@ class Step(ABC):
 
 
 class RowStep(Step):
-    """A step that chooses rows, or notes something of them."""
+    """A step that selects rows, or changes their targets, weights or row columns."""
 
     of_rows = True
 
     def block_nbytes(self, before: RowSource) -> int:
-        # The rows that are kept may be the fullest of a sparse block, so only those of dense rows take a known share.
+        # the selected rows of a sparse block may be those with the most entries; only for dense rows the share is known
         if before.is_sparse:
             return before.block_nbytes
         share = self.block_rows(before).max() / max(before.block_rows.max(), 1)
         return int(np.ceil(before.block_nbytes * share))
 
     def read_nbytes(self, before: RowSource) -> int:
-        """The whole block is read first, and is there beside the copy of the rows that all such steps leave."""
+        """The bytes of the whole block, which is read first, and of the copy of the rows that all such steps select."""
         if before.steps and before.steps[-1].of_rows:
             return before.read_nbytes
         return before.read_nbytes + before.block_nbytes
 
 
 class View:
-    """The rows of a source after one more step; a view of a view reads its base once, for all steps together.
+    """The rows of a source after one more step; a view of a view reads its base once for all steps.
 
     See `dkl.data.sources.rows.RowSource` for the attributes.
 
@@ -202,7 +201,7 @@ class View:
     before : RowSource
     step : Step
     n_classes : int or None
-        Of the rows, where they have to be counted.
+        Number of classes, for counting rows.
     """
 
     rows_a_block = None
@@ -265,14 +264,14 @@ class View:
 
     @property
     def _identity(self) -> str:
-        """What the fingerprint is a hash of; steps on rows that follow each other are in one."""
+        """The text that the fingerprint is a hash of; consecutive steps on rows are hashed together."""
         if not self.step.of_rows:
             return f"{self.before.fingerprint} {self.step.identity}"
         joined = isinstance(self.before, View) and self.before.step.of_rows
         return f"{self.before._identity if joined else self.before.fingerprint}\n{self.step.identity}"  # type: ignore[attr-defined]
 
     def block_identity(self, index: int) -> str:
-        """Changes whenever a value, a label, the choice of the rows of a block or what comes with them changes."""
+        """Changes whenever a value, a label, the selection of the rows of a block, or a row column changes."""
         identity = self.step.block_identity(index)
         of_block = self.before.block_identity(index)
         return f"{of_block}\n{identity}" if identity else of_block
@@ -285,9 +284,9 @@ class View:
         return self.ticket_on(index, self.base.ticket(index))
 
     def ticket_on(self, index: int, ticket: Any) -> Any:
-        """The ticket of block `index`, where the base has `ticket` of it."""
+        """The ticket of block `index`, whose ticket in the base is `ticket`."""
         own = tuple(step.at(index) if step.varies else None for step in self.steps)
-        # Where the rows are computed by Dask, so is the ticket: the steps are added to what the base's graph makes.
+        # if Dask computes the rows, it also computes the ticket: the steps are added to the base's graph
         if isinstance(ticket, Delayed):
             return delayed(partial(ViewTicket, own=own), pure=False)(ticket)
         return ViewTicket(ticket, own)
@@ -310,7 +309,7 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class ViewTicket:
-    """The ticket of a block, and what is done to it; None stands for what the reader has for all blocks."""
+    """The ticket of a block, and the operations on it; None refers to the reader's operation for all blocks."""
 
     base: Any
     own: tuple[BlockStep | None, ...]
@@ -318,15 +317,15 @@ class ViewTicket:
 
 @dataclass(frozen=True)
 class ViewReader:
-    """Reads a block and does to it what the steps of a view say.
+    """Reads a block and applies the steps of a view.
 
     Parameters
     ----------
     base : BlockReader
     shared : tuple of BlockStep or None
-        What is done to all blocks alike.
+        The operations that are the same for all blocks.
     along : tuple of str
-        The row columns that come whenever X does.
+        The row columns that are read whenever X is.
     """
 
     base: BlockReader
@@ -334,7 +333,7 @@ class ViewReader:
     along: Parts
 
     def load(self, ticket: ViewTicket, parts: Parts = PARTS) -> Block:
-        """The rows of `ticket`, with the row columns of `parts` alone."""
+        """The rows of `ticket`, with only the row columns of `parts`."""
         steps: Any = tuple(own or shared for own, shared in zip(ticket.own, self.shared, strict=True))
         for step in steps:
             if (block := step.instead()) is not None:
@@ -344,7 +343,7 @@ class ViewReader:
 
 
 def _asked(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:
-    """The parts that are asked for before each of the steps, so that `parts`, the last ones, are there in the end."""
+    """The parts that are needed before each of the steps so that `parts`, the last ones, are available at the end."""
     asked = [parts]
     for step in reversed(steps):
         asked.append(step.asks(asked[-1]))
@@ -352,7 +351,7 @@ def _asked(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:
 
 
 def _after(block: Block, steps: Sequence[BlockStep], asked: Sequence[Parts]) -> Block:
-    """A block of the base after the steps; the block itself where all of its rows are left and nothing is changed."""
+    """A block of the base after the steps; the block itself if all rows are selected and nothing changes."""
     chosen = np.arange(len(block.row_id))
     for step, parts in zip(steps, asked[1:], strict=True):
         block, chosen = step.done(block, chosen, parts)
@@ -361,22 +360,22 @@ def _after(block: Block, steps: Sequence[BlockStep], asked: Sequence[Parts]) -> 
 
 
 def rows_left(block: Block, chosen: np.ndarray) -> Block:
-    """The chosen rows of a block; the block itself where that is all of them."""
+    """The selected rows of a block; the block itself if that is all of them."""
     return block if len(chosen) == len(block.row_id) else block.rows(chosen)
 
 
 @dataclass(frozen=True, eq=False)
 class RowsChosen(RowStep):
-    """One choice for all blocks, of which is known how many rows it leaves.
+    """The same selection for all blocks, with known numbers of rows.
 
     Parameters
     ----------
     choice : RowChoice
-        With an `identity`.
+        It must have an `identity`.
     rows : ndarray of shape (n_blocks,), int64
-        Rows of each block that are left.
+        Remaining rows of each block.
     known : RowCounts or None
-        None has the rows counted when somebody asks.
+        Counts of the remaining rows; None counts them when they are needed.
     """
 
     choice: Any
@@ -408,14 +407,14 @@ class Fewest(RowChoice):
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         if self.count >= len(chosen):
             return chosen
-        # By row id, so that the sample is the same however the rows are cut into blocks within their share.
+        # by row id, so that the sample does not depend on how the rows are cut into blocks, within their share
         keys = shuffle_keys(block.row_id[chosen], self.seed ^ _THIN_SALT)
         return np.sort(chosen[np.argpartition(keys, self.count)[: self.count]]) if self.count else chosen[:0]
 
 
 @dataclass(frozen=True, eq=False)
 class Thinned(RowStep):
-    """A sample of at most `max_rows` rows: each block gives its share, rounded so that the total is exact.
+    """A sample of at most `max_rows` rows: each block contributes its share, rounded so that the total is exact.
 
     Parameters
     ----------
@@ -432,7 +431,7 @@ class Thinned(RowStep):
     def kept(self) -> np.ndarray:
         """Rows of each block after thinning."""
         # Block b keeps floor(B[b + 1] w / n) - floor(B[b] w / n) of its rows, where B are the rows before each block, w
-        # the rows wanted and n all rows: each within one row of its share, and w in all.
+        # the rows of the sample and n all rows: each within one row of its share, and w in total.
         before = np.concatenate([[0], np.cumsum(self.rows)])
         wanted = min(self.max_rows, int(before[-1]))
         return np.diff(before * wanted // max(int(before[-1]), 1))
@@ -463,7 +462,7 @@ class KeptColumns(Step, ColumnsMade):
     kept : ndarray of int
         The columns of X that stay, ascending.
     of : int
-        How many there were.
+        Number of columns before.
     """
 
     kept: np.ndarray
@@ -480,32 +479,32 @@ class KeptColumns(Step, ColumnsMade):
         return len(self.kept)
 
     def read_nbytes(self, before: RowSource) -> int:
-        """The whole block is there beside the copy of the columns that stay."""
+        """The bytes of the whole block, and of the copy of the selected columns."""
         return before.read_nbytes + before.block_nbytes
 
 
 class ReadOfX(Protocol):
-    """What is read from rows; small, picklable, with a `repr` that says all of it."""
+    """A function of rows; small, picklable, and with a `repr` that describes it completely."""
 
     def __call__(self, X: Rows, row_id: np.ndarray) -> np.ndarray:
-        """One value a row, (n,); errors name rows by their ids."""
+        """A value for each row, (n,); errors name rows by their ids."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnAlong(Step, BlockStep):
-    """A row column that comes whenever X does, read from X where the source has none of this name.
+    """A row column that is read whenever X is, computed from X if the source has none of this name.
 
-    Nothing of it is held: whoever asks for the column alone reads X, block by block.
+    Nothing is cached: reading the column alone reads X, block by block.
 
     Parameters
     ----------
     column : str
-        The name of the row column.
+        Name of the row column.
     read : ReadOfX or None
         None for a row column of the source.
     dropped : int or None
-        The column of X that is taken out.
+        The column of X that is removed; None for none.
     """
 
     column: str
@@ -524,7 +523,7 @@ class ColumnAlong(Step, BlockStep):
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         if self.read is None or not {"X", self.column} & set(parts):
             return block, chosen
-        # rows that are left out may hold no value that the column may have
+        # left-out rows may have values that the column must not have
         block = rows_left(block, chosen)
         chosen = np.arange(block.n_rows)
         if self.column in parts:
@@ -545,14 +544,14 @@ class ColumnAlong(Step, BlockStep):
         return before.block_nbytes + 8 * int(before.block_rows.max(initial=0))
 
     def read_nbytes(self, before: RowSource) -> int:
-        """The whole rows are there beside the copy without the column."""
+        """The bytes of the whole rows, and of the copy without the column."""
         return before.read_nbytes + (0 if self.dropped is None else before.block_nbytes)
 
 
 class NoColumns(Step, BlockStep):
-    """Rows without their X, for passes whose records look at everything else alone.
+    """Rows without X, for passes whose records need only the other parts.
 
-    `block_nbytes` stays that of whole rows: those in memory or in a graph come with their X.
+    `block_nbytes` stays that of whole rows, as rows in memory or in a graph still include X.
     """
 
     identity = "without X"
@@ -561,8 +560,8 @@ class NoColumns(Step, BlockStep):
         return tuple(name for name in parts if name != "X")
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
-        # Rows in memory, or from a graph, come with their X all the same: without it a block function never finds
-        # columns that those of another source would not have.
+        # X is removed even from rows in memory or in a graph, so that block functions find the same parts for every
+        # source.
         return without_x(block), chosen
 
     def columns_along(self, before: RowSource) -> Parts:

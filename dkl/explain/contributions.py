@@ -31,7 +31,7 @@ from dkl.kernels.slopes import linear_slopes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.linear.answers import Scorer
-from dkl.plain_text import plain_text
+from dkl.plain_text import plain_text, shortened
 from dkl.progress import Choice
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
@@ -121,7 +121,7 @@ class Contributions:
         if n == 1:
             strengths = np.abs(self.values[0]).max(axis=1)
             for g in np.argsort(-strengths, kind="stable")[:20]:
-                lines.append(f"  {self.label(0, g):<32} {_shown(self.values[0, g])}")
+                lines.append(f"  {shortened(self.label(0, g)):<32} {_shown(self.values[0, g])}")
                 if self.standard_errors is not None:
                     lines[-1] += f" (standard error {self.standard_errors[0, g].max():.1g})"
             lines.append(f"  {'prediction':<32} {_shown(self.predictions[0])}")

@@ -15,7 +15,7 @@ from dkl.explain.model import device_of, model_of, output_labels, rows_to_explai
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.answers import Scorer
-from dkl.plain_text import plain_text
+from dkl.plain_text import shortened
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record
@@ -91,7 +91,7 @@ class PartialDependence:
     def __repr__(self) -> str:
         sizes = " x ".join(str(len(axis.patterns)) for axis in self.axes)
         what = "interaction " if self.interaction is not None else ""
-        names = plain_text(" x ".join(self.names))
+        names = " x ".join(map(shortened, self.names))
         return f"<partial dependence on {names}: {sizes} values, {what}strength {self.strength:.3g}>"
 
 

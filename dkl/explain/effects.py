@@ -29,7 +29,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.answers import Scorer
-from dkl.plain_text import plain_text
+from dkl.plain_text import shortened
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
 
@@ -142,7 +142,7 @@ class Effect:
 
     def __repr__(self) -> str:
         on = f" on {self.outputs[0]}" if len(self.outputs) == 1 else ""
-        names = plain_text(" x ".join(self.names))
+        names = " x ".join(map(shortened, self.names))
         return f"<effect of {names}{on}: strength {self.strength:.3g}, {len(self.means)} terms>"
 
 

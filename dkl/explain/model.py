@@ -123,7 +123,7 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
     ValueError
         If the columns are not those of `fit`.
     """
-    dataset = as_dataset(encoded_rows(estimator, X), None, sample_weight)
+    dataset = as_dataset(encoded_rows(estimator, X, sample_weight), None, sample_weight)
     check_columns(estimator, dataset)
     return dataset
 

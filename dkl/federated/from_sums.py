@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,13 @@ def fit_from_sums(
         )
     if isinstance(sums, str | Path | SiteSums):
         raise TypeError("sums is one site's; expected a list with those of each site: [north, south]")
+    for name, given, expected in (
+        ("sums", sums, "those of each site: [north, south]"),
+        ("without", without, "names of sites: ['south']"),
+    ):
+        # a name is a sequence of letters, and a mapping one of its keys
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise TypeError(f"{name} is of type {type(given).__name__}; expected a list with {expected}")
     parts = [_as_sums(given) for given in sums]
     _check_parts(agreement, parts, without)
     learner = agreement.summing()

@@ -1,7 +1,7 @@
-"""One BLAS thread while rows are worked on: products differ in their last bit between one thread and two.
+"""One BLAS thread while rows are processed, since products differ in their last bit between one thread and two.
 
-Nor do the threads of BLAS go together with those of Dask: each product of each task would wait, spinning, until all
-threads of BLAS have done their share, and beside another busy process that wait takes longer than the product.
+BLAS threads would also compete with those of Dask: each product of each task would wait, spinning, until all BLAS
+threads have finished their part, and next to another busy process that takes longer than the product itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from threadpoolctl import LibController, ThreadpoolController
 
 from dkl.process import after_fork
 
-# Reentrant: a holder that was left to the garbage collector may leave while its thread is inside.
+# Reentrant, since the garbage collector may release a holder while its own thread is inside.
 _lock = threading.RLock()
-# The thread of each holder; for each library the number of threads that it had before the first holder came; the
-# libraries that were found, and how many modules were loaded when they were looked for.
+# The thread of each holder; the thread counts of each library before the first holder; the libraries found so far, and
+# the number of loaded modules when they were looked up.
 _holders: dict[object, int] = {}
-_before: list[tuple[LibController, int]] = []
+_original_threads: list[tuple[LibController, int]] = []
 _libraries: list[LibController] = []
 _modules_seen = 0
 
@@ -31,12 +31,12 @@ _modules_seen = 0
 def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread in this process until the last of the (nested, concurrent) holders has left.
 
-    A limit set and lifted by each task for itself is a race: the first to leave would restore what it found, under
-    the feet of the others. Here the first holder notes what was there and the last one restores it.
+    If each task set and restored a limit of its own, the first to finish would restore the original number while others
+    still run. Here the first holder stores that number and the last one restores it.
     """
     holder = object()
-    # Ctrl-C raises between any two steps, those of leaving among them: the outer of the two leaves for the inner one.
-    # Where it strikes before or after all of them, Python closes this generator when it drops the exception.
+    # Ctrl-C can interrupt any step, also inside `_leave`; the outer call then repeats what the inner one missed. If it
+    # strikes before or after both, Python closes this generator when it drops the exception.
     try:
         try:
             _enter(holder)
@@ -48,24 +48,24 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _enter(holder: object) -> None:
-    """Note a holder of this thread; the first one of a thread sets the limit."""
+    """Register a holder of this thread; the first holder of a thread sets the limit."""
     with _lock:
         thread = threading.get_ident()
         is_first = thread not in _holders.values()
         _holders[holder] = thread
         if is_first:
-            # A library that was loaded since the first holder came is noted here, and limited too.
+            # libraries that were loaded after the first holder are stored here, and limited too
             loaded = _loaded_libraries()
-            for library in loaded[len(_before) :]:
-                _before.append((library, library.num_threads))
-            # The first holder of each thread sets the limit: where BLAS runs on OpenMP, the number of threads belongs
-            # to the thread that calls.
-            for library, _ in _before:
+            for library in loaded[len(_original_threads) :]:
+                _original_threads.append((library, library.num_threads))
+            # The first holder of each thread sets the limit: for BLAS with OpenMP the number of threads is a setting of
+            # the calling thread.
+            for library, _ in _original_threads:
                 _set_threads(library, 1)
 
 
 def _leave(holder: object) -> None:
-    """Forget a holder, if that was not done before; the last one of all restores what was there."""
+    """Remove a holder if it is still registered; the last one restores the thread counts."""
     with _lock:
         _holders.pop(holder, None)
         if not _holders:
@@ -73,20 +73,20 @@ def _leave(holder: object) -> None:
 
 
 def threads_at_work() -> int:
-    """Threads of this process that hold BLAS to one thread at present: those that work on rows."""
+    """The number of threads of this process that are holders at present, that is, that process rows."""
     return len(set(_holders.values()))
 
 
 def _restore() -> None:
-    """Give every library the number of threads back that it had before the first holder came."""
-    while _before:
-        _set_threads(*_before[-1])
-        _before.pop()
+    """Reset every library to its number of threads before the first holder."""
+    while _original_threads:
+        _set_threads(*_original_threads[-1])
+        _original_threads.pop()
 
 
 @after_fork
 def _forget_threads_of_parent() -> None:
-    """Correct the records in a forked child: of all holders, only the thread that forked exists there."""
+    """Remove the holders of threads that do not exist in a forked child: all but the one that forked."""
     global _lock
     _lock = threading.RLock()
     for holder in [holder for holder, thread in _holders.items() if thread != threading.get_ident()]:
@@ -96,19 +96,19 @@ def _forget_threads_of_parent() -> None:
 
 
 def _set_threads(library: LibController, number: int) -> None:
-    """Set the number whichever thread asks.
+    """Set the number of threads from any thread.
 
-    From version 3.7 on, threadpoolctl lets only the thread that was first to limit OpenBLAS do so, and drops what
-    others ask for without a word; a task in another thread would run on all cores.
+    From version 3.7 on, threadpoolctl lets only the first thread that limited OpenBLAS change the limit, and silently
+    ignores others; a task in another thread would run on all cores.
     """
-    # The method of older versions, under the name that newer ones give it behind their own check.
+    # the method of older versions, which newer ones call after their own check
     getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
 
 
 def _loaded_libraries() -> list[LibController]:
-    """The BLAS libraries of this process, new ones last; looked for only after further modules were imported."""
+    """The BLAS libraries of this process, new ones last; searched again only after further modules were imported."""
     global _modules_seen
-    # Looking through the libraries of a process takes about a millisecond, far too long for every block.
+    # searching the libraries of a process takes about a millisecond, far too long for every block
     if not _libraries or len(sys.modules) != _modules_seen:
         loaded = len(sys.modules)
         known = {library.filepath for library in _libraries}
@@ -120,10 +120,10 @@ def _loaded_libraries() -> list[LibController]:
 
 
 def product(left: Any, right: Any) -> Any:
-    """``left @ right`` of two matrices, or of a vector and a matrix, while other threads run.
+    """``left @ right`` of two matrices, or of a vector and a matrix, without blocking other threads.
 
-    NumPy's `@` keeps the interpreter's lock where fewer than 500 numbers come out, however many rows are summed: passes
-    on threads would wait for each other. `numpy.dot` makes the same call of BLAS, to the same bits.
+    NumPy's `@` holds the interpreter's lock if the result has fewer than 500 numbers, however many rows are summed:
+    passes on threads would wait for each other. `numpy.dot` makes the same BLAS call, with the same bits.
     """
     are_plain = all(isinstance(part, np.ndarray) and part.ndim <= 2 for part in (left, right))
     return np.dot(left, right) if are_plain else left @ right

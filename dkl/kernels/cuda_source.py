@@ -1,20 +1,20 @@
-"""The CUDA sources of features and of their sums, ready for NVRTC or nvcc; SGD and landmarks have their own."""
+"""The CUDA sources of features and of their sums, for NVRTC or nvcc; SGD and landmarks have their own."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# Rows that a thread adds up before its sum goes into a sum of such sums.
+# Rows that a thread sums before its sum is added to others.
 PARTIAL_ROWS = 256
-# Columns of weights that a thread holds sums for at most: with more of them it would run out of registers.
+# Most columns of weights that a thread has sums for; more would not fit in its registers.
 WEIGHT_COLUMNS = 8
-# Columns of rows at most whose products with a frequency a thread makes itself: it holds as many numbers in registers.
+# Most columns of rows for which a thread computes products with a frequency itself, with as many registers.
 MOST_COLUMNS = 32
-# Rows of whose losses a thread sums those of one model.
+# Rows for which a thread sums the losses of one model.
 LINE_ROWS = 32
 # Threads that share a row.
 SHARING = 16
-# Columns, and rows, of a square of a matrix of products that a thread holds sums for: 16 numbers for 8 that are read.
+# Columns, and rows, of the square of a product matrix that a thread sums: 16 sums for every 8 numbers read.
 PRODUCTS_EACH = 4
 
 _WAVE_SUMS = r"""
@@ -427,11 +427,11 @@ def picked_source(dtype: np.dtype) -> str:
 
 
 def columns_at_once(n_weights: int) -> int:
-    """Columns of weights that a thread holds sums for: a power of two, so that a few kernels serve all numbers."""
+    """Columns of weights that a thread has sums for: a power of two, so that few kernels serve all numbers."""
     return min(WEIGHT_COLUMNS, 1 << max(n_weights - 1, 0).bit_length())
 
 
 def _defined(source: str, n_weights: int, **names: object) -> str:
-    """The source with its names defined."""
+    """The source with the names as macro definitions."""
     given = {**names, "PARTIAL_ROWS": PARTIAL_ROWS, "WEIGHT_COLUMNS": columns_at_once(n_weights)}
     return "\n".join([*(f"#define {name} {value}" for name, value in given.items()), source])

@@ -1,4 +1,4 @@
-"""The one module that knows CuPy: where arrays live, and the block arithmetic on a GPU."""
+"""The only module that uses CuPy: where arrays live, and the block arithmetic on a GPU."""
 
 from __future__ import annotations
 
@@ -61,59 +61,59 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# "mixed": each process of a cluster takes what it has
+# "mixed": each process of a cluster uses the device that it has
 Device = Literal["cpu", "gpu", "mixed"]
 
 # Bytes of one array of a tile on a GPU: a 64th of the card's memory, a power of two between these bounds. Every tile
-# costs some twenty calls of the interpreter, 1 ms; a card that is through with a tile of 256 MiB by then waits for the
-# next (an H200: a pass without a Hessian took 1.45 times as long as with tiles of 1 GiB).
+# costs some twenty Python calls, about 1 ms, in which a fast card finishes a tile of 256 MiB and waits (on an H200 a
+# pass without a Hessian took 1.45 times as long as with tiles of 1 GiB).
 _SMALL_TILE_BYTES, _LARGE_TILE_BYTES = 1 << 28, 1 << 30
-# Bytes of the smallest one that is tried where memory runs out.
+# Smallest tile that is tried when memory runs out.
 _LEAST_TILE_BYTES = 1 << 22
-# Arrays of a tile that are alive at once: rows, scaled rows, angles, features, and for products features in float64.
+# Arrays of a tile that exist at once: rows, scaled rows, angles, features, and for products features in float64.
 _ARRAYS_OF_A_TILE = 6
-# Bytes of a piece of pinned memory, by way of which rows come to a GPU, and how many there are at most: a thread fills
-# one in some 2 ms, at 8 GB/s, and the GPU fetches it in 0.3 ms, at 55 GB/s (measured), so that seven threads that fill
-# pieces keep up with it.
+# Bytes of a piece of pinned memory for copies of rows to a GPU, and the largest number of pieces: a thread fills one in
+# some 2 ms, at 8 GB/s, and the GPU copies it in 0.3 ms, at 55 GB/s (measured), so that it takes seven threads to keep a
+# GPU busy.
 _PIECE_BYTES, _MOST_PIECES = 1 << 24, 16
 _THREADS = 128
-# Blocks of threads that go through rows, of which each takes several where there are more: some for each processor.
+# Most thread blocks that process rows, some for each processor; with more rows each block takes several.
 _MOST_BLOCKS = 4096
-# Parts of a block whose histograms are summed by themselves, at most: so many threads a parent and column.
+# Most parts of a block of rows with histograms of their own; each part has a thread for every parent and column.
 _HISTOGRAM_PARTS = 64
-# Rows of a stochastic fit whose products are made at once: as many as threads share a model.
+# Rows of a stochastic fit whose products are computed at once: as many as there are threads for a model.
 _BATCH_ROWS = GROUP**2
-# The mode of cuBLAS that is called CUBLAS_TF32_TENSOR_OP_MATH.
+# the value of CUBLAS_TF32_TENSOR_OP_MATH, a mode of cuBLAS
 _TENSOR_CORES = 3
-# What CUDA and its libraries call an allocation that failed; those that find no room for their workspace say that they
+# Texts of CUDA and its libraries for a failed allocation; libraries without room for their workspace report that they
 # are not initialized.
 _ALLOCATION_FAILED = (
     *("cudaErrorMemoryAllocation", "OUT_OF_MEMORY", "_ALLOC_FAILED"),
     *("CUBLAS_STATUS_NOT_INITIALIZED", "CUSOLVER_STATUS_NOT_INITIALIZED", "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES"),
 )
-# Why no GPU can be used where none was ever in question: it is said to who asks for one, and to nobody else.
+# The reason on machines that never had a GPU, which is reported only if a GPU is asked for.
 NO_CUPY = "CuPy is not installed (pip install 'dkl[cuda12]' or 'dkl[cuda13]')"
-# Where launchers say which of the processes of a machine this one is.
+# Variables in which launchers store the rank of this process among those of its machine.
 _LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
-# Processes that share one GPU at most, as far as they count each other.
+# Limits the processes that share a GPU, in counting them.
 _MOST_SHARING = 64
 
 _claiming = threading.Lock()
-# Functions that let go of what layers above keep on the GPU for later, and say whether there was anything.
+# Functions that drop what other modules keep on the GPU, and return whether there was anything.
 givers: list[Callable[[], bool]] = []
-# Bytes of one array of a tile, where it is not what the card's memory asks for.
+# Bytes of one array of a tile, if they differ from the card's default.
 _tile_bytes: ContextVar[int | None] = ContextVar("tile bytes", default=None)
 
 
 def resolve_device(device: str) -> Literal["cpu", "gpu"]:
-    """Where this process computes: "auto" and "mixed" take a GPU if CuPy finds one.
+    """The device of this process: "auto" and "mixed" use a GPU if CuPy finds one.
 
     Raises
     ------
     ValueError
         If `device` is not "auto", "cpu", "gpu" or "mixed".
     RuntimeError
-        If "gpu" is asked for and there is none that CuPy can use; the message says why.
+        If "gpu" is asked for and CuPy can use none; the message gives the reason.
     """
     if device not in ("auto", "cpu", "gpu", "mixed"):
         raise ValueError(f"device is {device!r}; it must be 'auto', 'cpu', 'gpu' or 'mixed'")
@@ -148,38 +148,37 @@ def why_no_gpu() -> str | None:
 
 @cache
 def _sees_gpu() -> bool:
-    """Whether the driver of a GPU by NVIDIA is there, which CuPy could use."""
+    """Whether NVIDIA's driver is installed, so that CuPy could use a GPU."""
     return os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is not None
 
 
 @cache
 def _is_installed(package: str, path: tuple[str, ...]) -> bool:
-    """Whether a package is on the path; each look goes through its folders, and fits ask often; none imports it."""
+    """Whether a package can be imported; cached, as fits ask often and each check searches the folders of `path`."""
     return importlib.util.find_spec(package) is not None
 
 
 def own_gpu() -> int:
-    """Which of several GPUs this process computes on: the first that no other process of dkl on this machine has.
+    """The GPU of this process among several: the first that no other process of dkl on this machine uses.
 
-    A process locks a file for the GPU that it takes, in a folder of the user's own beside the machine's temporary
-    files; the operating system unlocks it when the process ends, however it does. Workers of one user that were started
-    side by side so spread over the GPUs, and the process that drives them takes one that is left; where none is, each
-    gets one process more. A rank that a launcher gave says where to begin, and of the GPUs only those count that
-    ``CUDA_VISIBLE_DEVICES`` leaves visible.
+    A process locks a file for its GPU, in a folder of the user next to the machine's temporary files; the operating
+    system unlocks it when the process ends, in any way. So workers of one user that start at the same time use
+    different GPUs, and the process that drives them uses one that is left; if none is left, processes share GPUs
+    evenly. The search starts at the rank from a launcher, and only the GPUs in ``CUDA_VISIBLE_DEVICES`` count.
 
     Returns
     -------
     int
         CuPy's number of the device, in the order of the visible ones.
     """
-    # Of threads that begin at the same time one takes a GPU for all.
+    # if several threads start at the same time, one of them takes a GPU for all
     with _claiming:
         return _claimed_gpu()
 
 
 @cache
 def _claimed_gpu() -> int:
-    """`own_gpu`, once a process."""
+    """`own_gpu`, once in each process."""
     import cupy
 
     count = cupy.cuda.runtime.getDeviceCount()
@@ -187,7 +186,7 @@ def _claimed_gpu() -> int:
     order = [(rank + place) % count for place in range(count)]
     if count < 2 or fcntl is None:
         return order[0]
-    # What is visible differs between processes, and so do numbers: the place on the bus is the same for all.
+    # visible GPUs and their numbers differ between processes, but the bus address is the same for all
     names = [cupy.cuda.runtime.deviceGetPCIBusId(gpu).replace(":", "-") for gpu in order]
     folder = own_folder(Path(tempfile.gettempdir()) / f"dkl-{os.getuid()}")
     if folder is not None:
@@ -198,13 +197,13 @@ def _claimed_gpu() -> int:
                         return gpu
         finally:
             os.close(folder)
-    # No file can be locked there.
+    # no file can be locked there
     return order[os.getpid() % count]
 
 
 @after_fork
 def _claim_anew() -> None:
-    """A process that was forked has no GPU yet, and none of the threads that were about to take one."""
+    """Reset a forked process, which has no GPU yet, and none of the threads that were about to take one."""
     global _claiming
     _claiming = threading.Lock()
     _claimed_gpu.cache_clear()
@@ -213,14 +212,14 @@ def _claim_anew() -> None:
 
 @dataclass(frozen=True, eq=False)
 class PlacedBlock(Block):
-    """A block whose rows X are on a GPU, or on their way there; everything else is on the host.
+    """A block whose rows X are on a GPU, or being copied there; everything else is on the host.
 
     Parameters
     ----------
     arrival : Arrival or None
-        What is waited for before the rows are used; None where the stream that computes has copied them.
+        Must be waited for before the rows are used; None if the computing stream has copied them.
     beside : Beside or None
-        Where what is made of the block on the host may stay on the GPU for the next pass.
+        Keeps arrays that are computed from the block on the host on the GPU for the next pass.
     """
 
     arrival: Arrival | None = None
@@ -228,12 +227,12 @@ class PlacedBlock(Block):
 
 
 class Beside:
-    """What is kept on a GPU beside the rows of one block for the next pass: the last of each name.
+    """Arrays kept on a GPU for the next pass, in addition to the rows of a block: the last ones for each name.
 
     Parameters
     ----------
     claim : callable
-        Whether so many bytes more may be kept there; fewer than none are given back.
+        Reserves room for a number of bytes, if there is enough; negative numbers release it.
     """
 
     def __init__(self, claim: Callable[[int], bool]) -> None:
@@ -241,12 +240,12 @@ class Beside:
         self._kept: dict[str, tuple[bytes, tuple[Any, ...], int]] = {}
 
     def get(self, name: str, key: bytes) -> tuple[Any, ...] | None:
-        """The arrays that were kept under a name, if it was with this key."""
+        """The arrays kept under a name, if their key was this one; else None."""
         known, arrays, _ = self._kept.get(name, (b"", (), 0))
         return arrays if known == key else None
 
     def put(self, name: str, key: bytes, arrays: tuple[Any, ...]) -> None:
-        """Keep arrays in the place of the last ones of this name, while there is room."""
+        """Keep arrays instead of the last ones of this name, if there is room."""
         nbytes = sum(array.nbytes for array in arrays if array is not None)
         before = self._kept.pop(name, (b"", (), 0))[2]
         if self._claim(nbytes - before):
@@ -263,14 +262,14 @@ def place(block: Block, device: Device, *, staged: int = 0, claim: Callable[[int
     block : Block
     device : {"cpu", "gpu", "mixed"}
     staged : int
-        Bytes of pinned memory by way of which dense rows may come to a GPU; 0 leaves that to CuPy.
+        Limits the pinned memory through which dense rows are copied to a GPU; 0 leaves the copies to CuPy.
     claim : callable or None
-        As of `Beside`.
+        As in `Beside`.
 
     Raises
     ------
     RuntimeError
-        As `resolve_device`: a worker that came later may lack what the others have.
+        As in `resolve_device`: a worker that joined later may not have the device of the others.
     """
     here = resolve_device(device)
     if here == "cpu":
@@ -285,37 +284,37 @@ def place(block: Block, device: Device, *, staged: int = 0, claim: Callable[[int
 
 
 def wait_for_rows(block: Block) -> None:
-    """All that this thread asks of the GPU from now on comes after the rows of the block have arrived there."""
+    """Make later work of this thread on the GPU wait for the rows of the block to arrive there."""
     if isinstance(block, PlacedBlock) and block.arrival is not None:
         block.arrival.wait()
 
 
 def with_targets(block: Block) -> Block:
-    """The block with its targets and weights where its rows are: a GPU gets them as they are, and computes on them."""
+    """The block with its targets and weights on the device of its rows, in their stored precision."""
     if not is_on_gpu(block.X):
         return block
     xp = array_module(block.X)
     y, weight = (None if part is None else xp.asarray(part) for part in (block.y, block.weight))
-    # weights that are not stored are made where the targets are, if there are any
+    # weights that are not stored are created on the device of the targets, if there are any
     return replace(block, y=y, weight=xp.ones(block.n_rows) if y is None and weight is None else weight)
 
 
 def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """What is made of a block's targets, weights and ids, where its rows are; a GPU keeps it for the next pass.
+    """Arrays computed from a block's targets, weights and ids, on its rows' device; a GPU keeps them for the next pass.
 
     Parameters
     ----------
     block : Block
     name : str
-        Under which the last of these arrays are kept.
+        Name under which the last arrays are kept.
     make : callable
-        Pure, and given the block with its targets and weights where the rows are. What it makes is known again by its
-        pickle; where it has none, it is made anew in each pass.
+        A function without side effects of the block, whose targets and weights are on the device of the rows. It is
+        identified by its pickle; without a pickle its results are not kept.
 
     Returns
     -------
     tuple of array or None
-        What `make` leaves on the host of rows on a GPU goes there, whole numbers from -128 to 127 as single bytes.
+        Host arrays from `make` are copied to the GPU of the rows, whole numbers from -128 to 127 as single bytes.
     """
     if not is_on_gpu(block.X):
         return make(block)
@@ -333,12 +332,12 @@ def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[Any, ...]
 
 
 def in_float64(parts: Sequence[Array], rows: slice = slice(None)) -> list[Any]:
-    """Some rows of targets and weights in float64, where they are: a GPU may keep them in fewer bytes."""
+    """Some rows of targets and weights in float64, on their device, where a GPU may store them in fewer bytes."""
     return [array_module(part).asarray(part[rows], dtype=np.float64) for part in parts]
 
 
 def _fingerprint(value: object) -> bytes | None:
-    """What tells an object from others, also after a journey between processes; None for one without a pickle."""
+    """A digest of an object, which is the same after a transfer between processes; None if it has no pickle."""
     try:
         return blake2b(pickle.dumps(value, protocol=5)).digest()
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -346,7 +345,7 @@ def _fingerprint(value: object) -> bytes | None:
 
 
 def _short(values: np.ndarray) -> np.ndarray:
-    """The numbers as single bytes, where they are whole and small enough."""
+    """The numbers as single bytes, if all are whole and small enough."""
     if values.dtype != np.float64 or not values.size or abs(values[0]).max() > 127.0:
         return values
     with np.errstate(invalid="ignore"):
@@ -355,39 +354,39 @@ def _short(values: np.ndarray) -> np.ndarray:
 
 
 def rows_on(X: Rows, device: Device) -> Any:
-    """Rows, dense or sparse, on `device`; those that are there already are not copied."""
+    """Rows, dense or sparse, on `device`; not copied if they are there already."""
     if device == "cpu":
         if not is_on_gpu(X):
             return X
-        # Of sparse rows cupyx makes a matrix, whose * is a product, so that they become a csr_array here.
+        # cupyx returns a matrix for sparse rows, whose * is a matrix product; so they become a csr_array here
         copied = on_host(X)
         return sparse.csr_array(copied) if sparse.issparse(copied) else copied
     if is_on_gpu(X):
         return X
     import cupy
 
-    # Which GPU is the current one, each thread has for itself.
+    # the current GPU is a setting of each thread
     cupy.cuda.Device(own_gpu()).use()
     if sparse.issparse(X):
         from cupyx.scipy.sparse import csr_matrix
 
-        # cupyx knows no sparse matrices of integers
+        # cupyx has no sparse matrices of integers
         return csr_matrix(X if X.dtype.kind == "f" else X.astype(np.float64))
     return cupy.asarray(X)
 
 
 def sent(part: Any) -> tuple[Any, bool]:
-    """An array, or None, on the host for another process, and whether it was on a GPU: what `arrived` takes there."""
+    """An array, or None, on the host for another process, and whether it was on a GPU: the arguments of `arrived`."""
     return rows_on(part, "cpu"), is_on_gpu(part)
 
 
 def arrived(part: Any, was_on_gpu: bool) -> Any:
-    """An array that another process has sent: back on a GPU where it was on one and this process has one."""
+    """An array that another process has sent: on a GPU if it was on one and this process has one."""
     return rows_on(part, "gpu") if was_on_gpu and why_no_gpu() is None else part
 
 
 class Arrival:
-    """Rows on their way to a GPU: an array there, whose numbers may be used once `wait` was called.
+    """Rows that are being copied to a GPU: an array there, whose values may be used after `wait`.
 
     Parameters
     ----------
@@ -395,16 +394,16 @@ class Arrival:
     """
 
     def __init__(self, rows: Any) -> None:
-        # Kept until work waits for the copies: memory that is free sooner could be given out while they write to it.
+        # kept until the copies are waited for: otherwise CuPy could reuse the memory while they write to it
         self._rows: Any = rows
         self._event: Any = None
 
     def begun(self, event: Any) -> None:
-        """All copies have been asked for, and `event` comes after the last one."""
+        """Set the event that follows the last copy."""
         self._event = event
 
     def wait(self) -> None:
-        """All that this thread asks of the GPU from now on comes after the copies; the host goes on meanwhile."""
+        """Make later work of this thread on the GPU wait for the copies; the host does not wait."""
         import cupy
 
         if self._event is not None:
@@ -413,20 +412,20 @@ class Arrival:
 
 
 class Staging:
-    """Pinned memory, piece by piece, by way of which dense rows come to a GPU on a stream beside its arithmetic.
+    """Pieces of pinned memory through which dense rows are copied to a GPU, on a stream beside its arithmetic.
 
-    Whoever has rows copies them into a free piece, which the GPU fetches by itself. A piece is free again when the
-    event behind its copy says that the GPU has fetched it. A thread fills one piece at a time, so that who waits for
-    one waits for the GPU alone, or for a thread that waits for nobody.
+    A thread copies rows to a free piece, from which the GPU copies them by itself. A piece is free again once the event
+    after its copy is done. Each thread fills one piece at a time, so that a thread that waits for a piece waits for the
+    GPU, or for a thread that waits for nobody.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._free: list[np.ndarray] = []
-        # Pieces that the GPU has been told to fetch, with the event behind each copy and what it is a part of.
+        # pieces that the GPU is copying, with the event after each copy and the array that it belongs to
         self._fetched: deque[tuple[Any, np.ndarray, Arrival]] = deque()
         self._n_pieces = 0
-        # As many as the machine pins, once it has refused another.
+        # the number that the machine has pinned, once it has refused another
         self._most_pieces = _MOST_PIECES
         self._stream: Any = None
 
@@ -436,14 +435,14 @@ class Staging:
         return self._n_pieces * _PIECE_BYTES
 
     def send(self, X: np.ndarray, most_bytes: int) -> tuple[Any, Arrival]:
-        """Begin to copy rows to the GPU of this process.
+        """Start to copy rows to the GPU of this process.
 
         Parameters
         ----------
         X : ndarray
-            C-contiguous. It may change, or be forgotten, when this returns.
+            C-contiguous. It may be changed or freed when this returns.
         most_bytes : int
-            Of pinned memory that this process may hold; one piece at least is needed.
+            Limits the pinned memory of this process; at least one piece is used.
 
         Returns
         -------
@@ -456,7 +455,7 @@ class Staging:
         stream, computing = self._copying_stream(), cupy.cuda.get_current_stream()
         rows = cupy.empty(X.shape, X.dtype)
         arrival, given_out = Arrival(rows), cupy.cuda.Event(disable_timing=True)
-        # CuPy hands out memory that work asked for earlier may still use: the copies come after that work.
+        # CuPy may return memory that earlier work still uses: the copies start after that work
         given_out.record(computing)
         stream.wait_event(given_out)
         source, target, done = X.reshape(-1), rows.reshape(-1), None
@@ -468,7 +467,7 @@ class Staging:
                 np.copyto(filled, source[part])
                 target[part].set(filled, stream)
             finally:
-                # Whatever was asked for before an error comes before this event too.
+                # everything submitted before an error also precedes this event
                 done.record(stream)
                 with self._changed:
                     self._fetched.append((done, piece, arrival))
@@ -477,7 +476,7 @@ class Staging:
         return rows, arrival
 
     def _copying_stream(self) -> Any:
-        """The stream that copies, which does not wait for the one that computes unless it is told to."""
+        """The stream for copies, which waits for the computing stream only if told to."""
         import cupy
 
         with self._changed:
@@ -486,7 +485,7 @@ class Staging:
             return self._stream
 
     def _piece(self, most_bytes: int) -> np.ndarray:
-        """A free piece of pinned memory, new where there may be more; otherwise the first that becomes free."""
+        """A free piece of pinned memory: a new one if the limit allows it, else the first that becomes free."""
         import cupyx
 
         with self._changed:
@@ -506,13 +505,13 @@ class Staging:
                     self._n_pieces += 1
                     return piece
                 if self._fetched:
-                    # Others who need a piece would wait for the same event.
+                    # other threads that need a piece would wait for the same event
                     self._fetched[0][0].synchronize()
                 else:
                     self._changed.wait()
 
     def clear(self) -> None:
-        """Give up the pieces that are free."""
+        """Free the unused pieces."""
         with self._changed:
             while self._fetched and self._fetched[0][0].done:
                 self._free.append(self._fetched.popleft()[1])
@@ -522,41 +521,41 @@ class Staging:
         if given:
             import cupy
 
-            # CuPy keeps what it is given back, pinned, for the next one who asks
+            # CuPy keeps returned memory pinned for its next request
             cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
 STAGING = Staging()
-# What a GPU fetches for the parent never comes to its child.
+# copies for the parent are not finished in a forked child
 after_fork(STAGING.__init__)  # type: ignore[misc]
 
 
 def staging_bytes(n_tasks: int, room: int) -> int:
-    """Bytes of pinned memory, within the room, for so many tasks: each fills a piece while another is fetched."""
+    """Bytes of pinned memory for a number of tasks, within the room: a task fills a piece while another is copied."""
     return min(2 * n_tasks, _MOST_PIECES, room // _PIECE_BYTES) * _PIECE_BYTES
 
 
 def is_on_gpu(x: object) -> bool:
-    """Whether an array, dense or sparse, is CuPy's."""
+    """Whether an array, dense or sparse, is one of CuPy."""
     return type(x).__module__.partition(".")[0] in ("cupy", "cupyx")
 
 
 def array_module(x: object) -> Any:
-    """The namespace of an array: numpy, or cupy for arrays on a GPU, which becomes this thread's current one."""
+    """The namespace of an array: numpy, or cupy for arrays on a GPU, which becomes the current one of this thread."""
     there: Any = x
     if is_on_gpu(x):
         import cupy
 
-        # Sparse rows of cupyx do not say where they are, their values do.
+        # sparse rows of cupyx have no device attribute, but their values have
         (there.data if hasattr(there, "toarray") else there).device.use()
         return cupy
     return np
 
 
 def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The function again, with smaller tiles and a warning, where the memory of the GPU does not suffice.
+    """The function, which is called again with smaller tiles and a warning if the memory of the GPU runs out.
 
-    Its first argument are rows, or a block of them.
+    Its first argument must be rows, or a block of them.
     """
 
     @wraps(compute)
@@ -564,14 +563,14 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return compute(*args)
         except (MemoryError, RuntimeError) as error:
-            # CuPy's own allocator raises MemoryError; CUDA and cuBLAS, which allocate beside it, name it in their text.
+            # CuPy's allocator raises MemoryError; errors of CUDA and cuBLAS, which allocate separately, only mention it
             no_memory = isinstance(error, MemoryError) or any(name in str(error) for name in _ALLOCATION_FAILED)
             if not no_memory or tile_bytes() <= _LEAST_TILE_BYTES or not is_on_gpu(getattr(args[0], "X", args[0])):
                 raise
-            # The warning and the second try come after this block, where the error no longer holds on to the memory.
+            # the retry is after this block, where the error no longer keeps the memory alive
             smaller, reason = tile_bytes() // 8, str(error)
         if _give_memory_back():
-            # Rows that were kept took the room: without them the same tiles, and the same bits, are tried first.
+            # first the same tiles are tried again, with the same bits, after dropping the rows that are kept on the GPU
             return computed(*args)
         warnings.warn(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
@@ -589,12 +588,12 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _give_memory_back() -> bool:
-    """Let go of what is kept on the GPU for later, CuPy's own store included: CUDA's libraries allocate beside it.
+    """Free what is kept on the GPU for later, and CuPy's own pool, as CUDA's libraries allocate outside it.
 
     Returns
     -------
     bool
-        Whether layers above had kept something.
+        Whether other modules had kept something.
     """
     import cupy
 
@@ -605,29 +604,29 @@ def _give_memory_back() -> bool:
 
 
 def free_gpu_memory() -> tuple[int, int]:
-    """Bytes that the GPU of this process has left, and how many GPUs the machine shows."""
+    """Free bytes of the GPU of this process, and the number of visible GPUs."""
     import cupy
 
     cupy.cuda.Device(own_gpu()).use()
-    # CuPy keeps what it freed for its next arrays, which CUDA counts as taken.
+    # freed memory that CuPy keeps for its next arrays counts as used for CUDA
     unused = cupy.get_default_memory_pool().free_bytes()
     return cupy.cuda.runtime.memGetInfo()[0] + unused, cupy.cuda.runtime.getDeviceCount()
 
 
 def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype, *, stay: bool = False) -> Any:
-    """`dkl.kernels.sums.feature_sums` for rows on a GPU, where S may be too."""
+    """`dkl.kernels.sums.feature_sums` for rows on a GPU; S may be on it too."""
     sums, amplitudes = _unit_sums(X, S, feature_map, dtype), feature_map.amplitudes[:, None]
     return sums * array_module(X).asarray(amplitudes, dtype=np.float64) if stay else on_host(sums) * amplitudes
 
 
 @in_smaller_tiles
 def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
-    """The sums of features without amplitudes, (parts, m, K) in float64, where the rows are."""
+    """The sums of features without amplitudes, (parts, m, K) in float64, on the rows' device."""
     xp, dtype = array_module(X), checked_dtype(dtype)
     S = _columns(S, X.shape[0])
-    # Tiles are added up in float64, and only their sum comes to the host: one wait a block.
+    # tiles are added in float64 on the GPU, and only their sum is copied to the host: one wait for each block
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]), dtype=xp.float64)
-    # Sums are of features without amplitudes, which are taken at the end in float64.
+    # amplitudes are applied at the end, in float64
     unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
     for rows, tile in dense_tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows], dtype=dtype)
@@ -641,7 +640,7 @@ def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> A
 
 @in_smaller_tiles
 def feature_squares(X: Rows, s: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
-    """`dkl.kernels.sums.feature_squares` for rows on a GPU, where s may be too; they stay there."""
+    """`dkl.kernels.sums.feature_squares` for rows on a GPU, where the result stays; s may be on it too."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), _columns(s, X.shape[0])
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies), dtype=xp.float64)
     for rows, tile in dense_tiles(X, feature_map, dtype):
@@ -660,7 +659,7 @@ def _columns(s: Array, n_rows: int) -> Any:
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), _columns(S, X.shape[0])
-    # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
+    # U and V of `dkl.kernels.gradients.gradient_sums`, added in float64
     total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
     together = _at_once(feature_map.n_columns, S.shape[1], dtype)
     for rows, tile in dense_tiles(X, feature_map, dtype, width=together * feature_map.n_columns):
@@ -668,7 +667,7 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
         z = generic.angles(xp, scaled, feature_map, dtype)
         waves = xp.cos(z).T, xp.sin(z).T
         for some in spans(S.shape[1], together):
-            # The columns of weights of a product are beside each other in rows s_ik x_i, (n, K d).
+            # the products with several columns of weights are side by side, s_ik x_i in (n, K d)
             weights = xp.asarray(S[rows, some], dtype=dtype)
             weighted = xp.reshape(weights[:, :, None] * scaled[:, None, :], (len(z), -1))
             for part, wave in enumerate(waves):
@@ -678,11 +677,11 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
 
 @in_smaller_tiles
 def squared_slopes(X: Rows, s: Array, feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> Any:
-    """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU, where s may be too; they stay there."""
+    """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU, where the result stays."""
     xp, S = array_module(X), _columns(s, X.shape[0])
     W = generic.placed_matrix(xp, feature_map.projection, dtype)
     outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, 1, feature_map.n_frequencies))
-    # (parts, K, 1, m): the slopes of several models at the same rows are made at once.
+    # (parts, K, 1, m): the slopes of several models at the same rows are computed at once
     outer = xp.asarray(np.moveaxis(outer * feature_map.amplitudes, 1, 0), dtype=dtype)
     total, widest = xp.zeros((len(coef), feature_map.n_columns), dtype=xp.float64), max(W.shape)
     together = _at_once(widest, len(coef), dtype)
@@ -698,16 +697,16 @@ def squared_slopes(X: Rows, s: Array, feature_map: FeatureMap, coef: np.ndarray,
 
 @in_smaller_tiles
 def left_out_sums(X: Rows, s: Array, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: np.dtype) -> Any:
-    """`dkl.kernels.left_out.left_out_sums` for rows on a GPU, where s may be too; they stay there."""
+    """`dkl.kernels.left_out.left_out_sums` for rows on a GPU, where the result stays; s may be on it too."""
     xp, S = array_module(X), _columns(s, X.shape[0])
     W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
     total = xp.zeros((len(groups), 2, m), dtype=xp.float64)
     for rows, tile in dense_tiles(X, feature_map, dtype):
-        # In turns, as the fused kernel takes angles.
+        # in turns, as the kernel needs angles
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
         whole, weights = xp.matmul(scaled, W.T), xp.asarray(S[rows], dtype=dtype)
         for group, left_out in enumerate(map(xp.asarray, groups)):
-            # w.x without the group's columns is the whole product less the group's own terms.
+            # w.x without the group's columns is the whole product minus the group's own terms
             own = xp.matmul(xp.take(scaled, left_out, axis=1), xp.take(W, left_out, axis=1).T)
             total[group] += _sincos_sums(xp, whole - own, weights)[:, :, 0]
     return total
@@ -729,7 +728,7 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
 
 
 def _write_waves(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Array) -> None:
-    """The cosines, or cosines and sines, of rows, in `out`: angles are read once and features written once."""
+    """Write the cosines, or cosines and sines, of rows to `out`, with one read of angles and one write of features."""
     dtype, (n, m) = np.dtype(out.dtype.name), (tile.shape[0], feature_map.n_frequencies)
     z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
@@ -738,7 +737,7 @@ def _write_waves(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Arra
 
 
 def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Array) -> None:
-    """The products of steps and hinges of rows, in `out`."""
+    """Write the products of steps and hinges of rows to `out`."""
     dtype, (n, m) = np.dtype(out.dtype.name), (tile.shape[0], feature_map.n_frequencies)
     projection: Any = feature_map.projection
     rows = xp.ascontiguousarray(generic.scaled(xp, tile, feature_map.scaler, np.float64))
@@ -749,24 +748,24 @@ def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Arra
 
 
 def _wave_sums(xp: ModuleType, scaled: Array, feature_map: FeatureMap, weights: Array) -> Any:
-    """`_sincos_sums` of scaled rows (n, d): of few columns without angles in between, else after a product."""
+    """`_sincos_sums` of scaled rows (n, d): for few columns without storing angles, else after a product."""
     dtype, d, projection = np.dtype(weights.dtype.name), scaled.shape[1], feature_map.projection
     if 0 < d <= MOST_COLUMNS and not isinstance(projection, ColumnProjection | StructuredProjection):
         W = generic.placed_matrix(xp, projection, dtype) * dtype.type(TURN)
         return _sincos_sums(xp, scaled, weights, W)
-    # The product in true float32, in turns, and one fused kernel after it.
+    # the product is true float32, in turns, and one kernel follows it
     return _sincos_sums(xp, generic.projected(xp, scaled * dtype.type(TURN), projection, dtype), weights)
 
 
 def _sincos_sums(xp: ModuleType, z: Array, weights: Array, W: Array | None = None) -> Any:
     """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns.
 
-    With frequencies W (m, d), in turns, `z` are rows (n, d), whose products with them are the angles.
+    With frequencies W (m, d), in turns, `z` are rows (n, d), whose products with W are the angles.
     """
     z, (n, K) = xp.ascontiguousarray(z), weights.shape
     m, n_columns = (z.shape[1], 0) if W is None else W.shape
-    # One partial sum for each few rows: they are added in float64, in a fixed order, so that the bits do not depend on
-    # how the GPU schedules its threads.
+    # One partial sum for every few rows: they are added in float64, in a fixed order, so that the bits do not depend on
+    # the GPU's scheduling.
     chunks = -(-n // PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
     grid = (-(-m // _THREADS), chunks, -(-K // columns_at_once(K)))
@@ -777,12 +776,12 @@ def _sincos_sums(xp: ModuleType, z: Array, weights: Array, W: Array | None = Non
 
 
 def scores_on_gpu(phi: Array, models: Array) -> Any:
-    """``phi . w + b`` of features (n, m) and models (g, m + 1), (n, g) in float64, by double precision; it stays there.
+    """``phi . w + b`` of features (n, m) and models (g, m + 1), (n, g), computed in float64; it stays on the GPU.
 
-    The features are read once, in the precision that they have.
+    The features are read once, in their own precision.
     """
     xp, (n, m), g = array_module(phi), phi.shape, models.shape[0]
-    # a kernel takes arrays row after row
+    # kernels need arrays in C order
     phi, models, out = xp.ascontiguousarray(phi), xp.ascontiguousarray(models), xp.empty((n, g))
     if out.size:
         kernel = _compiled(score_source(np.dtype(phi.dtype.name), g), "scores")
@@ -794,18 +793,18 @@ def scores_on_gpu(phi: Array, models: Array) -> Any:
 def line_losses_on_gpu(
     scores: Array, targets: Array, weights: Array, steps: Array, *, hinge: bool, change: bool
 ) -> tuple[Any, Any, Any]:
-    """The losses of g models along a step, of the squared error or the squared hinge, on a GPU, where they stay.
+    """The losses of g models along a step, for the squared error or the squared hinge, on a GPU, where they stay.
 
     Parameters
     ----------
     scores : CuPy array of shape (n, 2 g), float64
-        Those at the start of each model, and what a whole step adds to them.
+        Scores at the start of each model, and what a whole step adds to them.
     targets : CuPy array of shape (n, g), float64
     weights : CuPy array of shape (n, 1) or (n, g), float64
     steps : CuPy array of shape (g, T), float64
     hinge : bool
     change : bool
-        The curvature is that at the first step less that at the start.
+        Return the curvature at the first step minus that at the start.
 
     Returns
     -------
@@ -813,13 +812,13 @@ def line_losses_on_gpu(
     descent : CuPy array of shape (g, n), float64
         Minus the slope of each row's weighted loss at the first step.
     counted : CuPy array of shape (g, n), float64
-        The weight of each row times its curvature there, 0 or 1.
+        The weight of each row times its curvature at the first step, which is 0 or 1.
     """
     xp, (n, g), T = array_module(scores), targets.shape, steps.shape[1]
     partial, descent, counted = xp.zeros((-(-n // LINE_ROWS), g, T)), xp.empty((g, n)), xp.empty((g, n))
     if n:
         numbers = map(np.int32, (n, g, T, weights.shape[1] > 1, hinge, change))
-        # a kernel takes arrays row after row, and columns that were picked of targets may come as columns
+        # kernels need arrays in C order, and selected columns of targets may be in Fortran order
         given = map(xp.ascontiguousarray, (scores, targets, weights, steps))
         operands = (*given, partial, descent, counted, *numbers)
         generic.launch(xp, line_loss_source(), "line_losses", partial.shape[0] * g, operands)
@@ -827,9 +826,9 @@ def line_losses_on_gpu(
 
 
 def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
-    """``sum_i weights_ki phi_i`` of weights (K, n) in float64 and features (n, m), (K, m) in float64; it stays there.
+    """``sum_i weights_ki phi_i`` of float64 weights (K, n) and features (n, m), float64 of shape (K, m); on the GPU.
 
-    The features are read once, in the precision that they have; the sum has one order, whatever the GPU does first.
+    The features are read once, in their own precision; the order of the sum does not depend on the GPU's scheduling.
     """
     xp, (n, m), K = array_module(phi), phi.shape, weights.shape[0]
     phi, weights = xp.ascontiguousarray(phi), xp.ascontiguousarray(weights)
@@ -842,18 +841,18 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
 
 
 def add_picked_products(phi: Array, picked: tuple[Any, Any, Any], columns: tuple[int, int], out: Array) -> None:
-    """Add ``sum_i weights_i phi_ij phi_ik`` over picked rows, which are few, to a matrix on a GPU.
+    """Add ``sum_i weights_i phi_ij phi_ik`` over few picked rows to a matrix on a GPU.
 
-    The work is that of these rows, and the host does not wait for their number.
+    Only these rows cost time, and the host does not wait for their number.
 
     Parameters
     ----------
     phi : CuPy array of shape (n, m)
     picked : three CuPy arrays
-        The weights of all rows, of either sign, float64 of shape (n,); the positions of all rows, the picked ones
-        first, int32 of shape (n,); and how many these are, int32 of shape (1,).
+        The weights of all rows, positive or negative, float64 of shape (n,); the positions of all rows, the picked ones
+        first, int32 of shape (n,); and the number of picked ones, int32 of shape (1,).
     columns : (int, int)
-        The columns j, start .. stop - 1; k are all before stop. Beyond the diagonal, j < k, entries may be left out.
+        The columns j, start .. stop - 1; k are all columns before stop. Entries with j < k may be left out.
     out : CuPy array of shape (stop - start, stop), float64
     """
     xp, (start, stop) = array_module(phi), columns
@@ -871,7 +870,7 @@ def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipl
     Parameters
     ----------
     scores : CuPy array of shape (n, M, K), float64
-        Of M models side by side.
+        Scores of M models.
     codes : CuPy array of shape (n,)
     weights : CuPy array of shape (n, M), float64
     multipliers : ndarray of shape (T,)
@@ -880,7 +879,7 @@ def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipl
     Returns
     -------
     CuPy array of shape (M, 2, 3, T), float64
-        Against the rows' own classes, and against classes drawn uniformly.
+        For the rows' own classes, and for classes drawn uniformly.
     """
     xp, (n, M, K), T = array_module(scores), scores.shape, len(multipliers)
     partial = xp.zeros((-(-n // PARTIAL_ROWS), M, 2, 3, T))
@@ -897,11 +896,11 @@ def histograms_on_gpu(rows: Array, edges: Sequence[np.ndarray], inside: tuple[Ar
     Parameters
     ----------
     rows : CuPy array of shape (n, d), float64
-        Scaled.
+        Scaled rows.
     edges : two ndarrays
-        The edges of the bins, (d, bins), and how many of them count, (d,).
+        The edges of the bins, (d, bins), and the number of valid ones, (d,).
     inside : CuPy array of shape (n, m), ndarray of shape (P,)
-        Features, and the columns of the parents: a row counts for a parent where this is above 0, and its weight too.
+        Features, and the columns of the parents: a row counts for a parent if this feature and its weight are above 0.
     sums : CuPy array of shape (n, 2 + K), float64
         The weight of a row, its curvature h and its s of each model.
 
@@ -925,9 +924,9 @@ def histograms_on_gpu(rows: Array, edges: Sequence[np.ndarray], inside: tuple[Ar
 
 
 def packed_on_gpu(matrix: Array, start: int) -> Any:
-    """Entries (j, 0 .. start + j) of a float64 matrix, row after row, in one array, which stays there.
+    """Entries (j, 0 .. start + j) of a float64 matrix, row after row, in one array, which stays on the GPU.
 
-    Of the rows of a symmetric matrix, columns after `start` being theirs, half the numbers have to come to the host.
+    For rows of a symmetric matrix that belong to the columns from `start` on, this halves the copy to the host.
     """
     xp, (rows, width) = array_module(matrix), matrix.shape
     out = xp.empty(rows * (start + 1) + rows * (rows - 1) // 2)
@@ -938,14 +937,14 @@ def packed_on_gpu(matrix: Array, start: int) -> Any:
 
 
 def rounded_product(left: Array, right: Array) -> Any:
-    """The product of two float32 matrices on a GPU by its tensor cores, several times as fast as in true float32.
+    """The product of two float32 matrices by a GPU's tensor cores, several times as fast as in true float32.
 
-    The entries of both are rounded to the 10 bits of TF32; the products are added up in float32. A GPU without tensor
-    cores for that format computes in float32.
+    Their entries are rounded to the 10 bits of TF32; products are added in float32. A GPU without tensor cores for this
+    format computes in float32.
     """
     xp = array_module(left)
     cublas = xp.cuda.cublas
-    # The library's handle, and so its mode, belongs to this thread alone.
+    # the library's handle, and so its mode, belongs to this thread alone
     handle = xp.cuda.device.get_cublas_handle()
     before = cublas.getMathMode(handle)
     cublas.setMathMode(handle, _TENSOR_CORES)
@@ -957,14 +956,14 @@ def rounded_product(left: Array, right: Array) -> Any:
 
 @cache
 def _compiled(source: str, name: str) -> Callable[..., None]:
-    """A kernel of CUDA source, compiled when it is first called."""
+    """A kernel from CUDA source, which is compiled at its first call."""
     import cupy
 
     return cupy.RawKernel(source, name)
 
 
 def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
-    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; models that are there stay there, without a wait."""
+    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; models on the GPU stay there, without a wait."""
     xp, n = array_module(X), X.shape[0]
     lengths = rule.step_lengths(models.clock, n, xp)
     by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, lengths)]
@@ -985,10 +984,10 @@ def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGD
 def _sgd_in_batches(
     xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
 ) -> SGDModels:
-    """All rows a batch at a time: their products with each other and with the models, by the whole GPU, come first."""
+    """Steps on batches of rows, whose products with each other and with the models the whole GPU computes first."""
     n, K = X.shape[0], len(models.intercept)
     coef, mean = (xp.asarray(values, dtype=xp.float64) for values in (models.coef, models.average_coef))
-    # Intercepts, their means, and the number of the next step of each model.
+    # intercepts, their means, and the number of the next step of each model
     numbers = (models.intercept, models.average_intercept, np.full(K, models.clock))
     state = xp.stack([xp.asarray(one, dtype=xp.float64) for one in numbers])
     of_rule = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate, rule.average)]
@@ -997,7 +996,7 @@ def _sgd_in_batches(
         size = x.shape[0]
         products = [xp.ascontiguousarray(xp.matmul(x, other.T)) for other in (coef, x)]
         shares, factors = xp.zeros((K, 2, size)), xp.empty((3, K))
-        # One thread block a model: it takes the steps in order, on numbers of rows and not of columns.
+        # one thread block for each model, which takes the steps in order, on products instead of columns
         kernel(
             (K,),
             (GROUP**2,),
@@ -1017,12 +1016,12 @@ def _sgd_in_batches(
 def _sgd_row_by_row(
     xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
 ) -> SGDModels:
-    """Each row by itself through all coefficients, which the l1 penalty stops at 0 one by one; nothing is averaged."""
+    """Steps on all coefficients for each row, as the l1 penalty stops each coefficient at 0; without averaging."""
     (n, m), K = X.shape, len(models.intercept)
-    # Copies: the kernel writes the new models over them.
+    # copies, which the kernel overwrites with the new models
     coef, b = xp.array(models.coef, dtype=X.dtype, order="C"), xp.array(models.intercept, dtype=xp.float64)
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate)
-    # One thread block a model: each goes through all rows in order, as a step depends on the one before.
+    # one thread block for each model, which takes all rows in order, as a step depends on the one before
     kernel(
         (K,),
         (GROUP**2,),
@@ -1043,9 +1042,9 @@ def _means(xp: ModuleType, X: Array, models: SGDModels) -> tuple[Any, Any]:
 def _sgd_jointly(
     xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
 ) -> SGDModels:
-    """Each row by itself through the coefficients of all models, whose scores make its step in each."""
+    """Steps on the coefficients of all models for each row, whose scores under all models determine each step."""
     (n, m), K = X.shape, len(models.intercept)
-    # Copies: the kernel writes the new models over them.
+    # copies, which the kernel overwrites with the new models
     coef = xp.array(models.coef, dtype=X.dtype, order="C")
     mean, mean_b = _means(xp, X, models)
     intercepts = xp.stack([xp.asarray(models.intercept, dtype=xp.float64), mean_b])
@@ -1056,14 +1055,14 @@ def _sgd_jointly(
 
 
 def _at_once(width: int, number: int, dtype: np.dtype) -> int:
-    """How many of a number of models, or columns of weights, one product takes: those that fit into the least tile."""
+    """How many models, or columns of weights, one product takes at once: those that fit the smallest tile."""
     return max(1, min(number, tile_bytes() // (PARTIAL_ROWS * width * dtype.itemsize)))
 
 
 def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
-    """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time.
+    """Dense tiles of the raw rows of a block on a GPU; sparse rows become dense there, a tile at a time.
 
-    A tile has as few rows as leave room for the widest array that is made of it, whose columns `width` may raise.
+    The number of rows depends on the widest array that is computed from a tile; `width` may raise its columns.
     """
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
@@ -1074,7 +1073,7 @@ def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 
 
 
 def _width(feature_map: FeatureMap) -> int:
-    """The most numbers of a row between its columns and its features: angles, or similarities to all landmarks."""
+    """Numbers of a row in the widest array between columns and features: angles, or similarities to all landmarks."""
     projection = feature_map.projection
     parts = projection.maps if isinstance(projection, CombinedProjection) else []
     own = len(projection.landmarks) if isinstance(projection, NystromProjection) else 0
@@ -1082,14 +1081,14 @@ def _width(feature_map: FeatureMap) -> int:
 
 
 def gpu_bytes(operands: object, rows: int, columns: int) -> int:
-    """Bytes at most of the tiles and matrices that one block of so many rows takes on a GPU beside itself.
+    """An upper bound on the bytes of tiles and matrices on a GPU for one block, without the block itself.
 
-    The feature maps among the operands of a pass, and in the objects there, decide.
+    Depends on the feature maps among the operands of a pass, and inside these.
     """
     feature_maps = list({id(one): one for one in _feature_maps(operands)}.values())
     widest = max([columns, *(max(_width(one), one.n_features) for one in feature_maps)])
     tiles = _ARRAYS_OF_A_TILE * 8 * widest * min(rows, tile_rows(widest, 8))
-    # Frequencies lie there written out, in float64 at most.
+    # frequencies are dense on the GPU, in float64 at most
     return tiles + sum(max(8 * one.n_angles * one.n_columns, 2 * one.projection.nbytes) for one in feature_maps)
 
 
@@ -1106,10 +1105,10 @@ def _feature_maps(value: Any) -> Iterator[FeatureMap]:
 
 
 def tile_bytes() -> int:
-    """Bytes of one array of a tile: those of this process's card, fewer where its memory has run out.
+    """Bytes of one array of a tile: the default of this process's card, or fewer after its memory has run out.
 
-    They follow from the size of the card alone, so that equal cards add up rows in the same order. A process without a
-    GPU, which may plan for those of others, expects the largest.
+    The default depends on the size of the card alone, so that equal cards add rows in the same order. A process without
+    a GPU, which may plan for others, assumes the largest.
     """
     own = _tile_bytes.get()
     if own is not None:
@@ -1119,7 +1118,7 @@ def tile_bytes() -> int:
 
 @cache
 def _card_tile_bytes() -> int:
-    """`tile_bytes` by the memory of the card, once a process."""
+    """`tile_bytes` from the memory of the card, computed once in each process."""
     import cupy
 
     cupy.cuda.Device(own_gpu()).use()
@@ -1128,13 +1127,13 @@ def _card_tile_bytes() -> int:
 
 
 def tile_rows(width: int, itemsize: int) -> int:
-    """Rows of a tile so wide: a multiple of those of a partial sum, and so few that one array is within the bytes."""
+    """Rows of a tile of this width: a multiple of those of a partial sum, such that an array fits `tile_bytes`."""
     return max(PARTIAL_ROWS, tile_bytes() // (width * itemsize) // PARTIAL_ROWS * PARTIAL_ROWS)
 
 
 def on_host(x: Rows) -> np.ndarray:
     """The array itself, or a copy of one on a GPU, in its own dtype; sparse rows stay sparse."""
-    # The method of CuPy's arrays that copies them to the host, which the type of arrays here does not know.
+    # the method of CuPy's arrays that copies them to the host, which the declared type does not have
     get: Callable[[], np.ndarray] | None = getattr(x, "get", None) if is_on_gpu(x) else None
     copied = x if get is None else get()
     if get is not None:
@@ -1143,12 +1142,12 @@ def on_host(x: Rows) -> np.ndarray:
 
 
 def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Sums on the host; those of a GPU come together, in one wait, and with them what was found wrong of rows.
+    """Sums on the host; those on a GPU are copied in one wait, together with the errors found in rows.
 
     Raises
     ------
     Exception
-        What `refuse_later` was given.
+        The errors given to `refuse_later`.
     """
     there = {name: value for name, value in sums.items() if is_on_gpu(value)}
     if not there:
@@ -1166,14 +1165,14 @@ def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def refuse_now() -> None:
-    """Wait for all that was found wrong of rows and that nobody has looked at, and raise it."""
+    """Wait for all errors of `refuse_later` that nobody has checked, and raise one if there is any."""
     for flag, explain in take_refusals():
         if bool(flag):
             raise explain()
 
 
 def normal_source(x: Array, seed: int) -> Callable[[tuple[int, ...]], Any]:
-    """Shape -> standard normal numbers in the dtype and on the device of `x`; other numbers on a GPU."""
+    """A function from shapes to standard normal numbers, in the dtype and on the device of `x`; a GPU draws others."""
     if is_on_gpu(x):
         import cupy
 
@@ -1211,24 +1210,24 @@ class DeviceLandscape:
             return self._value_and_gradient(W)
         chains, there = self.xp.arange(len(W))[:, None], self.columns >= 0
         wide = self.xp.zeros((len(W), self.X.shape[1] + 1), self.X.dtype)
-        # The frequencies written out on all d columns. A chain with fewer columns than others has places marked -1:
-        # these write to one column more, which is dropped.
+        # The frequencies on all d columns. Chains with fewer columns than others have positions marked -1, which write
+        # to an additional column that is dropped.
         wide[chains, self.columns] = W * there
         wide[:, -1] = 0
         v, gradient = self._value_and_gradient(self.xp.ascontiguousarray(wide[:, :-1]))
         return v, gradient[chains, self.xp.maximum(self.columns, 0)] * there
 
     def _value_and_gradient(self, W: Array) -> tuple[Any, Any]:
-        """v and its gradient at frequencies on all columns: so many chains at a time that a tile stays small."""
+        """v and its gradient at frequencies on all columns, for as many chains at a time as a tile allows."""
         xp = self.xp
         v, gradient = xp.empty(len(W), xp.float64), xp.empty_like(W)
         for chains in spans(len(W), max(16, tile_bytes() // (self.X.itemsize * max(len(self.X), 1)))):
             z = xp.matmul(self.X, W[chains].T)
             cosines, sines = xp.cos(z), xp.sin(z)
             real, imaginary = xp.matmul(self.S.T, cosines), xp.matmul(self.S.T, sines)
-            # v = sum_k |sum_i S_ik exp(i w.x_i)|^2, the potential of each chain.
+            # v = sum_k |sum_i S_ik exp(i w.x_i)|^2, the potential of each chain
             v[chains] = xp.sum(xp.square(real.astype(xp.float64)) + xp.square(imaginary.astype(xp.float64)), axis=0)
-            # Its derivative in the angle of row i is 2 sum_k S_ik (cos z_i Im - sin z_i Re), and that angle is w.x_i.
+            # its derivative in the angle of row i is 2 sum_k S_ik (cos z_i Im - sin z_i Re), and that angle is w.x_i
             slopes = cosines * xp.matmul(self.S, imaginary) - sines * xp.matmul(self.S, real)
             gradient[chains] = 2.0 * xp.matmul(slopes.T, self.X)
         return v, gradient

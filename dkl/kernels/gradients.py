@@ -1,4 +1,4 @@
-"""Gradient sums: what the derivative of a potential in each frequency needs of the rows."""
+"""Sums over rows for the derivatives of a potential in its frequencies."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["gradient_sums"]
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
     """U = sum_i S[i, k] cos(z_ij) x_i and V = sum_i S[i, k] sin(z_ij) x_i, z the angle w_j.x_i (+ phase).
 
-    With C, Q of `feature_sums`, the gradient of C^2 + Q^2 in w_j is 2 (Q U - C V): what Bullins, Zhang & Zhang 2018
-    ("Not-so-random features"), Algorithm 1, follows upwards.
+    With C, Q of `feature_sums`, the gradient of C^2 + Q^2 in w_j is 2 (Q U - C V), which Bullins, Zhang & Zhang 2018
+    ("Not-so-random features"), Algorithm 1, ascends.
 
     Parameters
     ----------
     X, S, feature_map, dtype
-        As of `dkl.kernels.sums.feature_sums`; the map must be a Fourier map. x_i is the scaled row.
+        As in `dkl.kernels.sums.feature_sums`; the map must be a Fourier map. x_i is the scaled row.
 
     Returns
     -------
     ndarray of shape (2, m, K, d), float64
-        U and V, amplitudes included.
+        U and V, with amplitudes.
 
     Raises
     ------
@@ -44,12 +44,12 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeL
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
     product = Product(X, feature_map, dtype, factor=TURN)
     total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
-    # Beside the sums of wave times row, those of the waves alone: sparse rows are centred with them at the end.
+    # sums of the waves alone, in addition to those of wave times row: at the end they centre sparse rows
     plain = np.zeros((2, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
-            # The waves of the tile: cos z and sin z, which U and V weigh the rows with.
+            # the waves cos z and sin z of the tile, which weight the rows in U and V
             waves = np.empty((2, *z.shape), dtype)
             _waves(z, waves)
             weights = S[rows].astype(dtype)
@@ -58,9 +58,9 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeL
                 for k in range(weights.shape[1]):
                     total[part, chosen, k] += (tile.T @ (waves[part] * weights[:, k, None])).T
     if product.tiles.constant is not None:
-        # The centre c of sparse rows was never subtracted: sum s wave (x - c) = sum s wave x - c sum s wave.
+        # the centre c of sparse rows was not subtracted: sum s wave (x - c) = sum s wave x - c sum s wave
         total -= plain[..., None] * product.tiles.constant
-    # The rows of the product are in turns, and 1 / (2 pi) too small for the sums of x itself.
+    # rows in the product are in turns: the sums contain a factor of 1 / (2 pi)
     return total * (feature_map.amplitudes[:, None, None] / TURN)
 
 

@@ -1,4 +1,4 @@
-"""Structured projections by Walsh-Hadamard transforms of 64 rows at a time: a butterfly is a vector instruction."""
+"""Structured projections by Walsh-Hadamard transforms of 64 rows at once: a butterfly is a vector instruction."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import numpy as np
 from dkl.features.projections import StructuredProjection
 from dkl.kernels.sincos import ELEMENTWISE, add_sums
 
-# Rows transformed together (contiguous in memory), and the part of a transform that stays in the first cache.
-# With 64 rows a row of the transposed tile fills whole vector registers, and 64 of these rows fill the first cache.
+# Rows transformed at once (contiguous in memory), and the part of a transform that fits the first cache: 64 rows fill
+# whole vector registers, and 64 vectors of them fill the first cache.
 LANES = 64
 _CHUNK = 64
 
 
 class HadamardPlan:
-    """A structured projection laid out for the kernels: frequencies sorted by the block that makes them.
+    """A structured projection in the layout of the kernels: frequencies sorted by the block that they belong to.
 
     Attributes
     ----------
     signs : ndarray of shape (n_blocks, 3, p)
         In the order in which they are applied.
     order : ndarray of shape (m,), int64
-        Frequencies, those of block b at ``bounds[b]:bounds[b + 1]``.
+        Indices of the frequencies; those of block b are at ``bounds[b]:bounds[b + 1]``.
     position : ndarray of shape (m,), int64
-        Where in the output of its block's transform each frequency is (aligned with `order`).
+        Position of each frequency in the output of its block's transform (in the order of `order`).
     scale : ndarray of shape (m,)
-        Its length over p^(3/2) (aligned with `order`).
+        Length of each frequency over p^(3/2) (in the order of `order`).
     """
 
     def __init__(self, projection: StructuredProjection, dtype: np.dtype) -> None:
-        # The frequencies that were chosen may come from few of the blocks, in any order: sorted by block, each block of
-        # signs is transformed once and all that is needed of it is taken.
+        # The chosen frequencies may belong to few of the blocks, in any order: sorted by block, each block is
+        # transformed once for all of its frequencies.
         numbers = projection.numbers()
         n_blocks, _, padded = projection.signs.shape
         self.width = projection.width
-        # H S1 H S2 H S3 x: the last diagonal of signs is the first that a row meets.
+        # H S1 H S2 H S3 x: the last diagonal of signs is applied to a row first
         self.signs = projection.signs[:, ::-1].astype(dtype)
         self.order = np.argsort(numbers, kind="stable")
         self.position = numbers[self.order] % padded
@@ -50,7 +50,7 @@ class HadamardPlan:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _first_stages(rows: np.ndarray, signs: np.ndarray) -> None:
-    """Multiply each row with its sign, and the first two stages: groups of four neighbouring rows."""
+    """Multiply each row by its sign and compute the first two stages, on groups of four neighbouring rows."""
     for i in range(rows.shape[0] // 4):
         s0, s1, s2, s3 = signs[4 * i], signs[4 * i + 1], signs[4 * i + 2], signs[4 * i + 3]
         x = rows[4 * i : 4 * i + 4].reshape(4 * LANES)
@@ -81,7 +81,7 @@ def _one_stage(x: np.ndarray, n: int) -> None:
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _stages(x: np.ndarray, half: int, end: int) -> None:
     """The stages with strides from `half` up to (not including) `end`, counted in rows of LANES numbers."""
-    # Two stages at a time: every number is loaded and stored half as often.
+    # two stages at once load and store every number half as often
     while 4 * half <= end:
         n = half * LANES
         for i in range(0, len(x), 4 * n):
@@ -98,8 +98,8 @@ def signed_transform(rows: np.ndarray, signs: np.ndarray) -> None:
     """H diag(signs) in place on a (p, LANES) array, LANES vectors at once; p at least 64."""
     p = rows.shape[0]
     x = rows.reshape(p * LANES)
-    # Stages with short strides mix neighbouring rows alone. All of them run on one part of the rows, which stays in the
-    # cache, before the next part is touched.
+    # stages with short strides only mix nearby rows: all of them are computed on one part of the rows, which stays in
+    # the cache, before the next part
     for i in range(0, p, _CHUNK):
         _first_stages(rows[i : i + _CHUNK], signs[i : i + _CHUNK])
         _stages(x[i * LANES : (i + _CHUNK) * LANES], 4, _CHUNK)
@@ -110,7 +110,7 @@ def signed_transform(rows: np.ndarray, signs: np.ndarray) -> None:
 def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
     """Rows start .. start + LANES of a tile as the columns of `rows`; zeros beyond its rows and columns."""
     n = min(LANES, tile.shape[0] - start)
-    # A column is padded with zeros to the length of the transform.
+    # columns are padded with zeros to the length of the transform
     rows[:] = 0
     for i in range(n):
         for c in range(tile.shape[1]):
@@ -119,11 +119,11 @@ def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
-    """The three signed transforms of one block of frequencies, of `loaded` into `rows`."""
+    """The three signed transforms of one block of frequencies, from `loaded` to `rows`."""
     for c in range(rows.shape[0]):
         for i in range(LANES):
             rows[c, i] = loaded[c, i]
-    # H S3, then H S2, then H S1: the result is rounded three times, and scaled once, where it is used.
+    # H S3, then H S2, then H S1: rounded three times; the scale is applied later, once
     for t in range(3):
         signed_transform(rows, signs[t])
 
@@ -146,7 +146,7 @@ def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarra
     loaded_weights = np.empty((weights.shape[0], LANES), tile.dtype)
     for start in range(0, tile.shape[0], LANES):
         _load(tile, start, loaded)
-        # Rows beyond the tile's last have the weight 0, so that whatever their angles are, they add nothing.
+        # rows beyond the end of the tile have the weight 0, so that they add nothing at any angle
         n = min(LANES, tile.shape[0] - start)
         loaded_weights[:] = 0
         for k in range(weights.shape[0]):

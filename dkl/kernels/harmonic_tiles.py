@@ -1,4 +1,4 @@
-"""Spherical harmonics of row tiles by recurrences: one product of two numbers a row and harmonic."""
+"""Spherical harmonics of row tiles by recurrences: one multiplication for each row and harmonic."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.arrays import Array, Rows
 
-# a harmonic of a row takes as long as about 50 operations of a matrix product, most of it moving numbers
+# a harmonic of a row takes the time of about 50 operations of a matrix product, mostly to move numbers
 HARMONIC_FLOPS = 50
-# how far the length of a row may be from 1: rows are divided by it in any case, so this catches mistakes only
+# largest deviation of a row's length from 1; as rows are divided by their length anyway, this only detects mistakes
 OFF_SPHERE = 1e-3
-# numbers of a tile: they stay in the caches
+# numbers of a tile, which fit the caches
 _TILE_VALUES = 1 << 19
 
 
 def harmonic_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] Y_j(x_i)^power, without amplitudes: float64 of shape (1, m, K)."""
-    # The recurrences give harmonics but for their norms; the factor of each is the same in all rows and is taken at the
-    # end.
+    # The recurrences omit the norms of the harmonics, a factor for each that is the same in all rows; it is applied at
+    # the end.
     coefficients = _projection(feature_map).terms.coefficients
     total = np.zeros((feature_map.n_frequencies, S.shape[1]))
     for rows, values in harmonic_tiles(X, feature_map, dtype):
@@ -46,13 +46,12 @@ def harmonic_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarr
 
 
 def harmonic_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, np.ndarray]]:
-    """The harmonics of one tile of rows after the other, without coefficients: arrays (m, rows), overwritten."""
+    """Tiles of rows with their harmonics (m, rows), without coefficients, in memory that the next tile overwrites."""
     projection = _projection(feature_map)
     terms = projection.terms
     step = _tile_rows(terms)
     tiles = RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=step)
-    # One piece of memory for the table of factors and the harmonics made of them: it is written over for each tile, so
-    # that it stays in the cache.
+    # one buffer for the table of factors and the harmonics, reused for each tile so that it stays in the cache
     room = np.empty((terms.n_rows + terms.n_nodes) * tiles.step, dtype)
     for rows, tile in tiles:
         columns, radii = on_sphere(np, tile, projection, first=rows.start)
@@ -72,19 +71,19 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
     rows : array of shape (n, d), float64
     projection : HarmonicProjection
     first : int
-        The number of the first row, for the message.
+        Number of the first row, for the message.
 
     Raises
     ------
     ValueError
-        For a row that is not on the sphere, or, where rows are to be divided by their lengths, has none; for rows on a
-        GPU when the host waits for what is made of them.
+        For a row off the sphere, or a row of length 0 if rows are to be divided by their lengths; for rows on a GPU it
+        is raised once the host waits for results.
     """
     columns = xp.asarray(rows, dtype=xp.float64).T
     if xp is np:
-        # A cumulative sum in one call: for a single row, a loop over the columns would take longer than all else.
+        # a cumulative sum in one call: for a single row, a loop over the columns would take longer than everything else
         radii = np.square(columns, order="C")
-        _add_up(radii)
+        _cumulate_rows(radii)
     else:
         sums = [columns[0, :] ** 2]
         for column in range(1, columns.shape[0]):
@@ -108,7 +107,7 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
         )
 
     if getattr(xp, "__name__", "") == "cupy":
-        # the host hears of it when it waits for sums of these rows
+        # raised when the host waits for sums of these rows
         refuse_later(~good, off_sphere)
         return columns / xp.where(good, length, 1.0), radii / xp.where(good, square, 1.0)
     if not bool(xp.all(good)):
@@ -117,11 +116,11 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
 
 
 def harmonic_values(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
-    """Y_j(x_i) of scaled rows in the operations of any array namespace, without amplitudes: of shape (n, m)."""
+    """Y_j(x_i) of scaled rows by operations of any array namespace, without amplitudes: of shape (n, m)."""
     projection = _projection(feature_map)
     terms = projection.terms
     columns, radii = on_sphere(xp, xp.asarray(rows, dtype=xp.float64), projection)
-    # First the table of factors: 1, the waves of the azimuth, and for each chain its polynomials in one column.
+    # the table of factors: 1, the waves of the azimuth, and for each chain its polynomials in one column
     first, second = columns[0, :], columns[1, :]
     one, zero = xp.ones_like(first), xp.zeros_like(first)
     factors_of_rows, cosine, sine = [one], one, zero
@@ -129,15 +128,15 @@ def harmonic_values(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype:
         cosine, sine = first * cosine - second * sine, first * sine + second * cosine
         factors_of_rows += [cosine, sine]
     for k, order, count, _ in terms.chains.tolist():
-        # p_n from p_(n-1) and p_(n-2): t p_n = a_(n+1) p_(n+1) + a_n p_(n-1), times powers of the radius.
+        # p_n from p_(n-1) and p_(n-2): t p_n = a_(n+1) p_(n+1) + a_n p_(n-1), times powers of the radius
         before, now = zero, one
         for n in range(1, count + 1):
             down, up = _coupling(n - 1, order + 0.5 * (k - 1)), _coupling(n, order + 0.5 * (k - 1))
             before, now = now, (columns[k, :] * now - down * radii[k, :] * before) / up
             factors_of_rows.append(now)
     table = xp.stack(factors_of_rows)
-    # Then the harmonics, level by level: each is a factor of the table times a harmonic of the level above.
-    # The place of each node in the order of the levels, in which their values are put together.
+    # The harmonics level by level: each is a factor of the table times a harmonic of the level above. `rank` is the
+    # position of each node when levels are concatenated.
     rank = np.argsort(terms.order)
     levels = [xp.take(table, xp.asarray(terms.factor[terms.order[: terms.starts[1]]]), axis=0)]
     for start, stop in zip(terms.starts[1:-1], terms.starts[2:], strict=True):
@@ -158,9 +157,9 @@ def _projection(feature_map: FeatureMap) -> HarmonicProjection:
 
 
 def _tile_rows(terms: HarmonicTerms) -> int:
-    """A multiple of 16 from 16 to 512, so that the tile's table and harmonics stay in the cache where they can."""
+    """A multiple of 16 from 16 to 512, such that the tile's table and harmonics fit the cache if possible."""
     rows = _TILE_VALUES // (terms.n_nodes + terms.n_rows)
-    # Too few rows would make the loops over them short, too many would push the tables out of the cache.
+    # fewer rows would make the inner loops too short, more would not fit the cache
     return min(512, max(16, rows // 16 * 16))
 
 
@@ -175,7 +174,7 @@ _coupling_compiled = numba.njit(cache=True)(_coupling)
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_up(values: np.ndarray) -> None:
+def _cumulate_rows(values: np.ndarray) -> None:
     """Each row becomes the sum of the rows up to it."""
     for k in range(1, len(values)):
         for i in range(values.shape[1]):
@@ -189,7 +188,7 @@ def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np
     before, now = np.zeros(n_rows), np.ones(n_rows)
     table[0, :] = 1
     for degree in range(1, azimuth + 1):
-        _turn(columns[0], columns[1], now, before)
+        _multiply_complex(columns[0], columns[1], now, before)
         table[2 * degree - 1, :] = now
         table[2 * degree, :] = before
     for chain in range(chains.shape[0]):
@@ -204,7 +203,7 @@ def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _turn(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
+def _multiply_complex(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
     """(cosine + i sine) *= x + i y."""
     for i in range(len(x)):
         c, s = cosine[i], sine[i]
@@ -225,11 +224,11 @@ def _next_polynomial(
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _multiply(table: np.ndarray, parent: np.ndarray, factor: np.ndarray, order: np.ndarray, nodes: np.ndarray) -> None:
-    """Every node from its factor and its parent."""
-    # A harmonic is the one of lower degree that is left without its last step, times one row of the table.
+    """Compute every node from its factor and its parent."""
+    # a harmonic is its parent, of lower degree, times one row of the table
     for node in order:
         row, above = factor[node], parent[node]
-        # loops written out: a call for each pair of short rows would cost as much as the products
+        # loops are inlined, as a call for each pair of short rows would cost as much as the products
         if above < 0:
             for i in range(nodes.shape[1]):
                 nodes[node, i] = table[row, i]
@@ -248,7 +247,7 @@ def _add_sums(values: np.ndarray, weights: np.ndarray, power: int, total: np.nda
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot(values: np.ndarray, w: np.ndarray) -> float:
-    """w . values, in the order that vector code likes."""
+    """w . values; additions may be reordered for vector code."""
     total = w.dtype.type(0)
     for i in range(len(w)):
         total += w[i] * values[i]
@@ -257,7 +256,7 @@ def _dot(values: np.ndarray, w: np.ndarray) -> float:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
-    """w . values^2, in the order that vector code likes."""
+    """w . values^2; additions may be reordered for vector code."""
     total = w.dtype.type(0)
     for i in range(len(w)):
         total += w[i] * values[i] * values[i]
@@ -267,8 +266,8 @@ def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
 @numba.njit(nogil=True, cache=True)
 def _write(values: np.ndarray, amplitudes: np.ndarray, out: np.ndarray) -> None:
     """out[i, j] = amplitudes[j] values[j, i], in squares that stay in the cache."""
-    # The harmonics lie column by column in `values` and row by row in the result: a transposition, which is slow unless
-    # both sides of it stay in the cache.
+    # Harmonics are contiguous in `values`, features of a row in `out`: a transposition in blocks that stay in the cache
+    # on both sides.
     side = 16
     for first in range(0, out.shape[1], side):
         last = min(first + side, out.shape[1])

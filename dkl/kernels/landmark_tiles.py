@@ -20,32 +20,32 @@ from dkl.kernels.tiles import RowTiles, spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Array, Rows
 
-# A distance, its square root and its exponential take as long as so many operations of a product, beside those of the
-# columns of a row.
+# Operations of a product that take as long as a distance, its square root and its exponential, in addition to those for
+# each column of a row.
 KERNEL_FLOPS = 40
 NYSTROM_ROWS = 1024
-# Landmarks whose distances stay in the first cache beside the columns that are added to them.
+# Landmarks whose distances fit the first cache, together with the columns that are added to them.
 _LANDMARKS_AT_ONCE = 512
-# Columns that are multiplied at once, and the noise of single precision that features, of length about 1, may have.
+# Columns multiplied at once; largest noise of single precision in features, whose length is about 1.
 _PANEL, _NOISE = 512, 5e-4
-# So few landmarks take hardly longer in double precision.
+# With at most so many landmarks double precision hardly takes longer.
 _FEW_LANDMARKS = 256
 
 
 class KernelValues:
     """k(x, z) of rows x and fixed landmarks z.
 
-    Kernels of one norm of x - y are computed in `dtype`, with both less the mean of the landmarks so that no digits are
-    lost to a common offset: in single precision the error is some roundings of the row's own length, in bandwidths.
-    Other kernels are `kernel.kernel`, in double precision.
+    Kernels of one norm of x - y are computed in `dtype`, after the mean of the landmarks is subtracted from both, so
+    that a common offset loses no digits: in single precision the error is a few roundings of the row's own length, in
+    bandwidths. Other kernels are `kernel.kernel`, in double precision.
 
     Parameters
     ----------
     kernel : Family
-        With a bandwidth.
+        Its bandwidth must be known.
     landmarks : ndarray of shape (l, d)
     dtype : dtype
-        Of the result.
+        dtype of the result.
     """
 
     def __init__(self, kernel: Any, landmarks: np.ndarray, dtype: np.dtype) -> None:
@@ -53,7 +53,7 @@ class KernelValues:
         self.norm = getattr(kernel, "norm", None)
         if self.norm is not None:
             self._centre, self._scale = landmarks.mean(axis=0), 1.0 / float(kernel.sigma)
-            self._columns = np.ascontiguousarray(self._moved(landmarks).T)
+            self._columns = np.ascontiguousarray(self._in_bandwidths(landmarks).T)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Of shape (n, l), for rows (n, d)."""
@@ -61,13 +61,13 @@ class KernelValues:
             values: np.ndarray = self.kernel.kernel(rows, self.landmarks)
         else:
             distances = np.zeros((len(rows), len(self.landmarks)), self.dtype)
-            moved = self._moved(rows)
+            moved = self._in_bandwidths(rows)
             _DISTANCES(distances.size * moved.shape[1], moved, self._columns, self.norm == "l2", distances)
             values = self.kernel.of_distances(np.sqrt(distances, out=distances) if self.norm == "l2" else distances)
         return values.astype(self.dtype, copy=False)
 
-    def _moved(self, rows: np.ndarray) -> np.ndarray:
-        """Less the mean of the landmarks, in bandwidths; columns of zeros make their number one of whole fours."""
+    def _in_bandwidths(self, rows: np.ndarray) -> np.ndarray:
+        """Rows minus the mean of the landmarks, in bandwidths; columns of zeros pad them to a multiple of four."""
         n, d = rows.shape
         moved = np.zeros((n, -(-d // 4) * 4), self.dtype)
         moved[:, :d] = (rows - self._centre) * self._scale
@@ -75,20 +75,20 @@ class KernelValues:
 
 
 class NystromProduct:
-    """The features k(x, Z) A of rows, with amplitudes; what the map alone decides is prepared once for all of them.
+    """The features k(x, Z) A of rows, with amplitudes; everything that depends on the map alone is computed once.
 
-    A has entries as large as the kernel matrix is near to singular, and single precision leaves noise of that size in
-    the features: it serves where that noise is small beside them, as the map alone tells. Columns of A that end in
-    zeros, as those of a triangular matrix do, are multiplied down to there.
+    The entries of A are large if the kernel matrix is nearly singular, and single precision adds noise in proportion;
+    it is used if `nystrom_precision` finds this noise small compared with the features. Columns of A that end in zeros,
+    as in a triangular matrix, are multiplied without these.
 
     Parameters
     ----------
     feature_map : FeatureMap
-        Of a `NystromProjection`.
+        A map with a `NystromProjection`.
     dtype : dtype
-        Of the features.
+        dtype of the features.
     alike : bool
-        Whether a row shall have the same bits whichever rows come with it.
+        Whether the bits of a row are to be independent of the other rows.
     """
 
     def __init__(self, feature_map: FeatureMap, dtype: np.dtype, *, alike: bool = False) -> None:
@@ -106,14 +106,14 @@ class NystromProduct:
             panel = projection.whitening[:, columns] * feature_map.amplitudes[columns]
             filled = np.flatnonzero(panel.any(axis=1))
             last = int(filled[-1]) + 1 if len(filled) else 0
-            self.panels.append((columns, last, _times(panel[:last], self.precision, alike)))
+            self.panels.append((columns, last, _multiplier(panel[:last], self.precision, alike)))
         metric = projection.metric
         self.moved: Callable[[np.ndarray], np.ndarray] = projection.moved
         if alike and metric is not None and metric.ndim == 2:
-            self.moved = _times(metric, np.dtype(np.float64), alike)
+            self.moved = _multiplier(metric, np.dtype(np.float64), alike)
 
     def __call__(self, X: Rows, room: np.ndarray | None = None) -> np.ndarray:
-        """Of shape (n, m); in the first rows and columns of `room`."""
+        """The features, of shape (n, m); written to the first rows and columns of `room`, if given."""
         n_features = self.projection.n_frequencies
         out = np.empty((X.shape[0], n_features), self.dtype) if room is None else room[: X.shape[0]]
         for rows, tile in RowTiles(X, self.feature_map, np.dtype(np.float64), dense=True, rows=NYSTROM_ROWS):
@@ -125,13 +125,13 @@ class NystromProduct:
 
 def nystrom_precision(projection: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
     """The precision of similarities and of their products with A, for features in `dtype`."""
-    # similarities, of at most 1, are rounded by eps: that makes a noise of eps |A| in the features of a row
+    # similarities, of at most 1, are rounded by eps, which adds a noise of eps |A| to the features of a row
     noise = np.finfo(np.float32).eps * np.linalg.norm(projection.whitening * amplitudes)
     return np.dtype(np.float32 if np.dtype(dtype) == np.float32 and noise <= _NOISE else np.float64)
 
 
-def _times(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Rows times a matrix; with `alike` a row has the same bits whichever rows come with it."""
+def _multiplier(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that multiplies rows by a matrix; with `alike` the bits of a row are independent of the other rows."""
     if not alike or matrix.size == 0:
         matrix = np.ascontiguousarray(matrix, dtype=dtype)
         return lambda rows: rows @ matrix
@@ -150,18 +150,18 @@ def nystrom_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
 
 def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
-    # A similarity is a weighted mean of cosines, so sums over rows need the similarities themselves, a tile at a time.
+    # a similarity is a weighted mean of cosines, so that sums over rows need the similarities, a tile at a time
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     similarities = SimilarityProduct(X, feature_map, dtype)
     for rows in spans(X.shape[0], similarities.product.tiles.step):
         values = similarities(rows)
-        # Each tile is added in float64; the products of a tile are in the dtype of the arithmetic.
+        # tiles are added in float64; products within a tile are in the given dtype
         total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
     return total
 
 
 class SimilarityProduct:
-    """The similarities of spans of the rows of a block; what the map alone decides is prepared once for all."""
+    """The similarities of spans of the rows of a block; everything that depends on the map alone is computed once."""
 
     def __init__(self, X: Rows, feature_map: FeatureMap, dtype: np.dtype, *, alike: bool = False) -> None:
         waves = wave_map(feature_map)
@@ -170,39 +170,40 @@ class SimilarityProduct:
         self.parts = list(spans(waves.n_frequencies, self.product.step))
         projection, amplitudes = _projection(feature_map), feature_map.amplitudes
         if isinstance(projection, SharedLandmarkProjection):
-            self.add: _Own | _Shared = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype, alike)
+            self.add: _OwnFrequencies | _SharedFrequencies = _SharedFrequencies(
+                projection.mixing * amplitudes[:, None], self.parts, dtype, alike
+            )
         else:
-            self.add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
+            self.add = _OwnFrequencies(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
 
     def __call__(self, rows: slice) -> np.ndarray:
-        """With amplitudes, of shape (rows, n_L)."""
+        """Similarities with amplitudes, of shape (rows, n_L)."""
         out = np.zeros((rows.stop - rows.start, self.n_similarities), self.dtype)
         for part, tile in self.product.tiles.within(rows):
-            # A similarity is a sum over frequencies: each span of them adds its part, and no tile of angles is larger.
+            # a similarity is a sum over frequencies, of which each span adds a part, so that tiles of angles stay small
             for chosen in self.parts:
                 self.add(self.product(tile, chosen), chosen, out[part])
         return out
 
 
-class _Own:
-    """Adds cosines of each landmark's own frequencies, which are neighbours, to its similarity."""
+class _OwnFrequencies:
+    """Adds the cosines of each landmark's own frequencies, which are contiguous, to its similarity."""
 
     def __init__(self, weights: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> None:
         self.weights, self.starts = weights.astype(dtype), starts
 
     def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
-        # The landmark that the first frequency of the span belongs to: a span may begin in the middle of a landmark's
-        # own.
+        # the landmark of the first frequency of the span, which may begin among that landmark's frequencies
         first = int(np.searchsorted(self.starts, chosen.start, side="right")) - 1
         _add_cosines(z, self.weights, self.starts, chosen.start, first, values)
 
 
-class _Shared:
-    """Adds what waves of a part of the shared frequencies make of every similarity."""
+class _SharedFrequencies:
+    """Adds the contribution of waves of some shared frequencies to every similarity."""
 
     def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype, alike: bool) -> None:
-        # The mixing matrix has the weights of all cosines first, then those of all sines; a span of frequencies needs
-        # its columns of both halves.
+        # The mixing matrix has the weights of all cosines, then those of all sines; a span of frequencies needs its
+        # columns of both halves.
         cosines, sines = np.split(mixing.astype(dtype), 2, axis=1)
         self.forms = {
             part.start: DenseForm(np.concatenate([cosines[:, part], sines[:, part]], axis=1), dtype, alike=alike)
@@ -217,17 +218,17 @@ class _Shared:
 
 
 def similarity_values(xp: ModuleType, z: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
-    """The similarities (n, n_L) of angles z (n, m), phases included, in the operations of any array namespace."""
+    """The similarities (n, n_L) from angles z (n, m), phases included, by operations of any array namespace."""
     projection = _projection(feature_map)
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
     if isinstance(projection, SharedLandmarkProjection):
         waves = xp.concat([xp.cos(z), xp.sin(z)], axis=1)
         return xp.matmul(waves, xp.asarray(projection.mixing, dtype=dtype).T) * amplitudes
-    # A table of the frequencies of each landmark, as long as the longest needs: gathered, the cosines are summed along
+    # A table of the frequencies of each landmark, as wide as the longest list: the gathered cosines are summed along
     # it.
     lengths = np.diff(projection.starts)
     places = np.minimum(projection.starts[:-1, None] + np.arange(lengths.max()), len(projection.weights))
-    # a landmark with fewer frequencies than others takes the column of zeros for those it has not
+    # shorter lists are padded with the index of a column of zeros
     places[np.arange(lengths.max()) >= lengths[:, None]] = len(projection.weights)
     cosines = xp.cos(z) * xp.asarray(projection.weights, dtype=dtype)
     padded = xp.concat([cosines, xp.zeros((z.shape[0], 1), dtype=dtype)], axis=1)
@@ -236,13 +237,13 @@ def similarity_values(xp: ModuleType, z: Array, feature_map: FeatureMap, dtype: 
 
 
 def wave_map(feature_map: FeatureMap) -> FeatureMap:
-    """What a map of similarities adds up, behind the same scaler.
+    """The waves that the similarities of a map are sums of, with the same scaler.
 
-    A "cos" map of the cosines of each landmark's own frequencies, times their weights; of shared ones a "cos-sin" map.
+    A "cos" map of the cosines of each landmark's own frequencies, times their weights; for shared ones a "cos-sin" map.
     """
     projection = _projection(feature_map)
     if isinstance(projection, SharedLandmarkProjection):
-        # Mixing takes cosines and sines without amplitudes: the weights are in the mixing matrix.
+        # mixing needs plain cosines and sines: the weights are in the mixing matrix
         ones = np.ones(projection.frequencies.n_frequencies)
         return FeatureMap("cos-sin", projection.frequencies, ones, scaler=feature_map.scaler)
     return FeatureMap(
@@ -251,7 +252,7 @@ def wave_map(feature_map: FeatureMap) -> FeatureMap:
 
 
 def on_waves(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
-    """A linear form of a map of similarities, coef (..., n_L), as one of its `wave_map`."""
+    """The coefficients (..., n_L) of a linear form of similarities as coefficients on its `wave_map`."""
     return _projection(feature_map).on_waves(coef * feature_map.amplitudes)
 
 
@@ -270,7 +271,7 @@ def _add_cosines(
     width = z.shape[1]
     room = np.empty(width, z.dtype)
     for i in range(z.shape[0]):
-        # all cosines of a row at once: those of one landmark alone are too few for vector code
+        # all cosines of a row at once: those of one landmark are too few for vector code
         write_cosines(z[i], weights[begin : begin + width], room)
         landmark, j = first, 0
         while j < width:
@@ -281,7 +282,7 @@ def _add_cosines(
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _sum(values: np.ndarray) -> float:
-    """The sum, in the order that vector code likes."""
+    """The sum; additions may be reordered for vector code."""
     total = values.dtype.type(0)
     for k in range(len(values)):
         total += values[k]
@@ -289,8 +290,8 @@ def _sum(values: np.ndarray) -> float:
 
 
 def _few_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.ndarray) -> None:
-    """out[i, l] += sum_j |X[i, j] - columns[j, l]|, or its square, for a number of columns that four divides."""
-    # rows whose differences stay in the cache
+    """out[i, l] += sum_j |X[i, j] - columns[j, l]|, or its square; the number of columns must be a multiple of four."""
+    # rows whose differences fit the cache
     for rows in spans(len(X), 32):
         for j in range(0, X.shape[1], 4):
             gaps = [X[rows, j + k, None] - columns[j + k] for k in range(4)]
@@ -298,10 +299,10 @@ def _few_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.nd
             out[rows] += (p + q) + (r + s)
 
 
-# Without flags that let the compiler fuse or reorder: the bits are those of NumPy.
+# without flags that let the compiler fuse or reorder operations, so that the bits equal those of NumPy
 @numba.njit(nogil=True, cache=True)
 def _many_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.ndarray) -> None:
-    """As `_few_distances`."""
+    """As in `_few_distances`."""
     for first in range(0, out.shape[1], _LANDMARKS_AT_ONCE):
         last = first + _LANDMARKS_AT_ONCE
         for i in range(len(X)):
@@ -318,7 +319,7 @@ def _add_four(
 ) -> None:
     """Add the differences between four numbers of a row and those of landmarks to their sums.
 
-    A function of its own, whose arguments are views: the compiler finds that its loops are vector code.
+    A separate function whose arguments are views, as only then the compiler vectorises its loops.
     """
     x, y, z, w = row[0], row[1], row[2], row[3]
     a, b, c, d = columns
@@ -331,5 +332,5 @@ def _add_four(
             out[at] += (abs(x - a[at]) + abs(y - b[at])) + (abs(z - c[at]) + abs(w - d[at]))
 
 
-# NumPy goes through so many numbers in one to two and a half seconds; to compile takes about one.
+# NumPy processes so many numbers in one to two and a half seconds; compiling takes about one
 _DISTANCES = TwoForms(_few_distances, _many_distances, 1_000_000_000)

@@ -29,9 +29,9 @@ def left_out_sums(
     *,
     stay: bool = False,
 ) -> np.ndarray:
-    """sum_i s_i (cos, sin)(w_j.x_i less the terms of a group of columns), for each group.
+    """sum_i s_i (cos, sin)(w_j.x_i minus the terms of a group of columns), for each group.
 
-    The product of all columns is formed once; a group costs the product of its own columns and the waves.
+    The product of all columns is computed once; a group costs the product of its own columns and the waves.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ def left_out_sums(
         Raw rows; the map's scaler is applied a tile at a time.
     s : array of shape (n,)
     feature_map : FeatureMap
-        Its frequencies and its scaler are used, no amplitudes and phases.
+        Its frequencies and its scaler are used, but not amplitudes and phases.
     groups : sequence of ndarray of int
-        G sets of columns; an empty one leaves out nothing.
+        G sets of columns; an empty one leaves nothing out.
     dtype : {"float32", "float64"}
-        Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+        Precision inside a tile. Tiles are added in float64, in their order.
     stay : bool
-        As of `dkl.kernels.sums.feature_sums`.
+        As in `dkl.kernels.sums.feature_sums`.
 
     Returns
     -------
@@ -59,18 +59,18 @@ def left_out_sums(
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0]).T.astype(dtype)
     W, m = feature_map.projection.dense().astype(dtype, copy=False), feature_map.n_frequencies
     total = np.zeros((len(groups), 2, 1, m))
-    # an angle beyond the range of float32 is infinite, which the waves make finite
+    # an angle beyond the range of float32 is infinite; the waves are finite nevertheless
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, tile in RowTiles(X, feature_map, dtype, factor=TURN, dense=True):
             own = np.ascontiguousarray(weights[:, rows])
             if len(tile) == 1:
-                # one row alone would be a matrix-vector product, whose bits depend on where it lies in memory
+                # a single row would be a matrix-vector product, whose bits depend on its address in memory
                 tile, own = np.concatenate([tile, tile]), np.pad(own, ((0, 0), (0, 1)))
             by_column = np.ascontiguousarray(tile.T)
             for chosen in spans(m, even_step(m, _FREQUENCIES)):
                 angles = W[chosen] @ by_column
-                # w.x without a group's columns is the whole product less the few terms of the group: far cheaper than a
-                # product of the columns that are left.
+                # w.x without a group's columns is the whole product minus the few terms of the group, which is far
+                # cheaper than a product of the other columns
                 for columns, sums in zip(groups, total, strict=True):
                     _add_without(angles, by_column[columns], W[chosen, columns], own, sums, chosen.start)
     return total[:, :, 0]
@@ -80,7 +80,7 @@ def left_out_sums(
 def _add_without(
     angles: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
 ) -> None:
-    """Add the sums of angles (F, n) less entries (F, k) times columns (k, n) to total (2, 1, m), from `first` on."""
+    """Add the sums of angles (F, n) minus entries (F, k) times columns (k, n) to total (2, 1, m), from `first` on."""
     z = np.empty(angles.shape[1], angles.dtype)
     room = np.empty((2, len(z)), z.dtype)
     for j in range(angles.shape[0]):

@@ -28,12 +28,12 @@ from dkl.protocols.records import SINCOS_FLOPS
 
 __all__ = ["map_rows", "row_tile"]
 
-# rows that one of several threads maps before it takes the next
+# rows that a thread maps before it takes the next ones
 _SHARED_ROWS = 2048
 
 
 def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
-    """phi(x) of each row, amplitudes included.
+    """phi(x) of each row, with amplitudes.
 
     Parameters
     ----------
@@ -41,33 +41,32 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> 
         Raw rows; the map's scaler is applied a tile at a time.
     feature_map : FeatureMap
     dtype : {"float32", "float64"}
-        Of the arithmetic and of the result.
+        Precision of the arithmetic and dtype of the result.
 
     Returns
     -------
     ndarray (CuPy array for rows on a GPU) of shape (n, n_features), C order
-        Of a pair's columns all cosines come first, then all sines.
+        All cosines, then all sines of cosine-sine pairs.
 
     Raises
     ------
     ValueError, TypeError
-        As `dkl.kernels.sums.feature_sums`.
+        As in `dkl.kernels.sums.feature_sums`.
     """
     mapped = row_mapper(X, feature_map, dtype)
     return mapped(slice(0, np.shape(X)[0]))
 
 
 def map_rows_together(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
-    """`map_rows` by all idle cores of this process: each core takes whole tiles.
+    """`map_rows` on all idle cores of this process: each core takes whole tiles.
 
-    A row has the same bits whichever rows come with it (`row_mapper`), and whatever shares the work.
+    The bits of a row are independent of the other rows (`row_mapper`), and of how the work is shared.
     """
     mapped, n_rows = row_mapper(X, feature_map, dtype, alike=True), np.shape(X)[0]
     if mapped.step is None:
         with one_blas_thread():
             return mapped(slice(0, n_rows))
-    # A span is a whole number of tiles: BLAS rounds a product by its shape, so tiles have to be cut where one thread
-    # would.
+    # A span is a whole number of tiles: BLAS rounds a product by its shape, so that tiles must be cut as by one thread.
     out = np.empty((n_rows, feature_map.n_features), checked_dtype(dtype))
     parts = spans(n_rows, -(-_SHARED_ROWS // mapped.step) * mapped.step)
     Crew().map(lambda rows: mapped(rows, out[rows]), parts)
@@ -77,10 +76,10 @@ def map_rows_together(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "floa
 def map_spans(
     X: Rows, feature_map: FeatureMap, dtype: DTypeLike, step: int, room: np.ndarray | None = None
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Spans of at most `step` rows and their `map_rows`; what the map alone decides is prepared once for all.
+    """Spans of at most `step` rows and their `map_rows`; everything that depends on the map alone is computed once.
 
-    With `room`, an array of `step` rows and at least as many columns as there are features, each span is written over
-    the one before: memory that is fresh for each costs a fifth of the time of a map.
+    `room`, an array of `step` rows and at least as many columns as there are features, is overwritten by each span: new
+    memory for each would take a fifth of the time of a map.
     """
     mapped = row_mapper(X, feature_map, dtype)
     yield from ((rows, mapped(rows, room)) for rows in spans(X.shape[0], step))
@@ -88,14 +87,14 @@ def map_spans(
 
 @dataclass(frozen=True, eq=False)
 class RowMapper:
-    """``(span of rows, room=None) -> map_rows`` of them, in `room` if there is one.
+    """``(span of rows, room=None) -> map_rows`` of the span, in `room` if it is given.
 
     Parameters
     ----------
     mapped : callable
     step : int or None
-        Rows of a tile: spans that begin at multiples of it are tiled as all rows at once are. None where rows had
-        better not be cut: on a GPU, and on the sphere, where errors count rows from the first.
+        Rows of a tile: spans that begin at multiples of it are tiled like all rows at once. None if rows should not be
+        cut: on a GPU, and on the sphere, where error messages count rows from the first.
     """
 
     mapped: Callable[[slice, np.ndarray | None], Any]
@@ -106,20 +105,20 @@ class RowMapper:
 
 
 def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, alike: bool = False) -> RowMapper:
-    """What the map alone decides is prepared once for all spans, which threads may share.
+    """A mapper of spans of the rows, which threads may share; what depends on the map alone is computed once.
 
-    With `alike` a row on the host has the same bits whichever rows come with it, which takes longer on some processors.
+    With `alike` the bits of a row on the host are independent of the other rows, which takes longer on some processors.
     """
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
-        # A GPU takes all rows of a span at once, in tiles of its own size.
-        return RowMapper(lambda rows, room: _kept(device.map_rows(X[rows], feature_map, dtype), room))
+        # a GPU takes all rows of a span at once, in tiles of its own size
+        return RowMapper(lambda rows, room: _in_room(device.map_rows(X[rows], feature_map, dtype), room))
     if feature_map.activation == "harmonics":
         X = checked_rows(X, feature_map)
-        return RowMapper(lambda rows, room: _kept(harmonic_maps(X[rows], feature_map, dtype), room))
+        return RowMapper(lambda rows, room: _in_room(harmonic_maps(X[rows], feature_map, dtype), room))
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype, alike=alike)
-        return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+        return RowMapper(lambda rows, room: _in_room(similarities(rows), room), similarities.product.tiles.step)
     if feature_map.activation == "nystrom":
         X, nystrom = checked_rows(X, feature_map), NystromProduct(feature_map, dtype, alike=alike)
         return RowMapper(lambda rows, room: nystrom(X[rows], room), NYSTROM_ROWS if alike else None)
@@ -144,7 +143,7 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
             for chosen in spans(feature_map.n_frequencies, product.step):
                 z = product(tile, chosen)
                 if feature_map.is_fourier:
-                    # Cosine, sine, amplitude and the place in the result in one go through the angles.
+                    # one loop over the angles computes cosine and sine, applies amplitudes, and writes the result
                     write_waves(z, amplitudes, chosen.start, out[part], paired)
                 else:
                     (phi,) = activate(np, z, feature_map)
@@ -155,7 +154,7 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
 
 
 def _combined_mapper(parts: Sequence[tuple[RowMapper, Any]], feature_map: FeatureMap, dtype: np.dtype) -> RowMapper:
-    """The columns of several maps, each written into its place."""
+    """A mapper that writes the columns of several maps side by side."""
     steps = [part.step for part, _ in parts]
     amplitudes = feature_map.amplitudes.astype(dtype)
 
@@ -169,8 +168,8 @@ def _combined_mapper(parts: Sequence[tuple[RowMapper, Any]], feature_map: Featur
     return RowMapper(mapped, None if None in steps else math.lcm(*(step or 1 for step in steps)))
 
 
-def _kept(mapped: Array, room: np.ndarray | None) -> Array:
-    """Mapped rows, in `room` if there is one."""
+def _in_room(mapped: Array, room: np.ndarray | None) -> Array:
+    """Mapped rows, copied to `room` if it is given."""
     if room is None:
         return mapped
     out = room[: mapped.shape[0], : mapped.shape[1]]
@@ -179,11 +178,11 @@ def _kept(mapped: Array, room: np.ndarray | None) -> Array:
 
 
 def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
-    """Of mapping one row of so many columns."""
+    """Operations of mapping one row with this number of columns."""
     if isinstance(feature_map.projection, CombinedProjection):
         return sum(mapping_flops(columns, part) for part in feature_map.projection.maps)
     if feature_map.activation == "harmonics":
-        # Harmonics come from recurrences: their cost hardly depends on the number of columns.
+        # the cost of the recurrences of harmonics hardly depends on the number of columns
         return HARMONIC_FLOPS * feature_map.n_features
     if isinstance(feature_map.projection, NystromProjection):
         # similarities and their product with the whitening, both in double precision
@@ -195,10 +194,10 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
         return STEP_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":
         waves = wave_map(feature_map)
-        # Frequencies that all landmarks share are mixed by a product with one row of weights a landmark.
+        # shared frequencies are mixed by a product with a row of weights for each landmark
         mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
         return mapping_flops(columns, waves) + mixing
     projection = feature_map.projection
-    # Two operations for each entry of W, whether it is stored or not, and what a cosine costs for each feature.
+    # two operations for each entry of W, zeros of a dense one included, and the cost of a cosine for each feature
     entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
     return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features

@@ -1,4 +1,4 @@
-"""Moments and extremes of the columns, block by block: what the scalers are made of."""
+"""Moments and extremes of the columns, block by block, from which scalers are computed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
-# Arrays as large as a tile that are there at once on a GPU.
+# Arrays of the size of a tile that exist at once on a GPU.
 _ARRAYS = 3
-# Numbers of a tile: its temporaries in float64, three times the tile, stay in the second-level cache.
+# Numbers of a tile, whose float64 temporaries, three times its size, fit the second-level cache.
 _TILE_VALUES = 1 << 18
-# Of a smaller number float64 holds fewer than 20 binary digits of the square, and below a square root of 2^-1074 none.
+# Below this a float64 square has fewer than 20 binary digits, and below 2^-537 it is 0.
 LEAST_SQUARED = 2.0**-527
 
 
@@ -34,11 +34,11 @@ class Moments:
     weight : float
         Sum of the rows' weights.
     mean, variance : ndarray of shape (d,), float64
-        Of the population: squared differences over the weight.
+        Population variance: squared differences over the weight.
     low, high : ndarray of shape (d,), float64
         Extremes.
     norm : float
-        The largest Euclidean norm of a row over the columns that are scaled.
+        The largest Euclidean norm of a row over the scaled columns.
     """
 
     weight: float
@@ -50,7 +50,7 @@ class Moments:
 
 
 def column_sums(X: Rows, weights: np.ndarray, scaled: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """The sums and extremes of the columns of some rows, from which `moments_of` makes moments.
+    """The sums and extremes of the columns of some rows, from which `moments_of` computes moments.
 
     Squares are split at the mean of the rows, into `within` (differences from it) and `between` (its own square), so
     that a column of large mean and small spread keeps its digits.
@@ -59,15 +59,15 @@ def column_sums(X: Rows, weights: np.ndarray, scaled: np.ndarray | None = None) 
     ----------
     X : ndarray or csr_array of shape (n, d), or CuPy array
     weights : array of shape (n,)
-        Where the rows are.
+        On the device of the rows.
     scaled : ndarray of shape (d,), bool, or None
-        The columns that count for the norm of a row; None is all of them.
+        Columns for the norm of a row; None is all of them.
 
     Returns
     -------
     dict of ndarray
-        weight (), sums, within, between, high, depth (the largest of -x), each of shape (d,), and norm (). Of rows on a
-        GPU all are there.
+        weight (), sums, within, between, high, depth (the largest of -x), each of shape (d,), and norm (), on the
+        device of the rows.
     """
     if X.shape[0] == 0:
         return {name: np.full(shape, start) for name, (shape, start) in _empty(X.shape[1]).items()}
@@ -84,32 +84,32 @@ def column_sums(X: Rows, weights: np.ndarray, scaled: np.ndarray | None = None) 
 
 @np.errstate(over="ignore", invalid="ignore")
 def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
-    """The moments behind the sums of `column_sums`, combined over all blocks."""
+    """The moments from the sums of `column_sums` over all blocks."""
     weight = float(sums["weight"])
     mean = sums["sums"] / weight
     between = sums["between"] - weight * np.square(mean)
-    # sum_b W_b m_b^2 - W m^2 is how far the means m_b of the parts lie apart. Both terms are large where the mean is,
-    # and what their difference leaves below the rounding of the squares is no difference between the parts.
+    # sum_b W_b m_b^2 - W m^2 is the variance between the means m_b of the blocks. Both terms are large if the mean is,
+    # and a difference below the rounding errors of the squares counts as 0.
     noise = 16.0 * np.finfo(np.float64).eps * sums["between"]
     variance = (sums["within"] + np.where(between > noise, between, 0.0)) / weight
     return Moments(weight, mean, variance, -sums["depth"], sums["high"], float(sums["norm"]))
 
 
 def refuse_lost_squares(moments: Moments, what: str, counted: np.ndarray | None = None) -> None:
-    """Raise ValueError for a column whose values differ by so little that weighted squares of the differences are lost.
+    """Raise ValueError for a column whose differences are so small that their weighted squares underflow.
 
-    Such a column would be taken for a constant one.
+    Such a column would be treated as constant.
 
     Parameters
     ----------
     moments : Moments
     what : str
-        What a column is called, in front of its number where there are several.
+        Name of a column in messages; its number is appended if there are several.
     counted : ndarray of shape (d,), bool, or None
-        The columns that are looked at.
+        The columns to check; None is all.
     """
     spread = moments.high - moments.low
-    # squares are summed times weights: these are small, too, where the total is below 1
+    # squares are multiplied by weights, which are also small if the total is below 1
     lost = (spread > 0.0) & (spread * np.sqrt(min(moments.weight, 1.0)) < LEAST_SQUARED)
     places = np.flatnonzero(lost if counted is None else lost & counted)
     if len(places):
@@ -131,7 +131,7 @@ def dense_sums(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """start + values[0] + values[1] + ..., in this order, as a loop adds them: NumPy's sum may add pairs first."""
+    """start + values[0] + values[1] + ..., added in this order, as in a loop: NumPy's sum may add in pairs."""
     return np.add.accumulate(np.concatenate([start[None], values]), axis=0)[-1]
 
 
@@ -145,7 +145,7 @@ def _few_dense_sums(X: np.ndarray, weights: np.ndarray, total: np.ndarray) -> No
 
 @numba.njit(nogil=True, cache=True)
 def _many_dense_sums(X: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
-    """Add the sums of `dense_sums` to `total`: one read, no temporaries."""
+    """Add the sums of `dense_sums` to `total`, with one read and no temporaries."""
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
             value = np.float64(X[i, j])
@@ -153,11 +153,11 @@ def _many_dense_sums(X: np.ndarray, weights: np.ndarray, total: np.ndarray) -> N
             total[1, j] += weights[i] * value * value
 
 
-# Compiling takes .2 s for each dtype.
+# Compiling takes 0.2 s for each dtype.
 _SUMMING = TwoForms(_few_dense_sums, _many_dense_sums, 2_000_000)
 
 
-# How each of the sums of two parts of the rows makes that of both.
+# How each sum of two parts of the rows is combined.
 _COMBINE: dict[str, Literal["add", "max"]] = {
     "weight": "add",
     "sums": "add",
@@ -170,7 +170,7 @@ _COMBINE: dict[str, Literal["add", "max"]] = {
 
 
 def _empty(width: int) -> dict[str, tuple[tuple[int, ...], float]]:
-    """The shape of each sum, and its value for no rows at all: the extremes of nothing are minus infinity."""
+    """The shape of each sum, and its value for no rows, which is minus infinity for extremes."""
     shapes = {name: () if name in ("weight", "norm") else (width,) for name in _COMBINE}
     return {name: (shape, -np.inf if name in ("high", "depth") else 0.0) for name, shape in shapes.items()}
 
@@ -182,14 +182,14 @@ def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -
     weight = weights.sum()
     sums = (rows * weights[:, None]).sum(axis=0)
     mean = sums / weight
-    counted = (
+    scaled_rows = (
         rows
         if scaled is None
         else rows[:, scaled]
         if xp is np
         else xp.take(rows, xp.asarray(np.flatnonzero(scaled)), axis=1)
     )
-    norms = np.square(counted).sum(axis=1)
+    norms = np.square(scaled_rows).sum(axis=1)
     return {
         "weight": weight,
         "sums": sums,
@@ -202,19 +202,19 @@ def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -
 
 
 def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
-    """`column_sums` of sparse rows, from their stored entries alone."""
+    """`column_sums` of sparse rows, computed from their stored entries."""
     rows = X.astype(np.float64)
     columns, width = rows.indices, rows.shape[1]
     entry_weights = np.repeat(weights, np.diff(rows.indptr))
     weight = weights.sum()
     sums = np.bincount(columns, entry_weights * rows.data, minlength=width)
     mean = sums / weight
-    # Entries that are not stored are zeros, a distance of |mean| from it: of each column, the weight of the rows
-    # without an entry is the whole weight less that of the stored ones.
+    # Entries that are not stored are zeros, at distance |mean| from the mean: their weight in a column is the whole
+    # weight minus that of the stored entries.
     stored = np.bincount(columns, entry_weights, minlength=width)
     stored_squares = np.bincount(columns, entry_weights * np.square(rows.data - mean[columns]), minlength=width)
-    counted = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
-    norms = np.asarray(counted.power(2).sum(axis=1))
+    scaled_rows = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
+    norms = np.asarray(scaled_rows.power(2).sum(axis=1))
     high, low = (np.asarray(extreme.todense()).ravel() for extreme in (rows.max(axis=0), rows.min(axis=0)))
     return {
         "weight": weight,
@@ -227,8 +227,8 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
     }
 
 
-# Squares of large values may overflow without harm: "minmax" has no use for them, and scalings that have one refuse the
-# infinite deviation that comes of them.
+# Squares of large values may overflow without harm: "minmax" does not use them, and other scalings refuse the infinite
+# deviation that results.
 @np.errstate(over="ignore", invalid="ignore")
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`column_sums` of one block."""
@@ -236,22 +236,22 @@ def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 
 def moments_record(n_columns: int, scaled: np.ndarray | None = None, *, is_sparse: bool = False) -> BlockSum:
-    """The record of the pass.
+    """The record of the pass for moments.
 
     Parameters
     ----------
     n_columns : int
     scaled : ndarray of shape (d,), bool, or None
-        The columns that count for the norm of a row; None is all of them.
+        Columns for the norm of a row; None is all of them.
     is_sparse : bool
-        Whether rows are sparse, whose sums are taken of their entries alone.
+        Whether rows are sparse, so that sums use stored entries alone.
     """
 
     def cost(rows: int, columns: int) -> Cost:
         if is_sparse:
-            # A dozen arrays of as many numbers as there are columns; copies of the entries are charged with the block.
+            # a dozen arrays of the size of a row; copies of the entries are counted with the block
             return Cost(flops=16.0 * (rows + columns), scratch_bytes=12 * 8 * columns)
-        # Temporaries of one tile, and the seven sums of each tile before they are combined.
+        # temporaries of one tile, and the seven sums of each tile before they are combined
         tile = 4 * 8 * max(_TILE_VALUES, columns)
         sums_of_tiles = 7 * 8 * columns * (2 + rows * columns // _TILE_VALUES)
         return Cost(flops=8.0 * rows * columns, scratch_bytes=tile + sums_of_tiles)

@@ -1,4 +1,4 @@
-"""Sums of exp(i w.x) at a whole grid of frequencies for rows of one to three columns: non-uniform fast transforms."""
+"""Sums of exp(i w.x) over a grid of frequencies for rows of one to three columns, by non-uniform fast transforms."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dkl.protocols.arrays import Rows
 __all__ = ["grid_sums", "scattered_sums", "variation_sums"]
 
 MOST_COLUMNS = 3
-# The error of a transform relative to sum |s| (measured: below 6e-5), and how much finer than the frequencies the grid
-# is on which it works, by the number of columns: twice is faster where that grid is small.
+# The error of a transform relative to sum |s| (measured: below 6e-5), and the ratio of its fine grid to the grid of
+# frequencies by number of columns: 2 is faster if that grid is small.
 ACCURACY = 1e-4
-_FINER = {1: 2.0, 2: 2.0, 3: 1.25}
-# Points of the fine grid of a transform to scattered frequencies beyond which sums are formed directly, and how many
-# more of them than the extents ask for the spreading of each row takes in each direction.
+_OVERSAMPLING = {1: 2.0, 2: 2.0, 3: 1.25}
+# Points of the fine grid above which sums at scattered frequencies are computed directly; points that each direction
+# has in addition to those that the extents need, for the spreading of rows.
 _MOST_FINE = 1 << 22
 _KERNEL_WIDTH = 8
 
 
 @dataclass(frozen=True, eq=False)
 class FrequencyGrid:
-    """The frequencies spacing * k for whole numbers |k_j| <= reach_j; of each pair +-w one, k_0 >= 0.
+    """The frequencies spacing * k for whole numbers |k_j| <= reach_j; of each pair +-w the one with k_0 >= 0.
 
     Parameters
     ----------
     spacing : ndarray of shape (d,), float64
     reach : tuple of int
-        d of them.
+        d numbers.
     """
 
     spacing: np.ndarray
@@ -51,7 +51,7 @@ class FrequencyGrid:
         return int(np.prod(self.shape))
 
     def frequencies(self, index: np.ndarray | None = None) -> np.ndarray:
-        """Those at flat positions, or all in C order: float64 of shape (N, d)."""
+        """The frequencies at flat positions, or all in C order: float64 of shape (N, d)."""
         places = np.unravel_index(np.arange(self.size) if index is None else index, self.shape)
         lowest = np.array([0, *(-reach for reach in self.reach[1:])])
         return (np.stack(places, axis=1) + lowest) * self.spacing
@@ -77,32 +77,33 @@ def grid_sums(X: Rows, S: np.ndarray, grid: FrequencyGrid) -> np.ndarray:
     Returns
     -------
     ndarray of shape (2, N, K), float64
-        As `dkl.kernels.sums.feature_sums`, within 1e-4 sum_i |S[i, k]|.
+        As in `dkl.kernels.sums.feature_sums`, with an error of at most 1e-4 sum_i |S[i, k]|.
 
     Notes
     -----
     A transform of type 1 (Barnett, Magland & af Klinteberg 2019, FINUFFT) in float32 on one thread. Angles are whole
-    multiples of spacing * x, so rows far out only wrap around.
+    multiples of spacing * x, so that distant rows are wrapped around exactly.
     """
     X, S = _dense(X), checked_weights(S, X.shape[0])
-    # Frequencies are whole multiples of the spacing, so angles count modulo a turn, and small ones keep their digits.
+    # frequencies are whole multiples of the spacing, so that angles may be reduced to one turn, where they keep their
+    # digits
     angles = np.remainder(X * grid.spacing + np.pi, 2.0 * np.pi) - np.pi
     modes = tuple(2 * reach + 1 for reach in grid.reach)
     if len(X) == 0:
         return np.zeros((2, grid.size, S.shape[1]))
-    sums = _call(1, angles, S, modes if len(modes) > 1 else modes[0])
-    # A transform gives all signs of k_0; of each pair +-w the grid keeps the one with k_0 >= 0.
+    sums = _transform(1, angles, S, modes if len(modes) > 1 else modes[0])
+    # a transform gives all signs of k_0; of each pair +-w the grid has the one with k_0 >= 0
     sums = sums.reshape(S.shape[1], *modes)[:, grid.reach[0] :].reshape(S.shape[1], -1)
     return np.stack([sums.real.T, sums.imag.T]).astype(np.float64)
 
 
 def scattered_sums(X: Rows, S: np.ndarray, W: np.ndarray, center: np.ndarray) -> np.ndarray:
-    """sum_i S[i, k] (cos, sin)(w.x_i) at any frequencies: a transform of type 3, or direct sums where rows lie far out.
+    """sum_i S[i, k] (cos, sin)(w.x_i) at any frequencies, by a transform of type 3, or directly if rows are far apart.
 
     Parameters
     ----------
     X, S
-        As of `grid_sums`.
+        As in `grid_sums`.
     W : ndarray of shape (q, d), float64
     center : ndarray of shape (d,)
         Near the middle of the rows: the cost grows with their distance from it.
@@ -110,31 +111,31 @@ def scattered_sums(X: Rows, S: np.ndarray, W: np.ndarray, center: np.ndarray) ->
     Returns
     -------
     ndarray of shape (2, q, K), float64
-        Within 1e-4 sum_i |S[i, k]|.
+        The error is at most 1e-4 sum_i |S[i, k]|.
     """
     X, S = _dense(X), checked_weights(S, X.shape[0])
     apart = X - center
-    # A transform of type 3 works on a grid whose size follows the product of the extents of rows and frequencies.
-    finer = _FINER[W.shape[1]]
+    # the size of a type 3 transform's grid is the product of the extents of rows and frequencies
+    finer = _OVERSAMPLING[W.shape[1]]
     extents = np.abs(apart).max(axis=0, initial=0.0) * (W.max(axis=0) - W.min(axis=0)) / 2.0
     fine_points = float(np.prod(finer * (2.0 / np.pi * extents * finer + _KERNEL_WIDTH)))
     if len(X) == 0 or fine_points > _MOST_FINE:
         return feature_sums(X, S, FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W))))
-    # exp(i w.x) = exp(i w.(x - c)) exp(i w.c): the middle c of the rows comes back in as one turn of each sum.
-    sums = _call(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
+    # exp(i w.x) = exp(i w.(x - c)) exp(i w.c): a phase for each sum restores the middle c of the rows
+    sums = _transform(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
     return np.stack([sums.real.T, sums.imag.T]).astype(np.float64)
 
 
 def variation_sums(X: Rows, S: np.ndarray, half: np.ndarray, center: np.ndarray) -> np.ndarray:
     """sum_i |S[i, k]| |delta.(x_i - c)| for the corners delta = (+-half_j) of a cell, one of each pair +-delta.
 
-    The largest bounds how far |sum_i S[i, k] exp(i w.x_i)| is from its value at the middle of the cell anywhere in it:
-    the sum is convex in delta.
+    The largest bounds the difference of |sum_i S[i, k] exp(i w.x_i)| anywhere in the cell from its value at the centre,
+    since it is convex in delta.
 
     Parameters
     ----------
     X, S
-        As of `grid_sums`.
+        As in `grid_sums`.
     half, center : ndarray of shape (d,)
 
     Returns
@@ -142,13 +143,13 @@ def variation_sums(X: Rows, S: np.ndarray, half: np.ndarray, center: np.ndarray)
     ndarray of shape (2^(d-1), K), float64
     """
     X, S = _dense(X), checked_weights(S, X.shape[0])
-    # A convex function on a cell is largest at a corner; delta and -delta give the same value.
+    # a convex function on a cell is largest at a corner; delta and -delta have the same value
     corners = np.array([(1.0, *signs) for signs in product((1.0, -1.0), repeat=X.shape[1] - 1)]) * half
     return np.abs((X - center) @ corners.T).T @ np.abs(S)
 
 
 def _dense(X: Rows) -> np.ndarray:
-    """Rows of few columns, written out in float64."""
+    """Dense float64 rows; ValueError for too many columns."""
     if X.shape[1] > MOST_COLUMNS:
         raise ValueError(
             f"non-uniform fast transforms are for rows of at most {MOST_COLUMNS} columns; these have {X.shape[1]}"
@@ -156,8 +157,8 @@ def _dense(X: Rows) -> np.ndarray:
     return np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64)
 
 
-def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] | int | np.ndarray) -> np.ndarray:
-    """A transform of all weight columns at once: to a grid of `wanted` modes (type 1), or to frequencies (type 3)."""
+def _transform(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] | int | np.ndarray) -> np.ndarray:
+    """A transform of all weight columns: to a grid of `wanted` modes (type 1), or to frequencies (type 3)."""
     finufft = importlib.import_module("finufft")
     transform = getattr(finufft, f"nufft{points.shape[1]}d{kind}")
     if isinstance(wanted, np.ndarray):
@@ -166,6 +167,6 @@ def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] 
         targets = (wanted,)
     columns = [np.ascontiguousarray(x, np.float32) for x in points.T]
     weights = np.ascontiguousarray(S.T, np.complex64)
-    # One thread: tasks of a pass run on every core already, and the bits must not depend on how many there are.
-    options = {"eps": ACCURACY, "isign": 1, "nthreads": 1, "upsampfac": _FINER[points.shape[1]]}
+    # one thread: tasks of a pass use every core already, and the bits must not depend on the number of threads
+    options = {"eps": ACCURACY, "isign": 1, "nthreads": 1, "upsampfac": _OVERSAMPLING[points.shape[1]]}
     return transform(*columns, weights, *targets, **options)

@@ -1,4 +1,4 @@
-"""Weighted sums of exp(i w.x) over rows on a CPU: a product into a cache-sized tile, and one fused kernel on it."""
+"""Weighted sums of exp(i w.x) over rows on a CPU: products in tiles that fit the cache, each reduced by one kernel."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums, cos_si
 from dkl.kernels.tiles import RowTiles, even_step, spans
 from dkl.protocols.arrays import Rows
 
-# Frequencies of a tile of a dense product; columns up to which the product is part of the kernel; rows at once in the
-# sparse kernel, and frequencies of its tile.
+# Frequencies of a tile of a dense product; most columns for which the kernel computes the product itself; rows at once
+# in the sparse kernel, and frequencies of its tile.
 _FREQUENCIES = 768
 SMALL_COLUMNS = 4
 _GROUP = 8
@@ -29,7 +29,7 @@ AddTile = Callable[[Any, np.ndarray, np.ndarray], None]
 def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, multiple: float = 1.0) -> np.ndarray:
     """sum_i S[i, k] exp(i multiple (w_j.x_i + b_j)): its real and its imaginary part, float64 of shape (2, m, K).
 
-    Phases, and the centre that sparse rows are not rid of, turn the sums at the end rather than each row's angle.
+    Phases, and the centre of sparse rows, are applied to the sums at the end instead of to each row's angle.
     """
     projection = feature_map.projection
     structured = isinstance(projection, StructuredProjection)
@@ -44,34 +44,34 @@ def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, 
             structured_sums(tile, weights, plan, total)
 
     elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-        add_tile = _FewAndRest(projection, dtype, sparse=keeps_sparse)
+        add_tile = _FewEntriesAndOthers(projection, dtype, sparse=keeps_sparse)
     else:
         add_tile = _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=keeps_sparse)
-    # a row beyond the range of float32 is infinite and its angles undefined, which `cos_sin` makes finite
+    # a row beyond the range of float32 is infinite and its angles undefined; `cos_sin` returns finite values for these
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, tile in tiles:
             add_tile(tile, np.ascontiguousarray(S[rows].T, dtype=dtype), total)
-    # What was left out of each row's angle: the phase b_j, and w_j times the centre of sparse rows.
+    # the terms left out of each row's angle: the phase b_j, and w_j times the centre of sparse rows
     angles = None if feature_map.phases is None else multiple * feature_map.phases
     if tiles.constant is not None:
         shift = 2.0 * np.pi * (formed(projection) @ tiles.constant)
         angles = -shift if angles is None else angles - shift
     if angles is not None:
-        # sum s exp(i (z + b)) = exp(i b) sum s exp(i z), written out in cosines and sines.
+        # sum s exp(i (z + b)) = exp(i b) sum s exp(i z), in cosines and sines
         c, s = np.cos(angles), np.sin(angles)
         total = np.stack([c * total[0] - s * total[1], s * total[0] + c * total[1]])
     return total.transpose(0, 2, 1)
 
 
 def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
-    """What adds a tile's sums for a matrix W (m, d), in turns: three kernels, by the kind of rows and their width."""
+    """A function that adds a tile's sums for a matrix W (m, d), in turns; depends on the kind and width of rows."""
     if sparse:
         transposed = np.ascontiguousarray(W.T)
         return lambda tile, weights, total: add_sparse_sums(
             tile.data, tile.indices, tile.indptr, weights, transposed, total
         )
     if W.shape[1] <= SMALL_COLUMNS:
-        # An odd number of columns gets one of zeros, so that rows of one column run through the loops for two.
+        # an odd number of columns is padded with one of zeros, so that loops over pairs serve one column too
         padded = np.ascontiguousarray(np.pad(W, ((0, 0), (0, W.shape[1] % 2))))
 
         def add_small(tile: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
@@ -86,11 +86,11 @@ def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
     return _DenseProduct(W)
 
 
-class _FewAndRest:
-    """Adds a tile's sums of frequencies with few entries from these, of the others by a product with all columns."""
+class _FewEntriesAndOthers:
+    """Adds a tile's sums: frequencies with few entries from these, the others by a product with all columns."""
 
     def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
-        # Most frequencies touch a few columns; those that touch many are cheaper by one product with all columns.
+        # most frequencies have entries in few columns; for the others one product with all columns is cheaper
         few = has_few_entries(projection)
         self.few = FewEntries(projection, np.flatnonzero(few), dtype)
         self.rest = np.flatnonzero(~few)
@@ -106,11 +106,11 @@ class _FewAndRest:
 
 
 class _DenseProduct:
-    """Adds a tile's sums for a matrix W, through a buffer of frequencies x rows that stays in the cache."""
+    """Adds a tile's sums for a matrix W, through a buffer of frequencies x rows that fits the cache."""
 
     def __init__(self, W: np.ndarray) -> None:
         self.n_frequencies = len(W)
-        # one row or one frequency alone would be a matrix-vector product, whose bits depend on where they lie in memory
+        # a single row or frequency would be a matrix-vector product, whose bits depend on its address in memory
         self.W = W if len(W) > 1 else np.concatenate([W, W])
         self.buffer = np.empty(0, W.dtype)
 
@@ -121,11 +121,11 @@ class _DenseProduct:
             W = self.W[chosen] if self.n_frequencies > 1 else self.W
             product = self._room(len(W), len(tile))
             np.dot(W, tile.T, out=product)
-            # Sums are taken while the product is still in the cache: no matrix of n x m angles ever exists.
+            # sums are computed while the product is in the cache: no matrix of n x m angles ever exists
             _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
 
     def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:
-        # Memory that is fresh for each tile would cost as much time as the reduction of the tile.
+        # new memory for each tile would take as long as its reduction
         size = n_frequencies * n_rows
         if len(self.buffer) < size:
             self.buffer = np.empty(size, self.W.dtype)
@@ -151,7 +151,7 @@ def _reduce_two(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
-    """Add the sums of a tile given by its columns (d, n), d small: angles stay in the first cache."""
+    """Add the sums of a tile given by its columns (d, n), d small; angles stay in the first cache."""
     z = np.empty(columns.shape[1], columns.dtype)
     room = np.empty((2, len(z)), z.dtype)
     for j in range(W.shape[0]):
@@ -167,7 +167,7 @@ def add_sparse_sums(
 ) -> None:
     """Add the sums of sparse rows to total (2, K, m); weights are (K, n), W is (d, m), in turns.
 
-    Angles of a few rows at a time, in the first cache.
+    Computes the angles of a few rows at a time, in the first cache.
     """
     n, m = len(indptr) - 1, W.shape[1]
     angles = np.empty(_SPARSE_FREQUENCIES, data.dtype)
@@ -175,8 +175,7 @@ def add_sparse_sums(
     sines = np.zeros_like(cosines)
     partial = np.empty((2, weights.shape[0], _SPARSE_FREQUENCIES), data.dtype)
     group_weights = np.empty(_GROUP, data.dtype)
-    # Frequencies in spans and rows in groups of eight: the waves of a group are weighed into the sums together, so that
-    # each sum is loaded and stored once for eight rows.
+    # Frequencies in spans and rows in groups of eight, so that each sum is loaded and stored once for eight rows.
     for first in range(0, m, _SPARSE_FREQUENCIES):
         width = min(_SPARSE_FREQUENCIES, m - first)
         partial[:] = 0
@@ -202,13 +201,13 @@ def sparse_row_product(
 ) -> None:
     """out = the product of one sparse row (its entries start .. stop) with columns first .. of W (d, m).
 
-    Places in W are counted here: a view of each of its rows costs more than a short row does.
+    Indexes W itself: a view of each of its rows would cost more than a short row does.
     """
     out[:] = 0
     for entry in range(start, stop):
         factor, row = data[entry], indices[entry]
         for j in range(len(out)):
-            # a place that may be negative would keep the loop from vector code
+            # an index that may be negative would prevent vector code
             out[j] += W[row, np.uintp(first) + np.uintp(j)] * factor
 
 

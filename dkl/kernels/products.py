@@ -1,6 +1,6 @@
-"""z = W x for tiles of rows on a CPU, whatever W and the rows are: what maps, gradients and ramps are computed from.
+"""z = W x for tiles of rows on a CPU, for any W and rows, from which maps, gradients and ramps are computed.
 
-Beside them the products of mapped rows with linear models, exact to double precision.
+Also products of mapped rows with linear models, exact to double precision.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dkl.kernels.tiles import RowTiles, even_step, spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 
-# Rows of a tile at least and at most, its frequencies at most, and its angles as long as the rows lie between: threads
-# hand Python on to each other at every call, so that few frequencies have more rows at once.
+# Least and most rows of a tile, its most frequencies, and its number of angles in between: threads pass the
+# interpreter's lock on at every call, so that with few frequencies a tile has more rows.
 _LEAST_PRODUCT_ROWS, PRODUCT_ROWS = 512, 4096
 PRODUCT_FREQUENCIES = 768
 _ANGLES = _LEAST_PRODUCT_ROWS * PRODUCT_FREQUENCIES
-# BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
-# rows, and rows times frequencies, in multiples of 4 and 16, the features of a row do not depend on which rows come
-# with it. No shape helps float32 in OpenBLAS on AVX2: of twelve rows its kernel rounds the first six otherwise than
-# the last. Whoever needs equal bits there (predictions do, fits do not) has such products made in float64.
+# BLAS uses other kernels for small products and at ragged edges, with other last bits. With at least so many rows, and
+# rows times frequencies, in multiples of 4 and 16, the features of a row do not depend on the other rows. No shape
+# suffices for float32 in OpenBLAS on AVX2, whose kernel rounds the first six of twelve rows differently from the
+# others: if equal bits are required there (by predictions, not by fits), products are computed in float64.
 _LEAST_ROWS = 16
 _LEAST_ANGLES = 2048
 _ROW_EDGE = 4
@@ -39,7 +39,7 @@ _EDGE = 16
 
 
 class Product:
-    """Angles or linear forms of the rows of a block, tile by tile and a span of frequencies at a time.
+    """Angles or linear forms of the rows of a block, for a tile and a span of frequencies at a time.
 
     Parameters
     ----------
@@ -48,15 +48,15 @@ class Product:
         Its scaler is applied; amplitudes and activation are not.
     dtype : dtype
     factor : float
-        Multiplies the scaled rows and the phases.
+        Factor on the scaled rows and the phases.
     alike : bool
-        Whether a row shall have the same bits whichever rows come with it; see `DenseForm`.
+        Whether the bits of a row are to be independent of the other rows; see `DenseForm`.
 
     Attributes
     ----------
     tiles : RowTiles
     offset : ndarray of shape (m,) or None
-        Added to every row: factor * phases, less W times the centre that sparse rows are not rid of.
+        Added to every row: factor * phases, minus W times the centre that was not subtracted from sparse rows.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Product:
         structured = isinstance(projection, StructuredProjection)
         rows = LANES if structured else product_rows(feature_map.n_frequencies)
         self.tiles = RowTiles(X, feature_map, dtype, factor=factor, dense=structured, rows=rows)
-        # Phases, and the centre of sparse rows times W, are the same for all rows: they are added to each product.
+        # phases, and the centre of sparse rows times W, are the same for all rows, and are added to each product
         offset = None if feature_map.phases is None else factor * feature_map.phases
         if self.tiles.constant is not None:
             shift = formed(projection) @ self.tiles.constant
@@ -79,13 +79,14 @@ class Product:
         elif isinstance(projection, ColumnProjection):
             self._form = _Columns(projection)
         elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-            self._form = _FewAndRest(projection, dtype, keeps_sparse=keeps_sparse, alike=alike)
+            self._form = _FewEntriesAndOthers(projection, dtype, keeps_sparse=keeps_sparse, alike=alike)
         elif keeps_sparse:
             self._form = _Sparse(projection.dense(), dtype)
         else:
             self._form = DenseForm(projection.dense(), dtype, alike=alike)
-        # The transforms of structured frequencies, and the columns that few entries share, are computed once for all.
-        whole = isinstance(self._form, _Structured | _FewAndRest)
+        # transforms of structured frequencies, and columns of frequencies with few entries, are computed once for all
+        # frequencies
+        whole = isinstance(self._form, _Structured | _FewEntriesAndOthers)
         self.step = feature_map.n_frequencies if whole else _step(feature_map.n_frequencies)
 
     def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
@@ -97,19 +98,19 @@ class Product:
 
 
 def product_rows(n_frequencies: int) -> int:
-    """Rows of a tile; follows from the number of frequencies alone."""
+    """Rows of a tile, which depend on the number of frequencies alone."""
     rows = _ANGLES // max(1, n_frequencies) // _EDGE * _EDGE
     return max(_LEAST_PRODUCT_ROWS, min(rows, PRODUCT_ROWS))
 
 
 def _step(n_frequencies: int) -> int:
-    """Frequencies of a tile, in even spans: BLAS would compute a sliver at the end with another kernel."""
+    """Frequencies of a tile, in even spans: BLAS would use another kernel for a narrow one at the end."""
     return max(1, even_step(n_frequencies, PRODUCT_FREQUENCIES, _EDGE))
 
 
 @cache
 def single_rows_are_alike() -> bool:
-    """Whether BLAS gives a row of a float32 product the same bits wherever it stands: not OpenBLAS on AVX2."""
+    """Whether the bits of a row in a float32 BLAS product are independent of its position: not in OpenBLAS on AVX2."""
     rng = np.random.default_rng(0)
     W, row = (rng.normal(size=shape).astype(np.float32) for shape in ((2 * _EDGE, 100), (1, 100)))
     with one_blas_thread():
@@ -118,21 +119,22 @@ def single_rows_are_alike() -> bool:
 
 
 def alike_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which products are made whose rows have the same bits wherever they stand."""
+    """The dtype for products whose rows must have the same bits at any position."""
     return np.dtype(np.float64) if dtype == np.float32 and not single_rows_are_alike() else dtype
 
 
 class DenseForm:
-    """Rows times the transpose of a matrix (F, d); a row's bits do not depend on which rows come with it.
+    """Rows times the transpose of a matrix (F, d); the bits of a row are independent of the other rows.
 
-    In float32 by OpenBLAS on AVX2 they do, within rounding, unless `alike` asks for the time of a product in float64.
+    In float32 by OpenBLAS on AVX2 they depend on them, within rounding; `alike` computes in float64 there, which takes
+    longer.
     """
 
     def __init__(self, W: np.ndarray, dtype: np.dtype, *, alike: bool = False) -> None:
         self.n_frequencies, self.dtype = len(W), dtype
         dtype = alike_dtype(dtype) if alike else dtype
-        # Frequencies of zeros fill the last edge; at least so many rows make the product large enough for BLAS's main
-        # kernel.
+        # Frequencies of zeros fill the last multiple of _EDGE; with the least rows the product is large enough for
+        # BLAS's main kernel.
         padded = max(1, -(-len(W) // _EDGE)) * _EDGE
         least = max(_LEAST_ROWS, -(-_LEAST_ANGLES // padded))
         self.least_rows = least + -least % _ROW_EDGE
@@ -141,8 +143,8 @@ class DenseForm:
 
     def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
         rows, width = len(tile), chosen.stop - chosen.start
-        # Rows that fill up whole edges go through one product; the few that are left go through another with rows of
-        # zeros below them, so that BLAS takes the same kernel for every row.
+        # Rows in whole multiples of _ROW_EDGE are one product; the few others are another one, padded with rows of
+        # zeros, so that BLAS uses the same kernel for every row.
         even = rows - rows % _ROW_EDGE if rows >= self.least_rows else 0
         W = self.W[chosen.start : chosen.stop if chosen.stop < self.n_frequencies else len(self.W)]
         z, tile = np.empty((rows, len(W)), W.dtype), tile.astype(W.dtype, copy=False)
@@ -150,21 +152,21 @@ class DenseForm:
             if even:
                 np.dot(tile[:even], W.T, out=z[:even])
             if even < rows:
-                # zeros below the few rows that are left, not below a copy of the whole tile
+                # padding is added to the few remaining rows, not to a copy of the whole tile
                 missing = np.zeros((self.least_rows - (rows - even), tile.shape[1]), tile.dtype)
                 z[even:] = np.dot(np.concatenate([tile[even:], missing]), W.T)[: rows - even]
             return np.ascontiguousarray(z[:, :width], dtype=self.dtype)
 
 
 class _Columns:
-    """The chosen columns of a tile, written out: the forms of coordinates."""
+    """The chosen columns of a tile, dense: the forms of coordinates."""
 
     def __init__(self, projection: ColumnProjection) -> None:
         self.columns = projection.columns
 
     def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
         columns = self.columns[chosen]
-        # neighbouring columns are a slice, which a sparse matrix cuts out without a table of all columns
+        # neighbouring columns are a slice, which a sparse matrix extracts without a table of all columns
         is_span = len(columns) > 0 and bool(np.all(np.diff(columns) == 1))
         part = tile[:, columns[0] : columns[-1] + 1] if is_span else tile[:, columns]
         return np.ascontiguousarray(part if isinstance(part, np.ndarray) else part.toarray())
@@ -183,7 +185,7 @@ class _Structured:
         return out
 
 
-class _FewAndRest:
+class _FewEntriesAndOthers:
     """Frequencies with few entries from these, the others by a product with all columns; all of them at once."""
 
     def __init__(self, projection: SparseProjection, dtype: np.dtype, *, keeps_sparse: bool, alike: bool) -> None:
@@ -245,12 +247,12 @@ def _sparse_product(
 def line_scores(phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The scores of g models at their coefficients, and what a step of length 1 adds to them, both (n, g).
 
-    Products and sums are float64 without a copy of the rows, which would take longer than all the rest.
+    Products and sums are float64, without a copy of the rows, which would take longer than the products.
 
     Parameters
     ----------
     phi : ndarray of shape (n, m), float32
-        Mapped rows; the models' intercepts count beside them.
+        Mapped rows; intercepts are separate.
     coefficients, directions : ndarray of shape (g, m + 1), float64
         The intercept last.
     """
@@ -260,7 +262,7 @@ def line_scores(phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarra
 
 
 def weighted_rows(weights: np.ndarray, phi: np.ndarray) -> np.ndarray:
-    """sum_i weights_ik (phi_i, 1) for each of g models, in float64 as `line_scores`.
+    """sum_i weights_ik (phi_i, 1) for each of g models, in float64 as in `line_scores`.
 
     Parameters
     ----------
@@ -278,7 +280,7 @@ def weighted_rows(weights: np.ndarray, phi: np.ndarray) -> np.ndarray:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float]:
-    """x.v and x.w of x in float32 and the others in float64, in float64; v and w may be longer."""
+    """x.v and x.w in float64, for x in float32; v and w may be longer than x."""
     first = second = 0.0
     for j in range(len(x)):
         wide = np.float64(x[j])

@@ -1,4 +1,4 @@
-"""What a GPU finds wrong with rows: raised when the host waits for their sums anyway, and not by a wait before."""
+"""Errors that a GPU finds in rows, raised when the host waits for results anyway instead of by an extra wait."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-_found = threading.local()
+_pending = threading.local()
 
 
 def refuse_later(flags: Any, explain: Callable[[], Exception]) -> None:
-    """Raise what `explain` makes, where one of the flags (on a GPU) is set, when this thread next waits for the GPU.
+    """Raise the exception of `explain` if any of the flags is set, when this thread next waits for the GPU.
 
     Parameters
     ----------
     flags : CuPy array of any shape, bool
     explain : callable
-        Makes the exception; it may wait for what it tells of.
+        Returns the exception; it may wait for the GPU to read the rows it names.
     """
     if not flags.size:
         return
-    # CuPy compiles `any` anew for some other numbers of rows, in 7 s each (H200); the largest byte is compiled once.
+    # CuPy compiles `any` anew for some numbers of rows, in 7 s each (H200); the largest byte is compiled once
     flag = flags.view("int8").max()
-    _found.flags = [*getattr(_found, "flags", []), (flag, explain)]
+    _pending.flags = [*getattr(_pending, "flags", []), (flag, explain)]
 
 
 def take_refusals() -> list[tuple[Any, Callable[[], Exception]]]:
-    """The flags that this thread was given since the last call, each with what makes its exception."""
-    flags: list[tuple[Any, Callable[[], Exception]]] = getattr(_found, "flags", [])
-    _found.flags = []
+    """The flags that this thread was given since the last call, each with the function that makes its exception."""
+    flags: list[tuple[Any, Callable[[], Exception]]] = getattr(_pending, "flags", [])
+    _pending.flags = []
     return flags

@@ -1,4 +1,4 @@
-"""How much each column contributes to a sum of waves or of products: exact Shapley values, columns independent."""
+"""Exact Shapley values of the columns in a sum of waves or of products, for independent columns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dkl.kernels.sincos import ELEMENTWISE, cos_sin_rows
 
 __all__ = ["product_contributions", "wave_contributions"]
 
-# frequencies at once: a tile of so many lanes for each column stays in the cache
+# frequencies at once: a tile of so many for each column fits the cache
 LANES = 128
 
 
 def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarray, n_nodes: int) -> np.ndarray:
-    """Shapley values of the G columns in Re sum_j a_j prod_g exp(i angle_jg), a column left out being its mean psi_jg.
+    """Shapley values of G columns in Re sum_j a_j prod_g exp(i angle_jg); the mean psi_jg replaces a left-out one.
 
-    Averaged over all orders in which columns come in, the share of column g is the integral over t from 0 to 1 of
+    Averaged over all orders in which columns are added, the value of column g is the integral over t from 0 to 1 of
     ``(p_g - psi_g) prod_{h != g} (psi_h + t (p_h - psi_h))``, p = exp(i angle): a polynomial of degree G - 1, which
     ceil(G / 2) Gauss-Legendre nodes integrate exactly (Owen 1972, the multilinear extension of a game).
 
@@ -25,7 +25,7 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
     angles : ndarray of shape (n, G, m), float64
         Radians.
     psi : ndarray of shape (G, m), complex
-        The mean of exp(i angle) over the background, column by column.
+        The mean of exp(i angle) over the background, for each column.
     amplitudes : ndarray of shape (m, K), complex
     n_nodes : int
         Nodes of the integral.
@@ -44,7 +44,7 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
     """
     out = np.zeros((*angles.shape[:2], amplitudes.shape[1]))
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
-    # The Gauss-Legendre rule of [-1, 1], moved to [0, 1].
+    # the Gauss-Legendre rule of [-1, 1], moved to [0, 1]
     rule = (nodes + 1.0) / 2.0, weights / 2.0
     for start in range(0, angles.shape[2], LANES):
         chosen = slice(start, start + LANES)
@@ -54,10 +54,10 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
 
 
 def product_contributions(factors: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Shapley values of the three columns in a product of a factor of each, a column left out being its factor's mean.
+    """Shapley values of the three columns in a product with a factor of each; the mean replaces a left-out factor.
 
-    With delta = f - mu the product is a sum over sets T of columns, prod_{T} delta prod_{not T} mu, and what a set does
-    together is shared evenly by its columns. Of column 1 the value is
+    With delta = f - mu the product is a sum over sets T of columns, prod_{T} delta prod_{not T} mu, and the term of a
+    set is shared equally by its columns. The value of column 1 is
 
         delta_1 (mu_2 mu_3 + (delta_2 mu_3 + mu_2 delta_3) / 2 + delta_2 delta_3 / 3).
 
@@ -103,7 +103,7 @@ def _add(
 ) -> None:
     """Add the contributions of one tile of frequencies, angles (n, G, L) in turns, to out (n, G, K)."""
     n, G, L = angles.shape
-    # products of the columns before one, of those after it, and their sums over the nodes; real parts, then imaginary
+    # products of the columns before each one, of those after it, and their sums over nodes; real parts, then imaginary
     delta, before, total = np.empty((G, 2, L)), np.empty((G + 1, 2, L)), np.empty((G, 2, L))
     factor, after = np.empty((G, 2, L)), np.empty((2, 2, L))
     before[0, 0] = 1.0
@@ -111,17 +111,17 @@ def _add(
     for i in range(n):
         total[:] = 0.0
         for g in range(G):
-            # delta_g = p_g - psi_g, by which a wave changes when column g comes in.
+            # delta_g = p_g - psi_g, the change of a wave when column g is added
             cos_sin_rows(angles[i, g], delta[g, 0], delta[g, 1])
             delta[g] -= psi[g]
         for node in range(len(rule[0])):
             t = rule[0][node]
             for g in range(G):
-                # Factor g at this node, psi_g + t delta_g, and the products of the factors before each column.
+                # factor g at this node, psi_g + t delta_g, and the products of the factors before each column
                 _between(psi[g].ravel(), delta[g].ravel(), t, factor[g].ravel())
                 _multiply(before[g], factor[g], before[g + 1])
-            # From the last column backwards, the product of the factors after each: before times after is the product
-            # of all others, without a division by factors that may be 0.
+            # from the last column backwards the product of the factors after each: before times after is the product of
+            # all others, without a division by factors that may be 0
             after[G % 2, 0] = rule[1][node]
             after[G % 2, 1] = 0.0
             for g in range(G - 1, -1, -1):
@@ -129,11 +129,11 @@ def _add(
                 _multiply(after[(g + 1) % 2], factor[g], after[g % 2])
         for g in range(G):
             for k in range(out.shape[2]):
-                # The integral over t is the sum over the nodes; delta_g and the amplitudes are the same at all of them.
-                out[i, g, k] += _share(total[g], delta[g], a[k])
+                # the integral over t is the sum over nodes; delta_g and the amplitudes are the same at all of them
+                out[i, g, k] += _real_sum(total[g], delta[g], a[k])
 
 
-# One output and few inputs each: with more the compiler cannot rule out that they overlap, and gives vector code up.
+# One output and few inputs each: with more the compiler cannot exclude that they overlap, and does not vectorise.
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _between(x: np.ndarray, step: np.ndarray, t: float, out: np.ndarray) -> None:
     """out = x + t step."""
@@ -184,7 +184,7 @@ def _add_sum(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _share(total: np.ndarray, delta: np.ndarray, a: np.ndarray) -> float:
+def _real_sum(total: np.ndarray, delta: np.ndarray, a: np.ndarray) -> float:
     """Re sum a delta total."""
     share = 0.0
     for j in range(a.shape[1]):

@@ -1,4 +1,4 @@
-"""Cosine and sine of angles given in turns: a subtraction and two polynomials, compiled to vector code."""
+"""Cosine and sine of angles in turns: a subtraction and two polynomials, compiled to vector code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba.extending import overload
 
 # No flag that lets the compiler assume finite numbers: the clamp in `cos_sin` must see NaN.
 ELEMENTWISE = {"contract", "nsz"}
-# Sums over rows of a tile may be reordered into vector lanes.
+# Lets the compiler reorder sums over the rows of a tile for vector lanes.
 REDUCTION = {"contract", "nsz", "reassoc"}
 
 # a radian, in turns
@@ -74,23 +74,23 @@ def cos_sin(z: float) -> tuple[float, float]:
     """cos(2 pi z) and sin(2 pi z), to 1e-6 in float32 and 2e-15 in float64, for one number of either type.
 
     An angle so large that its fraction of a turn is lost gives the cosine of a whole turn; an infinite or undefined one
-    gives -1 and about 0. The result is finite and in [-1, 1] (to rounding) whatever comes in.
+    gives -1 and about 0. For any input the result is finite and in [-1, 1] (up to rounding).
     """
     raise TypeError("cos_sin runs in compiled code only; cos_sin_rows takes arrays")
 
 
 @overload(cos_sin, jit_options={"fastmath": ELEMENTWISE})
 def _cos_sin(z: float) -> Callable[[float], tuple[object, object]]:
-    """What Numba compiles for `cos_sin` of a number, whose type it passes here; all three must be annotated alike."""
+    """The function that Numba compiles for `cos_sin` of a number of this type; all three have the same annotations."""
     return _cos_sin32 if z == types.float32 else _cos_sin64
 
 
 def _cos_sin32(z: float) -> tuple[np.floating, np.floating]:
     """`cos_sin` with the polynomials for float32: every constant is of that type, or the loop would be in float64."""
     half = np.float32(0.5)
-    # r in [-1/2, 1/2] is what is left of the angle beyond whole turns.
+    # r in [-1/2, 1/2] is the angle without whole turns
     r = z - np.floor(z + half)
-    # NaN compares as false with everything, so that an undefined angle becomes half a turn.
+    # comparisons with NaN are false, so that an undefined angle becomes half a turn
     r = r if r <= half else half
     u = r * r
     c0, c1, c2, c3, c4, c5, c6 = _COS32
@@ -116,7 +116,7 @@ def _cos_sin64(z: float) -> tuple[float, float]:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def cos_sin_rows(z: np.ndarray, c: np.ndarray, s: np.ndarray) -> None:
-    """Write the cosines and sines of a vector of turns; the three must not overlap (vector code would be given up)."""
+    """Write the cosines and sines of a vector of turns; the three must not overlap, which would prevent vector code."""
     for i in range(len(z)):
         c[i], s[i] = cos_sin(z[i])
 
@@ -130,7 +130,7 @@ def add_multiple(x: np.ndarray, factor: float, out: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
-    """w . (cos, sin)(2 pi z): with one column of weights the waves are never stored."""
+    """w . (cos, sin)(2 pi z), for one column of weights, without storing the waves."""
     cosines = w.dtype.type(0)
     sines = w.dtype.type(0)
     for i in range(len(w)):
@@ -162,7 +162,7 @@ def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.nda
         total[0, 0, j] += cosines
         total[1, 0, j] += sines
         return
-    # With several columns of weights the waves are computed once, stored in the first cache, and weighed by each.
+    # for several columns of weights the waves are computed once, stored in the first cache, and weighted by each
     cos_sin_rows(z, room[0], room[1])
     for k in range(weights.shape[0]):
         cosines, sines = _dots(room[0], room[1], weights[k])
@@ -172,7 +172,7 @@ def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.nda
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.ndarray) -> tuple[float, float]:
-    """w . (cos, sin)(2 pi (u x + v y)): rows of two columns, whose angles are never stored."""
+    """w . (cos, sin)(2 pi (u x + v y)), for rows of two columns, without storing angles."""
     cosines = w.dtype.type(0)
     sines = w.dtype.type(0)
     for i in range(len(w)):
@@ -184,7 +184,7 @@ def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.
 
 def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray, paired: bool) -> None:
     """Write the features of angles z (n, F), in radians, to columns first .. of out; the sines too if `paired`."""
-    # Two kernels: one that does either would have both compiled.
+    # two kernels, as one with a flag would be compiled with both parts
     (_write_rows_of_pairs if paired else _write_rows_of_cosines)(z, amplitudes, first, out)
 
 
@@ -199,7 +199,7 @@ def _write_rows_of_cosines(z: np.ndarray, amplitudes: np.ndarray, first: int, ou
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write_rows_of_pairs(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
-    """`write_waves` with the sines, which stand after all cosines."""
+    """`write_waves` with the sines, which follow all cosines."""
     m, width = len(amplitudes), z.shape[1]
     a = amplitudes[first : first + width]
     for i in range(z.shape[0]):

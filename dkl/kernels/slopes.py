@@ -1,4 +1,4 @@
-"""How steep a linear model on features is in each column, squared and added up over the rows of a block."""
+"""Squared derivatives of linear models on features in each column, summed over the rows of a block."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def squared_slopes(
         Of waves, ramps or linear forms: see `has_slopes`.
     coef : ndarray of shape (K, n_features)
     dtype : {"float32", "float64"}
-        Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+        Precision inside a tile. Tiles are added in float64, in their order.
     stay : bool
-        As of `dkl.kernels.sums.feature_sums`.
+        As in `dkl.kernels.sums.feature_sums`.
 
     Returns
     -------
@@ -68,15 +68,14 @@ def squared_slopes(
         return found if stay else device.on_host(found)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
     product = Product(X, feature_map, dtype, factor=TURN if feature_map.is_fourier else 1.0)
-    # Coefficients times amplitudes, (K, parts, m): of pairs the cosines' first, then the sines'.
+    # coefficients times amplitudes, (K, parts, m); for pairs those of cosines first
     parts = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
     outer = (parts * feature_map.amplitudes).astype(dtype)
-    # Structured frequencies are formed here: a gradient is a sum of the frequencies themselves.
+    # structured frequencies are computed here, as a gradient is a sum of the frequencies themselves
     W = formed(feature_map.projection).astype(dtype, copy=False)
     total = np.zeros((feature_map.n_columns, len(coef)))
     for rows, tile in product.tiles:
-        # The gradient of f_k at a row is sum_j (d f_k / d z_j) w_j. It is added up over frequencies before it is
-        # squared.
+        # the gradient of f_k at a row is sum_j (d f_k / d z_j) w_j; it is summed over frequencies before it is squared
         gradients = np.zeros((len(coef), rows.stop - rows.start, feature_map.n_columns), dtype)
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
@@ -87,35 +86,35 @@ def squared_slopes(
 
 
 def linear_slopes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
-    """The coefficients (d, K) of the scaled columns in coef (K, m) times linear forms; a column may be in several."""
+    """The coefficients (d, K) of the scaled columns for coef (K, m) of linear forms; a column may be in several."""
     weights, projection = (coef * feature_map.amplitudes).T, feature_map.projection
     if not isinstance(projection, ColumnProjection):
         return formed(projection).T @ weights
     total = np.zeros((feature_map.n_columns, len(coef)))
-    # Columns drawn several times add up their coefficients.
+    # adds the coefficients of columns that were drawn several times
     np.add.at(total, projection.columns, weights)
     return total
 
 
 def has_slopes(feature_map: FeatureMap) -> bool:
-    """Whether features are functions of one linear form each, with a derivative."""
+    """Whether each feature is a differentiable function of one linear form."""
     if feature_map.activation == "arc-cosine":
         return feature_map.order > 0
     return feature_map.is_fourier or feature_map.activation == "identity"
 
 
 def spoken_features(feature_map: FeatureMap) -> str:
-    """What features are called in messages: their activation, and the order where that decides."""
+    """The name of features in messages: their activation, and its order if it has one."""
     order = f" of order {feature_map.order}" if feature_map.activation == "arc-cosine" else ""
     return f"{feature_map.activation!r} features{order}"
 
 
 def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Iterable[np.ndarray]:
-    """The derivative of each frequency's share of f_k in its linear form, (n, F), one output k after the other."""
+    """The derivative of f_k in the linear form of each frequency, (n, F), for one output k after the other."""
     if feature_map.activation == "arc-cosine":
         inner = ramp(np, z, feature_map.order - 1) * feature_map.order
         return (inner.astype(z.dtype) * coefficients[0] for coefficients in outer)
-    # Cosines with phases are pairs whose sines have the coefficient 0.
+    # cosines with phases are pairs whose sines have the coefficient 0
     out = np.empty((len(outer), *z.shape), z.dtype)
     pairs = outer if outer.shape[1] == 2 else np.concatenate([outer, np.zeros_like(outer)], axis=1)
     _wave_slopes(z, pairs, out)

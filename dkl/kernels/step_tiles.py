@@ -1,4 +1,4 @@
-"""Products of steps and hinges of row tiles: their values, their sums, the bins of rows, and histograms over bins."""
+"""Products of steps and hinges for row tiles: values, sums, bins of rows, and histograms over bins."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dkl.kernels.blas import product
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.arrays import Rows
 
-# an atom of a row takes as long as about 10 operations of a matrix product: two or three comparisons
+# a row's atom takes the time of about 10 operations of a matrix product: two or three comparisons
 STEP_FLOPS = 10
-# rows of a tile: the values of some hundred atoms of so many rows stay in the caches
+# rows of a tile: the values of a few hundred atoms fit the caches
 TILE_ROWS = 1024
-# rows whose atoms are found together: their columns, and what is written of an atom, stay in the first cache
+# rows processed at once: their columns, and the values of one atom, fit the first cache
 _ROWS_AT_ONCE = 64
-# sums of a bin: rows and curvature h; then s of each model
+# sums of a bin before those of the models' s: weight and curvature h
 SHARED_SUMS = 2
 
 
 def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
-    """The atoms of each row with their amplitudes, of shape (n, m); in the first rows and columns of `room`."""
+    """The atoms of each row with amplitudes, of shape (n, m); in the first rows and columns of `room`, if given."""
     out = np.empty((X.shape[0], feature_map.n_frequencies), dtype) if room is None else room[: X.shape[0]]
     for rows, tile in _row_tiles(X, feature_map):
         write_atoms(tile, *_parts(feature_map), out[rows])
@@ -41,7 +41,7 @@ def step_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, 
 
 
 def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Tiles of rows, in float64, with their atoms (t, m); the atoms of each tile are written over those before."""
+    """Tiles of rows in float64 with their atoms (t, m), in memory that the next tile overwrites."""
     tiles = _row_tiles(X, feature_map)
     room = np.empty((min(tiles.step, X.shape[0]), feature_map.n_frequencies), dtype)
     for rows, tile in tiles:
@@ -51,12 +51,12 @@ def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[t
 
 
 def _row_tiles(X: Rows, feature_map: FeatureMap) -> RowTiles:
-    """The rows in float64, in which every value of a store is exact, so that thresholds fall where they were found."""
+    """The rows in float64, which represents every stored value exactly, so that thresholds separate the same rows."""
     return RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS)
 
 
 def _parts(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What `write_atoms` takes of a map."""
+    """The arguments of `write_atoms` for a map."""
     steps = feature_map.projection
     if not isinstance(steps, StepProjection):
         raise TypeError(f"a map of steps holds a StepProjection, not {type(steps).__name__}")
@@ -73,16 +73,16 @@ def write_atoms(
     amplitudes: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write amplitude times the product of the factors of each row and atom into `out`, (n, m).
+    """Write amplitude times the product of the factors of each row and atom to `out`, (n, m).
 
-    An atom goes over some rows at a time, and the columns that atoms read are laid side by side for it: comparisons
-    that choose between two values have no branch to predict, and several rows are compared at once.
+    Each atom is computed for some rows at a time, from contiguous copies of the columns: comparisons that select one of
+    two values need no branches, and several rows are compared at once.
 
     Parameters
     ----------
     X : ndarray of shape (n, d), float64, C order
     columns, thresholds, kinds, high
-        As of `StepProjection`.
+        As in `StepProjection`.
     amplitudes : ndarray of shape (m,), float64
     out : ndarray of shape (n, m), float32 or float64
     """
@@ -107,7 +107,7 @@ def write_atoms(
                 if j < 0:
                     break
                 t = thresholds[a, f]
-                # a comparison with NaN is false, so a missing value is on the lower side
+                # a comparison with NaN is false, so that a missing value is on the lower side
                 if kinds[a, f] == 1:
                     top = high[j]
                     for i in range(r):
@@ -122,13 +122,13 @@ def write_atoms(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def write_codes(X: np.ndarray, edges: np.ndarray, n_edges: np.ndarray, out: np.ndarray) -> None:
-    """The bin of each value: how many edges of its column lie below it, so that ``x > edges[j, b]`` is ``code > b``.
+    """The bin of each value: the number of edges of its column below it, so that ``x > edges[j, b]`` is ``code > b``.
 
     Parameters
     ----------
     X : ndarray of shape (n, d), float64
     edges : ndarray of shape (d, most), float64
-        Ascending; of column j the first ``n_edges[j]`` count.
+        Ascending; column j has ``n_edges[j]`` of them.
     n_edges : ndarray of shape (d,), int64
     out : ndarray of shape (n, d), uint8
     """
@@ -150,16 +150,16 @@ def add_histograms(
 ) -> None:
     """Add the sums of the chosen rows by column and bin to `out`.
 
-    Three sums of a bin take .9 ns a row and column, where a tree of two leaves takes .57 (LightGBM, one thread); sums
-    of h z, h z^2 and s z beside them took 1.7, and a hinge of the bins' mean values needs none.
+    Three sums of a bin take 0.9 ns for each row and column, a tree of two leaves 0.57 (LightGBM, one thread); with sums
+    of h z, h z^2 and s z it was 1.7, and a hinge on the bins' mean values does not need these.
 
     Parameters
     ----------
     codes : ndarray of shape (n, d), uint8
     rows : ndarray of shape (r,), int64
-        The rows on which a parent is not zero.
+        The rows on which the parent is not zero.
     weight, h : ndarray of shape (n,), float64
-        How often a row counts, and the weighted curvature of its loss.
+        Frequency weight of each row, and the weighted curvature of its loss.
     S : ndarray of shape (n, K), float64
         Weighted negative slopes of the losses.
     out : ndarray of shape (d, bins, 2 + K), float64

@@ -27,20 +27,20 @@ __all__ = ["encode_targets", "feature_squares", "feature_sums"]
 def feature_sums(
     X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, stay: bool = False
 ) -> np.ndarray:
-    """sum_i S[i, k] phi_j(x_i): the one primitive of every method here.
+    """sum_i S[i, k] phi_j(x_i), the sum that all methods are based on.
 
     Parameters
     ----------
     X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
         Raw rows; the map's scaler is applied a tile at a time.
     S : array of shape (n, K) or (n,)
-        Weight columns; of rows on a GPU they may be there too.
+        Weight columns; on the host, or on the GPU of the rows.
     feature_map : FeatureMap
-        m frequencies; amplitudes are included.
+        m frequencies, with amplitudes.
     dtype : {"float32", "float64"}
-        Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+        Precision inside a tile. Tiles are added in float64, in their order.
     stay : bool
-        Leave the sums of rows on a GPU there, for the host to wait for them and for others at once.
+        Leave sums of rows on a GPU there, so that the host can wait for several sums at once.
 
     Returns
     -------
@@ -50,15 +50,15 @@ def feature_sums(
     Raises
     ------
     ValueError
-        If the columns of X are not those of the map, or S has another number of rows; for spherical harmonics if a
-        row is off the sphere.
+        If X has other columns than the map, or S another number of rows; for spherical harmonics if a row is off the
+        sphere.
     TypeError
         If X does not hold real numbers.
 
     Notes
     -----
-    Error against float64 below 1e-5 sqrt(n) max|S| for angles of ordinary size. An angle above 2^23 turns (2^52 in
-    float64) has lost its fraction: its cosine is then that of a whole turn, and the sums stay finite.
+    The error against float64 is below 1e-5 sqrt(n) max|S| for angles of ordinary size. An angle above 2^23 turns (2^52
+    in float64) has lost its fraction: its cosine is then that of a whole turn, and the sums stay finite.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def feature_sums(
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
     if feature_map.activation == "cos-sin":
         sums = pair_sums(X, S, feature_map, dtype)
-    # A cosine with a phase is the real part of a wave: the imaginary part comes along and is dropped.
+    # a cosine with a phase is the real part of a wave; the imaginary part is computed and dropped
     elif feature_map.activation == "cos":
         sums = pair_sums(X, S, feature_map, dtype)[:1]
     elif feature_map.activation == "harmonics":
@@ -97,12 +97,12 @@ def feature_sums(
 def feature_squares(
     X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, stay: bool = False
 ) -> np.ndarray:
-    """sum_i s_i phi_j(x_i)^2: the diagonal that a potential includes and an unbiased alignment leaves out.
+    """sum_i s_i phi_j(x_i)^2, the diagonal, which an unbiased alignment subtracts from the potential.
 
     Parameters
     ----------
     X, feature_map, dtype, stay
-        As of `feature_sums`.
+        As in `feature_sums`.
     s : array of shape (n,)
 
     Returns
@@ -119,7 +119,7 @@ def feature_squares(
         return squares if stay else device.on_host(squares)
     S = checked_weights(s, checked_rows(X, feature_map).shape[0])
     if feature_map.is_fourier:
-        # cos^2 z = (1 + cos 2z) / 2 and sin^2 z = (1 - cos 2z) / 2: a sum at twice the angle has both.
+        # cos^2 z = (1 + cos 2z) / 2 and sin^2 z = (1 - cos 2z) / 2, so that one sum at twice the angle gives both
         squares = squares_of_pair(S.sum(), pair_sums(X, S, feature_map, dtype, multiple=2.0)[0, :, 0])
         squares = squares[: feature_map.columns_a_frequency]
     elif feature_map.activation == "harmonics":
@@ -144,11 +144,11 @@ def squares_of_pair(total: float, doubled: np.ndarray) -> np.ndarray:
 
 
 def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
-    """sum_i S[i, k] phi_j(x_i)^power for features with one column a frequency, of shape (1, m, K)."""
+    """sum_i S[i, k] phi_j(x_i)^power for features with one column for each frequency, of shape (1, m, K)."""
     if isinstance(feature_map.projection, ColumnProjection):
-        # Features that are columns: all columns are summed once, however often each of them was drawn.
+        # for features that are columns, each column is summed once, even if it was drawn several times
         return _column_sums(X, S, feature_map, dtype, power)[feature_map.projection.columns][None]
-    # Ramps and linear forms: a tile of angles, the activation, and a product with the weights.
+    # ramps and linear forms: a tile of angles, the activation, and a product with the weights
     product = Product(X, feature_map, dtype)
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
@@ -171,7 +171,7 @@ def _column_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
             second += product((tile * tile).T, weights)
     if tiles.constant is None:
         return first if power == 1 else second
-    # Sparse rows were not centred: sum s (x - c) = sum s x - c sum s, and the squares likewise.
+    # sparse rows were not centred: sum s (x - c) = sum s x - c sum s, and the squares likewise
     center, weight = tiles.constant[:, None], S.sum(axis=0)
     if power == 1:
         return first - center * weight
@@ -179,7 +179,7 @@ def _column_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
 
 
 def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray | None = None) -> np.ndarray:
-    """The weight columns of a block: weighted one-hot rows of its classes, or weighted targets beside the weights.
+    """The weight columns of a block: weighted one-hot rows of its classes, or weighted targets and the weights.
 
     Parameters
     ----------
@@ -187,17 +187,17 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
     n_classes : int or None
         K for class codes 0 .. K-1; None for regression.
     class_weight : ndarray of shape (K,) or None
-        A factor on the weight of each class.
+        Factor on the weights of each class.
 
     Returns
     -------
     ndarray of shape (n_b, K) or (n_b, t + 1), float64, where the targets are
         Classes: column k holds the weights of the rows of class k. Regression: the weight times each of the t targets,
-        and last the weight itself.
+        then the weight itself.
 
     Raises
     ------
-    ValueError
+    If the block has no targets, or a code is not in 0 .. K-1; on a GPU it is raised once the host waits for sums.
         If the block has no targets, or a code is not among 0 .. K-1; of targets on a GPU when the host waits for sums.
     """
     if block.y is None:
@@ -205,7 +205,7 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
     xp = namespace_of(block.y)
     if n_classes is None:
         targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
-        # Sums of y phi and of phi make those of (y - mean) phi, whatever the mean turns out to be.
+        # from sums of y phi and of phi those of (y - mean) phi follow for any mean
         return xp.concat([targets, xp.ones((block.n_rows, 1))], axis=1) * block.weights[:, None]
     codes, K = block.y, n_classes
 
@@ -226,6 +226,6 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
         raise unknown()
     weights = block.weights if class_weight is None else block.weights * class_weight[codes]
     encoded = np.zeros((block.n_rows, K))
-    # One column a class, so that one product has the sums of all classes.
+    # a column for each class, so that one product computes the sums of all classes
     encoded[np.arange(block.n_rows), codes] = weights
     return encoded

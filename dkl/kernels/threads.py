@@ -19,37 +19,36 @@ R = TypeVar("R")
 
 
 class Crew:
-    """As many threads as there are cores, for functions that release the interpreter's lock; one BLAS thread each.
+    """Threads, one for each core, for functions that release the interpreter's lock; each with one BLAS thread.
 
-    The caller is one of them; all crews of a process share the others, and those that tasks of Dask keep busy are not
-    counted on. Each takes the next item when it is free, so that a thread that wakes late, or is at work elsewhere,
-    holds nobody up.
+    The calling thread is one of them; all crews of a process share the others, and leave the cores of Dask tasks to
+    these. Each thread takes the next item when it is free, so that no item waits for a slow thread.
     """
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`function` of each item, in their order; an error of one is raised."""
+        """`function` of each item, in their order; raises the error of an item."""
         items = list(items)
         with one_blas_thread():
-            # Cores that no thread of ours works on: none is left over where each runs a task of Dask, or another crew.
+            # cores without a thread that processes rows: none if every core runs a task of Dask, or another crew
             idle = _own_cores() - threads_at_work()
             helpers = min(idle, len(items) - 1)
-            return [function(item) for item in items] if helpers < 1 else _shared(function, items, helpers)
+            return [function(item) for item in items] if helpers < 1 else _map_on_threads(function, items, helpers)
 
 
 def _own_cores() -> int:
-    """The cores of this process; a worker of a cluster, which shares its machine with others, counts its threads."""
+    """The cores of this process; the threads of a Dask worker, which shares its machine with others."""
     distributed = sys.modules.get("distributed")
     if distributed is not None:
         try:
             return min(usable_cores(), distributed.get_worker().state.nthreads)
         except ValueError:
-            # Dask's package is loaded, but this process is no worker.
+            # distributed is imported, but this process is not a worker
             pass
     return usable_cores()
 
 
-def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> list[R]:
-    """`function` of each item by this thread and so many helpers."""
+def _map_on_threads(function: Callable[[T], R], items: Sequence[T], helpers: int) -> list[R]:
+    """`function` of each item, computed by this thread and `helpers` others."""
     results: dict[int, R] = {}
     waiting = deque(range(len(items)))
 
@@ -63,20 +62,20 @@ def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> lis
                         return
                     results[position] = function(items[position])
             finally:
-                # All items are taken, or one has failed and nobody needs the others.
+                # all items are taken, or one has failed, so that the others are not needed
                 waiting.clear()
 
     pool = _threads(os.getpid())
-    helping: list[Future[None]] = []
+    helpers_started: list[Future[None]] = []
     try:
         for _ in range(helpers):
-            helping.append(pool.submit(work))
+            helpers_started.append(pool.submit(work))
         work()
     finally:
-        # All items are taken, or Ctrl-C has stopped this thread before it took one.
+        # all items are taken, or Ctrl-C has stopped this thread before that
         waiting.clear()
-        # A helper that has not begun has nothing left to do; those that have are waited for, also after an error here.
-        begun = [helper for helper in helping if not helper.cancel()]
+        # helpers that have not started are cancelled; the others are waited for, also after an error here
+        begun = [helper for helper in helpers_started if not helper.cancel()]
         wait(begun)
     for helper in begun:
         helper.result()
@@ -85,5 +84,5 @@ def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> lis
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """The threads of this process; a forked process has none of its parent's, and makes its own."""
+    """The threads of this process; a forked process creates its own."""
     return ThreadPoolExecutor(max(1, usable_cores() - 1), thread_name_prefix="dkl")

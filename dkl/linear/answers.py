@@ -241,11 +241,22 @@ def comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.n
 
 
 def comparable_chunk(
-    y: np.ndarray, model: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None
+    y: np.ndarray,
+    weight: np.ndarray | None = None,
+    *,
+    model: np.ndarray,
+    block_info: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> np.ndarray:
-    """`comparable` for one chunk; `model` is an empty array with the shape and dtype of the predictions."""
+    """`comparable` for one chunk; `model` is an empty array with the shape and dtype of the predictions.
+
+    Targets of rows of weight 0 may be anything. If no row of the chunk counts, they become ones, which are valid
+    targets of every loss.
+    """
     first_row = _first_row(block_info)
-    return comparable(as_targets(y, first_row=first_row), model, first_row)
+    counted = None if weight is None else weight.ravel() != 0.0
+    if counted is not None and not counted.any():
+        return np.ones(y.shape, model.dtype)
+    return comparable(as_targets(y, first_row=first_row, weight=counted), model, first_row)
 
 
 def checked_chunk_weight(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None) -> np.ndarray:

@@ -584,6 +584,18 @@ class NewtonDriver:
         # LAPACK computes eigenvectors in place, with a work matrix of twice the size
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 
+    def flops(self, problem: NewtonProblem) -> float:
+        """The operations of the Cholesky factors and solutions between the passes of usual steps."""
+        if problem.is_wide:
+            return 0.0
+        n_systems, solved = problem.n_models, problem.n_models * problem.n_functions
+        if problem.keeps_hessians and not problem.is_joint:
+            keys = problem.hessian_keys(self.init(problem).fresh)
+            n_systems = len(set(zip(keys, problem.alphas.tolist(), strict=True)))
+        # the joint model of all classes keeps its factor
+        times = 1 if problem.is_joint else 1 + problem.usual_steps
+        return times * (n_systems * problem.width**3 / 3.0 + 2.0 * solved * problem.width**2)
+
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
         state = self.init(problem)

@@ -29,6 +29,7 @@ from dkl.linear.penalty_choice import (
     Candidates,
     choose_penalty,
     penalty_candidates,
+    penalty_flops,
     penalty_memory,
     penalty_passes,
 )
@@ -302,6 +303,16 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     # the penalty is chosen before the final fit, so the larger of the two counts
     judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
     return largest_held([judging, fit])
+
+
+def head_flops(problem: LinearProblem, n_rows: int) -> float:
+    """The operations of the driver between the passes of `newton_passes`, as a rule."""
+    summary = _planned_moments(problem, n_rows)
+    task = newton_problem(problem, summary)
+    fit = NewtonDriver().flops(_joint(_refitted(task)))
+    if problem.alpha != "auto" or problem.choice is not None:
+        return fit
+    return fit + penalty_flops(penalty_problem(problem, task, summary, square_length=1.0))
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:

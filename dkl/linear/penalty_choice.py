@@ -302,6 +302,14 @@ def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]
     return passes
 
 
+def penalty_flops(candidates: Candidates) -> float:
+    """The operations of `choose_penalty` between its passes."""
+    driver = NewtonDriver()
+    if not candidates.is_joint:
+        return driver.flops(candidates.problem)
+    return sum(driver.flops(problem) for alpha in candidates.alphas for problem in candidates.joint_problems(alpha))
+
+
 def penalty_memory(candidates: Candidates) -> dict[str, int]:
     """The most bytes that `choose_penalty` keeps, with what each fold passes on to the next penalty."""
     if not candidates.is_joint:

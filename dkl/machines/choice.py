@@ -1,6 +1,6 @@
 """The choice of a machine without settings: columns, features, loss, penalty and calibration, from held-out rows.
 
-The rule is the page of the guide on how it chooses, in the same order. Values come in, a `Chosen` comes out.
+The guide's page on how the machine chooses states the rule, in the same order. `choose` returns a `Chosen`.
 """
 
 from __future__ import annotations
@@ -70,21 +70,23 @@ from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
-# Rows that five folds need to hold one each.
+# Fewest rows for five folds with a row each.
 _LEAST_ROWS = 5
-# Held-out loss of labels, over that of the best constant, at which all are right and clearly so: no variant is tried.
+# Held-out loss of labels, relative to the best constant, at which no variant is tried: all are predicted right, and
+# clearly.
 _NO_LOSS = 1e-3
-# C of the log loss over the best C of squares, near which its penalties are compared: its curvature is smaller.
-_NEAR_SQUARES = 10.0
-# Folds on which the losses are compared at most: losses differ by more than kinds of features do.
+# Ratio of the C near which the penalties of the log loss are compared to the best C of squares, as its curvature is
+# smaller.
+_C_OVER_SQUARES = 10.0
+# Most folds on which the two losses are compared: one loss gains more over another than kinds of features do.
 _FOLDS = 2
-# Shares of the budget that variants leave for the log loss of two classes and of several, the latter also the most that
-# asking for it before variants takes; and that comparing a rival by it takes at most.
-_OF_TWO, _OF_SEVERAL, _OF_A_RIVAL = 0.4, 0.15, 0.06
-# Share by which the log loss of probabilities of two classes must fall before all variants leave the work that the log
-# loss takes; of several classes it is what one fold can show.
+# Shares of the budget that variants leave for the log loss: of two classes; of several, which also limits the work of
+# asking for it before variants; and the most for comparing a rival by it.
+_SHARE_OF_TWO_CLASSES, _SHARE_OF_SEVERAL_CLASSES, _SHARE_OF_A_RIVAL = 0.4, 0.15, 0.06
+# Relative fall of the log loss of probabilities of two classes at which its work is reserved before all variants; for
+# several classes it is the fall that one fold can show.
 _CLEARLY_BETTER = 0.09
-# Modules of other libraries: a frame of one between a person and a fit says that it is one of many fits.
+# Libraries that call many fits: if a frame of one is on the stack, Ctrl-C stops the whole fit.
 _SEARCHES = ("sklearn", "joblib", "optuna", "dask", "distributed", "dask_ml")
 
 
@@ -95,22 +97,22 @@ class Chosen:
     Parameters
     ----------
     columns : Columns
-        The rows with the columns that the features see.
+        The rows with the columns that the features use.
     features : FeatureLearner
         Not fitted.
     loss : str
-        Of the last linear fit.
+        Loss of the last linear fit.
     penalty : PenaltyChoice or None
-        For the last fit by Newton steps; None where stochastic steps take it, or no fold could judge.
+        Penalty of the last fit by Newton steps; None for stochastic steps, or if no fold could be scored.
     temperature : float or None
-        Decision values are divided by it for probabilities; None where no rows calibrate them.
+        Divisor of decision values for probabilities; None if no rows were left to calibrate on.
     shift : ndarray of shape (K,) or None
-        What is added to the intercepts of the last model.
+        Added to the intercepts of the last model.
     summary : str
         The choice in a sentence.
     reasons : tuple of str
     tried : tuple of Tried
-        Each candidate with its score, the chosen one first; empty where the rows were too few to compare any.
+        Each candidate with its score, the chosen one first; empty if there were too few rows to compare any.
     """
 
     columns: Columns
@@ -133,31 +135,32 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
     dataset : Dataset
         All rows of the fit.
     weights : ndarray of shape (K,) or None
-        The factor of each class.
+        Factor on the weights of each class.
     run : Run
     clock : Clock
-        Ends the trials at a limit of time, if there is one.
+        Ends the trials at the time limit, if there is one.
 
     Raises
     ------
     ValueError
-        For fewer rows than folds, and where no candidate can be fitted.
+        If there are fewer rows than folds, or no candidate can be fitted.
     """
     bench = Bench(terms, weights, run)
-    # Trials are on few rows: of several BLAS threads most would spin at small products, and round by their number.
+    # Trials use few rows: most of several BLAS threads would wait at small products, and rounding would depend on their
+    # number.
     with one_blas_thread():
         return Choice(bench, ColumnChoice(bench).chosen(dataset)).chosen(clock)
 
 
 class Choice:
-    """The choice on rows whose columns are settled."""
+    """The choice on rows whose columns have been chosen."""
 
     def __init__(self, bench: Bench, columns: Columns) -> None:
         self._bench, self._columns, self._terms, self._run = bench, columns, bench.terms, bench.run
         self._rows = columns.dataset
 
     def chosen(self, clock: Clock) -> Chosen:
-        """Advise, try candidates, compare losses, grow the winner, settle its penalty; see the page of the guide."""
+        """Advise, try candidates, compare losses, grow the winner, choose its penalty; see the page of the guide."""
         terms, rows, columns = self._terms, self._rows, self._columns
         if rows.total_weight < FEWEST_ROWS:
             return self._plainest(f"{rows.n_rows} rows are too few to choose by")
@@ -186,7 +189,7 @@ class Choice:
         loss = terms.settings.loss if by_log_loss is None else "log_loss"
         choices = choices if by_log_loss is None else by_log_loss
         if grown is not None:
-            # comparing the losses, and steps by another one, take work, so that there may be fewer landmarks
+            # comparing losses and fitting by the log loss take work, so that fewer landmarks may be affordable
             whole = terms.shape(rows, None if by_log_loss is None else loss)
             race.fitting = lambda contender: whole.fitting(contender.learner)
             grown = race.largest(race.contenders[won], landmarks_of(race.contenders[won]))
@@ -205,11 +208,11 @@ class Choice:
 
     @property
     def _measure(self) -> str:
-        """The unit of the scores that the summary shows."""
+        """The name of the scores in the summary."""
         return "accuracy" if self._rows.classes is not None else self._score_name("R^2")
 
     def _score_name(self, of_squares: str) -> str:
-        """The name of one less the held-out loss that candidates are compared by."""
+        """The name of 1 minus the held-out loss by which candidates are compared."""
         loss = self._terms.judging_loss.replace("_", " ").removesuffix(" loss")
         return of_squares if loss == "squared error" else f"1 less the mean {loss} loss"
 
@@ -222,7 +225,7 @@ class Choice:
         of_loss: tuple[str, ...],
         advice: Advice,
     ) -> tuple[str, ...]:
-        """The sentences on the features, their loss, the rows and scalings, columns too good, and other columns."""
+        """Sentences on the features, their loss, rows and scalings, columns that are too good, and chosen columns."""
         measure = self._score_name("R^2 of the scores")
         measure += "" if self._rows.classes is None else ", not the share of right rows"
         of_features = race.reasons(sample.rows.n_rows, won, grown, measure=measure)
@@ -230,12 +233,12 @@ class Choice:
         return (*of_features, *of_loss, *advice.reasons[:3], *alone, *self._columns.reasons)
 
     def _plainest(self, why: str) -> Chosen:
-        """The plainest features, where candidates cannot be compared; folds of the rows choose the penalty alone.
+        """The plainest features, if candidates cannot be compared; folds of the rows choose the penalty alone.
 
         Raises
         ------
         ValueError
-            For fewer rows than folds.
+            If there are fewer rows than folds.
         """
         terms, rows, columns = self._terms, self._rows, self._columns
         if rows.n_rows < _LEAST_ROWS:
@@ -244,7 +247,7 @@ class Choice:
                 f"{_LEAST_ROWS} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
             )
         plainest = contenders(rows, usual_advice(), terms.budget, terms.knobs)[0]
-        found = Chosen(
+        chosen = Chosen(
             columns,
             plainest.learner,
             terms.settings.loss,
@@ -254,15 +257,15 @@ class Choice:
         sample = self._bench.sample(rows, columns.own_columns, EFFORTS["best"], columns.judging_seed)
         judged: dict[int, Judged] = {}
         for fold in range(len(sample.folds)):
-            # a fold of so few rows may hold none
+            # with so few rows a fold may lack a class
             with suppress(ValueError):
                 judged[fold] = self._bench.trial(plainest.learner, sample, fold, f"0-{fold}")
         if not judged:
-            return found
+            return chosen
         first = min(judged)
         judging = replace(sample, folds=sample.folds[first:])
         settled = self._settled(judged[first], [choice for _, choice in judged.values()], judging)
-        return replace(found, penalty=settled[0], temperature=settled[1], shift=settled[2])
+        return replace(chosen, penalty=settled[0], temperature=settled[1], shift=settled[2])
 
     def _settled(
         self, first: Judged, choices: Sequence[PenaltyChoice], sample: Sample
@@ -273,7 +276,7 @@ class Choice:
             return None, None, None
         calibration = self._bench.calibration(first, sample) if settings.calibrate else (None, None)
         agreed_on = agreed(choices)
-        # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
+        # keeps the C of the sample, the factor on the sum of the losses; alpha is relative to their mean
         share = sample.rows.total_weight / self._rows.total_weight
         return replace(agreed_on, alphas=agreed_on.alphas * share), *calibration
 
@@ -313,9 +316,9 @@ def _race(
 
 
 class Trials:
-    """Runs the trials that a race asks for, until it ends, the time is up, or whoever looks on ends them.
+    """Runs the trials of a race until it ends, the time is up, or a subscriber or Ctrl-C ends them.
 
-    The log loss is asked once, before the first variant.
+    The log loss is asked for once, before the first variant.
     """
 
     def __init__(self, bench: Bench, sample: Sample, race: Race, log_loss: LogLoss, clock: Clock) -> None:
@@ -325,7 +328,7 @@ class Trials:
         self.cut_short = ""
 
     def run_all(self) -> None:
-        """Run the trials; a fit that resumes ends them where it ended before, whatever the clock says now."""
+        """Run the trials; a resumed fit ends them after the same trials as before, at any time."""
         race, ending = self._race, stage_checkpoint(self._terms.checkpoint, "choice")
         saved = None if ending is None else ending.load(self._run.fingerprint)
         if saved is not None:
@@ -340,7 +343,7 @@ class Trials:
     def _run_each(self) -> None:
         race, clock, n_kinds = self._race, self._clock, len(self._race.contenders)
         clock.start_counting()
-        asking: float | None = None
+        asked_work: float | None = None
         self._publish(Event("started", "choice"))
         requested = ""
         while (trial := race.next()) is not None and not requested:
@@ -351,12 +354,12 @@ class Trials:
                 self.cut_short = f"since time_limit={self._terms.time_limit:g} left no time for others"
                 continue
             try:
-                if number >= n_kinds and asking is None:
+                if number >= n_kinds and asked_work is None:
                     best = race.winner
-                    plain = [self.pilots[best, done] for done in range(race.rounds)]
-                    asking = self._log_loss.ask(race.contenders[best].learner, plain)
-                    race.spent += asking
-                    clock.count(asking)
+                    judged = [self.pilots[best, done] for done in range(race.rounds)]
+                    asked_work = self._log_loss.ask(race.contenders[best].learner, judged)
+                    race.spent += asked_work
+                    clock.count(asked_work)
                     if not race.affords(number):
                         race.leave_out(number)
                         continue
@@ -375,12 +378,12 @@ class Trials:
             requested = self._publish(self._progress(number)) if race.leader is not None else ""
             self.cut_short = f"since {requested}" if requested else self.cut_short
         self._publish(Event("finished", "choice", len(race.tried), len(race.tried), seconds=clock.elapsed))
-        if self.cut_short and asking is not None and max(race.tried) < n_kinds:
-            # a fit with these `trials` does not ask for the log loss either
-            race.spent, self._log_loss.verdict = race.spent - asking, "open"
+        if self.cut_short and asked_work is not None and max(race.tried) < n_kinds:
+            # a fit with these `trials` does not ask for the log loss
+            race.spent, self._log_loss.verdict = race.spent - asked_work, "open"
 
     def _run_one(self, number: int, fold: int) -> None:
-        """Learn a candidate's features without the rows of a fold, and hand the race its scores there."""
+        """Learn a candidate's features without the rows of a fold, and record its scores there."""
         race, pilots = self._race, self.pilots
         contender = race.contenders[number]
         try:
@@ -411,7 +414,7 @@ class Trials:
             pilots[number, fold] = judged
 
     def _publish(self, event: Event) -> str:
-        """Publish an event; why a subscriber wants the trials to end, empty where none does."""
+        """Publish an event; returns why a subscriber ends the trials, empty if none does."""
         try:
             self._run.publish(event)
         except StopRequested as request:
@@ -419,7 +422,7 @@ class Trials:
         return ""
 
     def _progress(self, number: int) -> Event:
-        """The event after a trial: its score, the best so far, and the seconds that are left at most."""
+        """The event after a trial: its score, the best so far, and the most seconds that remain."""
         race, clock = self._race, self._clock
         left, best = clock.seconds_of(max(race.allowed - race.spent, 0.0)), race.leader
         if clock.limit is not None:
@@ -436,16 +439,16 @@ class Trials:
 
 
 def ends_trials() -> bool:
-    """Whether Ctrl-C ends the trials, whose best is then fitted, and not the whole fit.
+    """Whether Ctrl-C ends the trials, and fits the best candidate, instead of the whole fit.
 
-    It does where a person called the fit, in the main thread, and looks on in a terminal or notebook. The value False
-    of dask.config "dkl.interrupt-keeps-best" turns it off.
+    True if a person called the fit, in the main thread of a terminal or notebook, unless dask.config
+    "dkl.interrupt-keeps-best" is False.
     """
     if not dask.config.get("dkl.interrupt-keeps-best", True):
         return False
     if threading.current_thread() is not threading.main_thread() or not (in_notebook() or _in_terminal()):
         return False
-    # searches of dkl silence the hints of their fits
+    # searches of dkl turn off the hints of their fits
     return gives_hints() and not _in_search()
 
 
@@ -454,7 +457,7 @@ def _in_terminal() -> bool:
 
 
 def _in_search() -> bool:
-    """Whether another library calls the fit; scikit-learn's callbacks may stand between it and its caller."""
+    """Whether another library calls the fit; frames of scikit-learn's callbacks do not count."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -469,22 +472,22 @@ Compared = tuple[list[PenaltyChoice], float]
 
 
 class LogLoss:
-    """Whether the log loss takes the place of the squared error, by which candidates are compared.
+    """Decides whether the log loss replaces the squared error, by which candidates are compared.
 
     Parameters
     ----------
     bench : Bench
     sample : Sample
-        The rows that judge.
+        The rows that trials use.
     dataset : Dataset
-        All rows, which the last model is fitted to.
+        All rows, for the last fit.
     own_columns : int or None
-        As of `Terms.allowed`.
+        As in `Terms.allowed`.
 
     Attributes
     ----------
     verdict : {"open", "declined", "promising", "clearly better"}
-        What the best kind of features says of it before variants are tried; "open" where it was not asked.
+        The comparison on the best kind of features before variants are tried; "open" if it was not made.
     """
 
     def __init__(self, bench: Bench, sample: Sample, dataset: Dataset, own_columns: int | None = None) -> None:
@@ -495,8 +498,8 @@ class LogLoss:
         self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
         self.verdict: Literal["open", "declined", "promising", "clearly better"] = "open"
-        # what was compared before variants is not compared again in the end, where one of the kinds has won
-        self._known: dict[tuple[FeatureLearner, ...], Compared] = {}
+        # comparisons made before variants, reused in the end if the same features win
+        self._compared: dict[tuple[FeatureLearner, ...], Compared] = {}
         self._of_squares: dict[tuple[FeatureLearner, ...], float] = {}
 
     def kept_work(self, contender: Contender, n_folds: int) -> float:
@@ -504,7 +507,7 @@ class LogLoss:
         if self.verdict not in ("promising", "clearly better"):
             return 0.0
         work = self._further_work(contender.learner, n_folds)
-        most = _OF_TWO if self._is_binary else _OF_SEVERAL
+        most = _SHARE_OF_TWO_CLASSES if self._is_binary else _SHARE_OF_SEVERAL_CLASSES
         is_kept = self.verdict == "clearly better" or work <= most * self._allowed
         return work if is_kept else 0.0
 
@@ -519,17 +522,17 @@ class LogLoss:
 
     @property
     def _n_folds(self) -> int:
-        """Folds on which the losses are compared."""
+        """Number of folds on which the losses are compared."""
         return 1 if self.verdict == "clearly better" else _FOLDS
 
     def ask(self, learner: FeatureLearner, judged: Sequence[Judged]) -> float:
-        """Set the verdict by the best kind of features, before it is varied; the work that took.
+        """Set the verdict from the best kind of features before its variants are tried; returns the work this took.
 
-        Classes that lie between others hardly ever have the largest score by the squared error: the log loss is worth
-        more then than more features. What takes too long to ask stays open. The features were judged by the squared
-        error, from the first fold on.
+        With the squared error, a class that lies between others rarely has the largest score; the log loss then gains
+        more than additional features. If the comparison would take too much work, the verdict stays "open". `judged`
+        holds the features and their penalties by squared error, from the first fold on.
         """
-        # of several classes only a clear gain counts, which one fold shows
+        # for several classes only a gain that one fold can show counts
         judged = judged[: _FOLDS if self._is_binary else 1]
         size, larger = learner.get_params(deep=False).get("n_features"), clone(learner)
         if size is not None:
@@ -537,59 +540,62 @@ class LogLoss:
         if not (self._is_possible and self._has_hessian(learner)):
             return 0.0
         work = self.comparing(learner, len(judged))
-        if work > _OF_SEVERAL * self._allowed or self._further_work(larger, 1) > MOST_SPENT * self._allowed:
+        if (
+            work > _SHARE_OF_SEVERAL_CLASSES * self._allowed
+            or self._further_work(larger, 1) > MOST_SPENT * self._allowed
+        ):
             return 0.0
         _, least = self.compared(judged, "asked")
-        squared = self._squared(judged)
+        squared = self._log_loss_of_squares(judged)
         clearly = _CLEARLY_BETTER if self._is_binary else BEHIND[0]
         is_clear, is_better = gains(least, squared, clearly), gains(least, squared)
         self.verdict = "clearly better" if is_clear else "promising" if is_better else "declined"
         return work
 
     def _has_hessian(self, learner: FeatureLearner) -> bool:
-        """Whether the features are few enough for one."""
+        """Whether the features are few enough for a Hessian, and for the gradient of all classes."""
         return bool(self._whole.features_of(learner) <= self._most_features)
 
     def compared(self, judged: Sequence[Judged], stage: str) -> Compared:
         """Compare the penalties of the log loss on the first folds, near the best penalty of squares."""
         pilots = tuple(pilot for pilot, _ in judged)
-        if pilots not in self._known:
+        if pilots not in self._compared:
             near = near_squares([choice for _, choice in judged])
             choices = [
                 self._bench.penalties(pilot, self._sample, fold, f"{stage}-log_loss-{fold}", "log_loss", near)
                 for fold, pilot in enumerate(pilots)
             ]
             own = list(zip(pilots, choices, strict=True))
-            self._known[pilots] = choices, self._bench.log_loss(own, self._sample)
-        return self._known[pilots]
+            self._compared[pilots] = choices, self._bench.log_loss(own, self._sample)
+        return self._compared[pilots]
 
-    def _squared(self, judged: Sequence[Judged]) -> float:
-        """The log loss of the probabilities by the squared error on the first folds."""
+    def _log_loss_of_squares(self, judged: Sequence[Judged]) -> float:
+        """The log loss of the probabilities by squared error on the first folds."""
         pilots = tuple(pilot for pilot, _ in judged)
         if pilots not in self._of_squares:
             self._of_squares[pilots] = self._bench.log_loss(judged, self._sample)
         return self._of_squares[pilots]
 
     def ahead(self, race: Race, won: int, pilots: dict[tuple[int, int], Judged]) -> tuple[int, Compared | None]:
-        """Of candidates near the best, the one with the least log loss, where that loss is clearly better.
+        """Among candidates near the best, the one with the least log loss, if the log loss is clearly better.
 
-        The log loss ranks features in another way than the squared error then. As many are compared as there is work
-        for; the scores of the one that is ahead come with it, if it was compared.
+        The log loss ranks features in another order than the squared error. It compares as many candidates as the
+        budget allows, and also returns the scores of the one with the least log loss, if that was compared.
         """
         if self.verdict != "clearly better":
             return won, None
-        found, kept = dict[int, Compared](), 0.0
+        found, last_work = dict[int, Compared](), 0.0
         for number in (won, *race.rivals(won)):
             learner = race.contenders[number].learner
             comparing = self.comparing(learner, 1)
-            # any of them may be ahead and fitted
-            fitting = max(kept, self._whole.fitting(learner))
-            # the winner is compared in any case
-            is_cheap = number == won or comparing <= _OF_A_RIVAL * race.allowed
+            # any of the candidates may win and be fitted
+            fitting = max(last_work, self._whole.fitting(learner))
+            # the winner is compared even if that is not cheap
+            is_cheap = number == won or comparing <= _SHARE_OF_A_RIVAL * race.allowed
             is_affordable = race.spent + comparing + fitting <= race.allowed and self._has_hessian(learner)
             if is_cheap and is_affordable:
                 found[number] = self.compared([pilots[number, 0]], f"rival-{number}")
-                race.spent, kept = race.spent + comparing, fitting
+                race.spent, last_work = race.spent + comparing, fitting
             elif number == won:
                 return won, None
         ahead = min(found, key=lambda number: found[number][1])
@@ -601,41 +607,41 @@ class LogLoss:
         learner: FeatureLearner,
         judged: Sequence[Judged],
         expected: float,
-        known: Compared | None = None,
+        compared: Compared | None = None,
     ) -> tuple[list[PenaltyChoice] | None, tuple[str, ...]]:
-        """Whether the log loss is that of the last fit: where its probabilities are better on held-out rows.
+        """Whether the last fit uses the log loss: if its probabilities are better on held-out rows.
 
         Parameters
         ----------
         race : Race
-            Has the work that is left, from which comparing the losses is taken.
+            Its remaining work must suffice; the comparison is added to its `spent`.
         learner : FeatureLearner
             The features that won.
         judged : sequence of (FeatureLearner, PenaltyChoice)
-            One a fold, by the squared error.
+            One for each fold, by the squared error.
         expected : float
-            Share of the squared error that is expected to stay if all of that goes into more landmarks: a log loss
-            that leaves more of its own is not taken.
-        known : tuple or None
-            As of `compared`, where the log loss was compared already.
+            Factor that more landmarks are expected to leave of the squared error, if they take all remaining work; the
+            log loss is used only if it is lower by more than this gain.
+        compared : tuple or None
+            As returned by `compared`, if the log loss was already compared.
 
         Returns
         -------
         choices : list of PenaltyChoice or None
-            The scores of its penalties on each fold; None where the squared error stays.
+            The scores of its penalties on each fold; None for the squared error.
         reasons : tuple of str
         """
         judged = judged[: self._n_folds]
         if not self._is_possible or self.verdict == "declined":
             return None, ()
-        is_known = known is not None or tuple(pilot for pilot, _ in judged) in self._known
-        work = 0.0 if is_known else self.comparing(learner, len(judged))
-        left = race.allowed - race.spent
-        if not self._has_hessian(learner) or work + self._whole.fitting(learner) > left:
+        is_compared = compared is not None or tuple(pilot for pilot, _ in judged) in self._compared
+        work = 0.0 if is_compared else self.comparing(learner, len(judged))
+        remaining = race.allowed - race.spent
+        if not self._has_hessian(learner) or work + self._whole.fitting(learner) > remaining:
             return None, ()
         race.spent += work
-        choices, least = known or self.compared(judged, "told")
-        squared = self._squared(judged)
+        choices, least = compared or self.compared(judged, "told")
+        squared = self._log_loss_of_squares(judged)
         if not gains(least, squared, 1.0 - expected):
             return None, ()
         reason = (
@@ -646,18 +652,18 @@ class LogLoss:
 
 
 def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
-    """Whether the log loss may be taken in place of the squared error on these rows; wide ones have no Hessian."""
+    """Whether the log loss may replace the squared error on these rows; wide ones have no Hessian."""
     return terms.takes_log_loss and bool(dataset.schema.n_classes) and not has_columns_alone(dataset, terms.knobs)
 
 
 def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     """The penalty near which those of the log loss are compared, from the best one of the squared error."""
     squares = agreed(choices)
-    return replace(squares, strengths=_NEAR_SQUARES * squares.strengths)
+    return replace(squares, strengths=_C_OVER_SQUARES * squares.strengths)
 
 
 class PlannedChoice:
-    """The most that a choice takes, before any row was read: the race of a fit, with all that it may come to."""
+    """Upper bounds on what a choice takes, before any row is read, from the race of a fit with all its variants."""
 
     def __init__(self, terms: Terms, dataset: Dataset) -> None:
         self._terms, self._dataset = terms, dataset
@@ -676,10 +682,10 @@ class PlannedChoice:
         return "log_loss" if self._takes_log_loss else self._terms.settings.loss
 
     def may_win(self) -> list[FeatureLearner]:
-        """Of each kind of learner the features of largest size, then those whose last fit takes the most work.
+        """Of each kind of learner the features of largest size; last the candidate whose last fit takes the most work.
 
-        Any of them may be fitted in the end. The costliest need not take the most memory: rounds that search for waves
-        hold rows, landmarks hold none.
+        Any of them may be fitted in the end. The costliest need not take the most memory: searches for waves hold rows
+        in memory, landmarks do not.
         """
         shape = self._terms.shape(self._dataset, self.loss if self._takes_log_loss else None)
         race = replace(self._race, fitting=lambda contender: shape.fitting(contender.learner))
@@ -693,17 +699,17 @@ class PlannedChoice:
 
     @property
     def rows_in_memory(self) -> dict[str, int]:
-        """Bytes of the sample for the whole fit, where it is read into memory."""
+        """Bytes of the sample, which is in memory for the whole fit; empty if it is not."""
         nbytes = gathered_bytes(self._sample.rows)
         return {"rows to try features on": nbytes} if nbytes else {}
 
     def stages(self, weights: np.ndarray | None) -> list[tuple[Passes, dict[str, int]]]:
-        """The passes of all trials of each candidate that the race may come to, and the bytes between them."""
+        """The passes of all trials of each candidate that the race can reach, and the bytes between them."""
         terms, dataset, rows, n_folds = self._terms, self._dataset, self._sample.rows, len(self._sample.folds)
         by_time = dataset.schema.held_by == "time"
         passes: list[Any] = planned_suspects(dataset, terms.seed) if looks_for_categories(terms, dataset) else []
         looks = bool(passes)
-        # the sample is read for the race, twice to leave columns out, and for each trial of texts and categories
+        # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
         of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
         passes += planned_gathering(rows, terms.seed) * (3 + of_texts + (CATEGORY_TRIALS if looks else 0))
         passes += planned_columns(rows, terms.seed)
@@ -712,7 +718,8 @@ class PlannedChoice:
             pilot = terms.new_learner(contender.learner, "pilot")
             judging = chosen_penalty_passes(self._problem(contender.learner, terms.judging_loss, weights), rows.n_rows)
             is_plainest = place == 0
-            # the plainest kind also judges columns that run ahead, and texts; with a plain kernel it judges categories
+            # texts, and columns that run ahead in time, are tried with the plainest kind; categories also with a plain
+            # kernel
             times = n_folds + (of_texts + 2 * by_time if is_plainest else 0)
             is_plain = (is_plainest or is_kernel(contender)) and not is_learned(contender)
             times += CATEGORY_TRIALS if looks and is_plain else 0
@@ -720,7 +727,7 @@ class PlannedChoice:
             stages.append((learning, {**pilot.planned_memory(rows), **self.rows_in_memory}))
             passes += [(records, calls * times) for records, calls in judging]
         if by_time:
-            # columns that run ahead are looked for, and rows to calibrate on are read
+            # a pass looks for columns that run ahead in time, and another reads rows for the calibration
             passes.append(([RowSample("rows in order of time", rows.n_rows, terms.seed)], 2))
         if self._takes_log_loss:
             problem = self._log_loss()
@@ -731,17 +738,17 @@ class PlannedChoice:
         return [*stages, (passes, {**self._memory(), **self.rows_in_memory})]
 
     def _memory(self) -> dict[str, int]:
-        """Bytes between passes: of penalties on the largest features, of advice, or of looking for categories."""
+        """Bytes between passes: the largest of penalties, on the largest features, of advice, and of categories."""
         terms, dataset, rows = self._terms, self._dataset, self._sample.rows
         size, advised = terms.shape(rows).features_of, terms.budget.advised(terms.shape(dataset))
         largest = max(self._tried, key=lambda contender: size(contender.learner)).learner
         problem = self._problem(largest, terms.judging_loss)
-        held = [chosen_penalty_memory(problem, rows.n_rows), advice_memory(min(advised, dataset.n_rows))]
+        stage_bytes = [chosen_penalty_memory(problem, rows.n_rows), advice_memory(min(advised, dataset.n_rows))]
         if looks_for_categories(terms, dataset):
-            held.append(suspect_memory(dataset))
+            stage_bytes.append(suspect_memory(dataset))
         if self._takes_log_loss:
-            held.append(chosen_penalty_memory(self._log_loss(), rows.n_rows))
-        return largest_held(held)
+            stage_bytes.append(chosen_penalty_memory(self._log_loss(), rows.n_rows))
+        return largest_held(stage_bytes)
 
     def _problem(self, learner: FeatureLearner, loss: str, weights: np.ndarray | None = None) -> LinearProblem:
         """The problem of comparing penalties on a learner's features."""
@@ -749,16 +756,16 @@ class PlannedChoice:
         return replace(self._terms.planned_problem(pilot, self._sample.rows, weights), loss=loss, alpha="auto")
 
     def _log_loss(self) -> LinearProblem:
-        """The problem of comparing the penalties of the log loss, on the most features that the budget allows it on."""
+        """The problem of comparing penalties of the log loss, on the most features for which the budget allows it."""
         size, allowed = self._terms.shape(self._sample.rows).features_of, self._terms.allowed(self._dataset)
         judged, whole = (self._terms.shape(rows, "log_loss") for rows in (self._sample.rows, self._dataset))
         most_features = most_log_loss_features(self._dataset.schema.n_classes or 1)
-        able = [
+        affordable = [
             contender.learner
             for contender in self._tried
             if size(contender.learner) <= most_features
             and judged.comparing(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
-        problem = self._problem(max(able or [self._tried[0].learner], key=size), "log_loss")
+        problem = self._problem(max(affordable or [self._tried[0].learner], key=size), "log_loss")
         return replace(problem, choice=near_squares([squares]))

@@ -21,33 +21,33 @@ from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
 from dkl.registry import learner_entry
 
-# Columns beyond which kernels at landmarks, and steps, are not tried: distances lose their meaning, and histograms take
-# memory and time.
+# Most columns for kernels at landmarks, since distances in more columns are nearly equal; and for steps, whose
+# histograms take memory and time.
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
-# Columns from which on a metric is learned: of fewer, none matters so little that it would gain.
+# Fewest columns for which a metric is learned; with fewer, hardly any column is irrelevant, and there is no gain.
 _COLUMNS_OF_A_METRIC = 8
-# Bandwidths over the median distance: of a Matern kernel, which gains longest with more landmarks there; of a product
-# over columns, which is a sum of effects of few columns where it is wide; and of that in a learned metric, where few
-# columns are left.
+# Bandwidths in units of the median distance: of a Matern kernel, which gains most from more landmarks at this one; of a
+# product over columns, which at a large bandwidth is a sum of effects of few columns; and of the product in a learned
+# metric, which leaves few columns.
 _MATERN_BANDWIDTH, _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 0.5, 4.0, 2.0
-# Factors of the bandwidths that the best kernel is tried with; between two of them the loss hardly changes.
+# Factors of the bandwidths that the best kernel is also tried with; in between the loss hardly changes.
 _WIDER = (3.0, 1.0 / 3.0)
-# Factor of the features of a larger variant.
+# Factor on the number of features in a larger variant.
 GROWTH = 2.5
-# Quantile bins of a column for steps, in place of their usual 64: they gain, and take no longer.
+# Quantile bins of a column for steps, instead of the default 64: the loss is less, and the time is the same.
 _BINS = 128
-# Factor of the repetitions of rounds of steps, each with other rows held out: their mean errs less.
+# Factor on the bags of steps, each with other held-out rows: the mean of more bags has less variance.
 _MORE_BAGS = 4
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A candidate: features that may suit the rows.
+    """A candidate: a kind of features with parameters.
 
     Parameters
     ----------
     name : str
-        Used in the reasons.
+        The name in the reasons.
     learner : FeatureLearner
         Not fitted.
     """
@@ -56,7 +56,7 @@ class Contender:
     learner: FeatureLearner
 
     def changed(self, what: str, **parameters: Any) -> Contender:
-        """The same kind with other parameters; `what` names the change in the reasons."""
+        """The same kind with other parameters; `what` describes the change in the reasons."""
         kind, _, others = self.name.removesuffix(")").partition(" (")
         # a later size or bandwidth replaces an earlier one in the name
         kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
@@ -64,26 +64,26 @@ class Contender:
 
     @property
     def key(self) -> str:
-        """A string that is equal for equal candidates."""
+        """A string that is equal for candidates with equal learners."""
         given = self.learner.get_params(deep=False)
         return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
 
 
 def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
-    """The rows of the table that apply to a dataset, the plainest first.
+    """The kinds of features that apply to a dataset, the plainest first.
 
     Parameters
     ----------
     dataset : Dataset
     advice : Advice
-        Searched waves in the scaling and with the bandwidth that suit the rows.
+        Searched waves, with the scaling and the bandwidth that suit the rows.
     effort : Effort
     knobs : Knobs
-        The parameters that the user has pinned. With a bandwidth pinned only kinds that have one are tried.
+        Parameters that the user has pinned. If the bandwidth is pinned, only kinds that have one are tried.
     """
     scaling = getattr(advice.features, "scaling", None)
     columns = learner_entry("aligned").learner_class(
-        # a ball of radius 0 weighs all columns alike, so that each is there once
+        # a ball of radius 0 gives all columns the same weight, so that the features are the columns themselves
         Coordinates(),
         n_candidates=None,
         n_features=None,
@@ -91,7 +91,8 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         scaling=scaling,
     )
     tried = [Contender("the columns themselves", columns)]
-    # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
+    # in wide sparse rows a search finds little, and columns chosen by targets would be scored on rows they were chosen
+    # by
     searched = None if isinstance(advice.features, type(columns)) else advice.features
     given = {} if searched is None else searched.get_params(deep=False)
     size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
@@ -101,7 +102,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
-        # a few rows prefer another kernel than the usual one: random waves of both show whether more of them do
+        # a few rows prefer another kernel than the usual one; the random waves of both show whether all of them do
         usual = Gaussian()
         tried.append(Contender("random waves of the Gaussian kernel", clone(drawn).set_params(family=usual)))
         of_usual = clone(searched).set_params(family=usual, n_features=size)
@@ -118,7 +119,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
             Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
         )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
-        # a product over columns: rows that differ in few columns are near, however large the differences
+        # a product over columns: rows that differ in few columns are similar, even if the differences are large
         product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
         tried.append(Contender("a Laplacian kernel at landmarks", product))
         if may_scale:
@@ -129,7 +130,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
             ranks = clone(product).set_params(categories="ordered")
             tried.append(Contender("a Laplacian kernel of ordered categories at landmarks", ranks))
         if dataset.n_columns >= _COLUMNS_OF_A_METRIC:
-            # the metric finds few columns that matter among many
+            # the metric finds the few relevant columns among many
             learned = clone(product).set_params(metric="diagonal", sigma_factor=_BANDWIDTH_IN_A_METRIC)
             metrics.append(Contender("a Laplacian kernel in a learned metric", learned))
     tried += [*waves, *metrics]
@@ -149,18 +150,18 @@ def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:
 
 def is_searched(contender: Contender) -> bool:
     """Whether its features are searched waves."""
-    given = contender.learner.get_params(deep=False)
-    return "family" in given and "features_per_round" in given
+    parameters = contender.learner.get_params(deep=False)
+    return "family" in parameters and "features_per_round" in parameters
 
 
 def is_drawn(contender: Contender) -> bool:
     """Whether its features are random waves."""
-    given = contender.learner.get_params(deep=False)
-    return "family" in given and not contender.learner._supervised
+    parameters = contender.learner.get_params(deep=False)
+    return "family" in parameters and not contender.learner._supervised
 
 
 def is_kernel(contender: Contender) -> bool:
-    """Whether its features are similarities to landmarks alone."""
+    """Whether its features are similarities to landmarks only."""
     return "landmarks" in contender.learner.get_params(deep=False)
 
 
@@ -170,24 +171,24 @@ def is_learned(contender: Contender) -> bool:
 
 
 def with_known_metric(contender: Contender) -> Contender:
-    """The same in a metric that need not be learned again."""
+    """The same candidate without learning a metric; the trial supplies a known one."""
     return Contender(contender.name, clone(contender.learner).set_params(metric=None))
 
 
 def shares_metric(contender: Contender, other: Contender) -> bool:
-    """Whether both learn the same metric from the same rows: in one scaling, by rounds without their own kernel."""
+    """Whether both learn the same metric from the same rows: in one scaling, by rounds without their kernel."""
     if not (is_learned(contender) and is_learned(other)):
         return False
-    ours, theirs = (one.learner.get_params(deep=False) for one in (contender, other))
-    same = all(ours[name] == theirs[name] for name in ("metric", "scaling", "kernel"))
-    # other kernels learn the metric by their own slopes
-    return same and ours["kernel"].norm == "l1"
+    own, others = (one.learner.get_params(deep=False) for one in (contender, other))
+    same = all(own[name] == others[name] for name in ("metric", "scaling", "kernel"))
+    # other kernels learn the metric from their own gradients
+    return same and own["kernel"].norm == "l1"
 
 
 def has_kernel(contender: Contender) -> bool:
     """Whether some of its features are similarities to landmarks."""
-    together = contender.learner.get_params(deep=False).get("features") or [contender.learner]
-    return any(is_kernel(Contender("", learner)) for learner in together)
+    parts = contender.learner.get_params(deep=False).get("features") or [contender.learner]
+    return any(is_kernel(Contender("", learner)) for learner in parts)
 
 
 def variants(
@@ -248,29 +249,29 @@ def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]
 
 
 def with_landmarks(contender: Contender, size: int) -> Contender:
-    """The candidate with `size` landmarks: in each of its kernels, if it has several kinds of features side by side."""
-    together = contender.learner.get_params(deep=False).get("features")
-    if not together:
+    """The candidate with `size` landmarks: in each of its kernels, if it combines several kinds of features."""
+    combined = contender.learner.get_params(deep=False).get("features")
+    if not combined:
         return contender.changed(f"up to {size:,}", n_features=size)
-    parts = [Contender("", learner) for learner in together]
+    parts = [Contender("", learner) for learner in combined]
     grown = [with_landmarks(part, size).learner if is_kernel(part) else part.learner for part in parts]
     name = f"{contender.name}, of {size:,} landmarks"
     return Contender(name, CombinedFeatures([clone(learner) for learner in grown]))
 
 
 def landmarks_of(contender: Contender) -> int:
-    """Landmarks of the largest kernel of a candidate."""
-    given = contender.learner.get_params(deep=False)
-    parts = [Contender("", learner) for learner in given.get("features") or [contender.learner]]
+    """The number of landmarks of the largest kernel of a candidate."""
+    parameters = contender.learner.get_params(deep=False)
+    parts = [Contender("", learner) for learner in parameters.get("features") or [contender.learner]]
     return max(int(part.learner.get_params(deep=False)["n_features"]) for part in parts if is_kernel(part))
 
 
 def joined(first: Contender, second: Contender) -> Contender:
-    """The features of two candidates side by side."""
+    """A candidate with the features of both."""
     parts: list[Contender] = []
     for contender in (first, second):
-        together = contender.learner.get_params(deep=False).get("features")
-        parts += [Contender("", learner) for learner in together] if together else [contender]
+        combined = contender.learner.get_params(deep=False).get("features")
+        parts += [Contender("", learner) for learner in combined] if combined else [contender]
     return Contender(f"{first.name} with {second.name}", CombinedFeatures([clone(part.learner) for part in parts]))
 
 

@@ -28,7 +28,7 @@ from dkl.methods.parameters import (
     estimator,
 )
 from dkl.methods.predicting import ClassPredictions, blockwise, output_names, with_row_id
-from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
+from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score
 from dkl.methods.validation import check_labels
 from dkl.passes.loop import Run
 from dkl.solvers.losses import LOG_LINK, loss_of
@@ -422,8 +422,9 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         if exposure is not None:
             self._check_exposure()
         if loss == "pinball":
-            return quantile_score(self._values(X), X, y, sample_weight, quantiles=sorted(self.quantiles))
-        return r_squared(self._values(X), X, y, sample_weight)
+            values = self._values(X, weight=sample_weight)
+            return quantile_score(values, X, y, sample_weight, quantiles=sorted(self.quantiles))
+        return super().score(X, y, sample_weight)
 
     @available_if(lambda self: self._settings.loss in LOG_LINK)
     def deviance(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
@@ -448,7 +449,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
         loss = self._settings.loss
-        return mean_loss(self._values(X), X, y, sample_weight, loss=loss, exposure=exposure)
+        values = self._values(X, weight=sample_weight)
+        return mean_loss(values, X, y, sample_weight, loss=loss, exposure=exposure)
 
     @property
     def _link(self) -> str:

@@ -27,9 +27,9 @@ class _Scored:
     _scorer: Any
     n_features_in_: int
 
-    def _scores(self, X: object, strict: bool = False) -> Any:
-        """(n, K) decision values, lazy for Dask collections and Datasets."""
-        return score_rows(self, self._scorer, X, strict=strict)
+    def _scores(self, X: object, strict: bool = False, weight: object = None) -> Any:
+        """(n, K) decision values, lazy for Dask collections and Datasets; of anything for rows of weight 0."""
+        return score_rows(self, self._scorer, X, strict=strict, weight=weight)
 
     def predictor(self) -> Any:
         """The model as a light function of encoded rows in memory: one row in tens of microseconds.
@@ -105,12 +105,13 @@ class ClassPredictions(ClassifierMixin, _Scored):
             None for a Dataset, which has its own.
         """
         check_is_fitted(self, self._fitted_by)
-        return accuracy(self._labels(X), X, y, sample_weight)
+        return accuracy(self._labels(X, weight=sample_weight), X, y, sample_weight)
 
-    def _labels(self, X: object, strict: bool = False) -> Any:
+    def _labels(self, X: object, strict: bool = False, weight: object = None) -> Any:
         """The predicted labels (n,), lazy for Dask collections and Datasets."""
         classes = self.classes_
-        return blockwise(partial(chosen_labels, classes=classes), self._scores(X, strict), dtype=classes.dtype)
+        chosen = partial(chosen_labels, classes=classes)
+        return blockwise(chosen, self._scores(X, strict, weight), dtype=classes.dtype)
 
 
 class NumberPredictions(RegressorMixin, _Scored):
@@ -157,11 +158,11 @@ class NumberPredictions(RegressorMixin, _Scored):
             None for a Dataset, which has its own.
         """
         check_is_fitted(self, self._fitted_by)
-        return r_squared(self._values(X), X, y, sample_weight)
+        return r_squared(self._values(X, weight=sample_weight), X, y, sample_weight)
 
-    def _values(self, X: object, strict: bool = False) -> Any:
+    def _values(self, X: object, strict: bool = False, weight: object = None) -> Any:
         """The predicted numbers, (n,) if y had one dimension at `fit`; lazy for Dask collections and Datasets."""
-        scores = self._scores(X, strict)
+        scores = self._scores(X, strict, weight)
         if self._link:
             answer = partial(answered, link=self._link, n_quantiles=len(self._quantiles))
             scores = blockwise(answer, scores, dtype=np.float64, columns=scores.shape[1])
@@ -182,7 +183,7 @@ class EncodedModel(Protocol):
     n_features_in_: int
 
 
-def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool = False) -> Any:
+def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool = False, weight: object = None) -> Any:
     """Decision values of shape (n, K): an array for rows in memory, else a lazy dask.array.Array.
 
     Parameters
@@ -193,6 +194,8 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     X : array, scipy sparse matrix, data frame, Dask collection, Dataset or ScoredRows
     strict : bool
         Raise an error for raw rows that differ from the rows of `fit`.
+    weight : array of shape (n,) or None
+        Rows of weight 0 may hold anything: their decision values are those of rows of zeros. A Dataset has none.
 
     Raises
     ------
@@ -202,8 +205,8 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     if isinstance(X, ScoredRows):
         return X.of(scorer)
     if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
-        return scorer(rows_like_those_of_fit(model, X, strict=strict))
-    lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X, strict=strict)
+        return scorer(rows_like_those_of_fit(model, X, strict=strict, weight=weight))
+    lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X, strict=strict, weight=weight)
     lazy = whole_rows(model, lazy, encoded_width(model))
 
     return da.map_blocks(

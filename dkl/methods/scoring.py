@@ -97,7 +97,7 @@ def mean_loss(
     if weight is None:
         weight = (da if lazy else np).ones_like(targets if targets.ndim == 1 else targets[:, 0])
     if exposure is not None:
-        exposures = checked_exposure(exposure, values.shape[0])
+        exposures = checked_exposure(exposure, values.shape[0], weight=weight)
         exposures = da.from_array(exposures, chunks=(values.chunks[0],)) if lazy else exposures
         targets = targets / (exposures if targets.ndim == 1 else exposures[:, None])
         weight = weight * exposures if LOG_LINK[loss].counts_exposure else weight
@@ -203,14 +203,15 @@ def _checked(predicted: Values, X: object, y: object, sample_weight: object) -> 
         weight = checked_weight(weight, len(values))
         if weight is not None:
             check_total_weight(weight)
-        return values, comparable(as_targets(targets, len(values)), values), weight
+        return values, comparable(as_targets(targets, len(values), weight=weight), values), weight
     if not isinstance(values, da.Array):
         values = da.from_array(values, chunks=-1)
-    targets, weight = targets_beside(targets, values.chunks[0]), weights_beside(weight, values.chunks[0])
+    weight = weights_beside(weight, values.chunks[0])
+    targets = targets_beside(targets, values.chunks[0], weight)
     model = np.empty((0, *values.shape[1:]), values.dtype)
-    targets = da.map_blocks(
-        comparable_chunk, targets, model=model, dtype=model.dtype, meta=np.empty((0,) * targets.ndim, model.dtype)
-    )
+    beside = [] if weight is None else [weight.reshape(-1, *(1,) * (targets.ndim - 1))]
+    meta = np.empty((0,) * targets.ndim, model.dtype)
+    targets = da.map_blocks(comparable_chunk, targets, *beside, model=model, dtype=model.dtype, meta=meta)
     if weight is not None:
         weight = da.map_blocks(checked_chunk_weight, weight, dtype=np.float64, meta=np.empty(0))
     return values, targets, weight

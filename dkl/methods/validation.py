@@ -11,12 +11,20 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dkl.data.checks import as_rows, check_rows, check_total_weight
+from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import with_exposure_of_fit
 from dkl.data.fewer_columns import left_out_of, without_columns
-from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
+from dkl.data.frames import (
+    RawParts,
+    check_names,
+    encoded_by,
+    is_frame,
+    is_raw,
+    lazy_zeros_for_weightless,
+    zeros_for_weightless,
+)
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
@@ -180,7 +188,7 @@ def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
     return rows
 
 
-def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> Any:
+def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> Any:
     """Rows in memory as encoded columns: raw rows get the encoding of `fit`, encoded rows stay as they are.
 
     Encoded rows are checked like those of a Dataset, so that an error names the row and the column.
@@ -191,6 +199,8 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     X : array, scipy sparse matrix or data frame
     strict : bool
         Raise an error for raw rows that differ from the rows of `fit`.
+    weight : array of shape (n,) or None
+        Rows of weight 0 may hold anything, and become rows of zeros.
 
     Raises
     ------
@@ -204,13 +214,15 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
         check_names(X)
     rows = X if is_frame(X) and encoding is not None else as_rows(X)
     if encoding is not None and is_raw(encoding, rows):
-        return encoded_by(encoding, rows, strict=strict)
+        return encoded_by(encoding, rows, strict=strict, weight=weight)
     if encoding is None:
         validate_data(estimator, X if is_frame(X) else rows, reset=False, skip_check_array=True)
     else:
         _check_width(estimator, rows.shape[1], encoding.n_columns)
-    check_rows(rows)
-    return rows
+    (weight,) = dask.compute(weight)
+    weight = checked_weight(weight, rows.shape[0])
+    check_rows(rows, weight=weight)
+    return zeros_for_weightless(rows, weight)
 
 
 def map_to_features(
@@ -309,32 +321,45 @@ def _check_width(estimator: BaseEstimator, found: int, expected: int) -> None:
         )
 
 
-def encoded_rows(estimator: BaseEstimator, X: Any) -> Any:
-    """Further rows, encoded as in `fit`; the columns of a Dataset are checked."""
+def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:
+    """Further rows, encoded as in `fit`; the columns of a Dataset are checked.
+
+    Rows of weight 0 may hold anything; the caller ignores what they become.
+    """
     X = as_known_rows(X)
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
-        return dask_rows(estimator, X)
+        return dask_rows(estimator, X, weight=weight)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X) or is_raw(encoding, X):
-        return encoded_frame(estimator, X)
+        return encoded_frame(estimator, X, weight=weight)
     # missing values of encoded columns cannot be filled
-    check_rows(rows := as_rows(X))
+    (weight,) = dask.compute(weight)
+    rows = as_rows(X)
+    check_rows(rows, weight=checked_weight(weight, rows.shape[0]))
     return rows
 
 
-def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) -> Any:
-    """Raw rows as columns, by the encoding of `fit` if there is one."""
+def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False, weight: Any = None) -> Any:
+    """Raw rows as columns, by the encoding of `fit` if there is one; zeros for rows of weight 0."""
     encoding = getattr(estimator, "encoding_", None)
-    return as_rows(rows) if encoding is None else encoded_by(encoding, rows, strict=strict)
+    if encoding is not None:
+        return encoded_by(encoding, rows, strict=strict, weight=weight)
+    rows = as_rows(rows)
+    return zeros_for_weightless(rows, checked_weight(weight, rows.shape[0]))
 
 
-def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.Array:
-    """A Dask array of encoded rows; missing values are filled if `fit` filled them."""
+def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
+    """A Dask array of encoded rows; missing values are filled if `fit` filled them.
+
+    With weights, rows of weight 0 may hold anything, and become rows of zeros.
+    """
     encoding = getattr(estimator, "encoding_", None)
     if not is_frame(X):
         X = as_dask_array(X, "X")
+        if weight is not None:
+            X = lazy_zeros_for_weightless(X, weight)
         if encoding is None or not is_raw(encoding, X):
             return X
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
@@ -344,9 +369,14 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.A
     if encoding is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
     encode = dask.delayed(encoded_frame, pure=True)
-    parts = [encode(estimator, part, strict=strict) for part in X.to_delayed()]
-    shape = (np.nan, estimator.feature_map_.n_columns)
-    return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
+    width = estimator.feature_map_.n_columns
+    if weight is None:
+        found = [(encode(estimator, part, strict=strict), np.nan) for part in X.to_delayed()]
+    else:
+        raw = RawParts.of(X, weight)
+        beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)
+        found = [(encode(estimator, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
+    return da.concatenate([da.from_delayed(part, shape=(n, width), dtype=np.float64) for part, n in found])
 
 
 def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:

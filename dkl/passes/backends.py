@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from distributed import Future as ClusterFuture
 
 LOG = logging.getLogger("dkl")
-# A cluster without workers for so long will get none: dask.config "dkl.no-workers-timeout".
+# A cluster without workers for so long raises an error: dask.config "dkl.no-workers-timeout".
 NO_WORKERS_TIMEOUT_S = 30.0
-# The scheduler is asked for its workers so often, and given so long to answer.
+# Interval between questions to the scheduler for its workers, and how long it has for an answer.
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
-# Workers are given so long to load what a pass needs and to say what they hold: a first import may be slow.
+# How long workers have to load the modules of a pass and to report their memory: a first import may be slow.
 MEASURE_S = 60.0
-# Workers are asked so often whether Dask has paused them, while a pass waits for a result.
+# Interval between questions whether Dask has paused workers, while a pass waits for a result.
 PAUSED_EVERY_S = 2.0
-# What is smaller travels with every task; the way by a worker's memory costs more than that.
+# Smaller values are sent with every task, as storing them in a worker's memory would cost more.
 SMALL_BYTES = 1 << 16
 MOST_SENDS = 6
 STOP_WITHIN_S = 1.5
@@ -60,7 +60,7 @@ REMEDY = "start workers, or close the client to work on threads, and call again:
 
 
 class InlineExecutor(Executor):
-    """Runs a function where it is submitted: `dask.config.set(scheduler="synchronous")`."""
+    """Runs a function when it is submitted: `dask.config.set(scheduler="synchronous")`."""
 
     def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
@@ -72,9 +72,9 @@ class InlineExecutor(Executor):
 
 
 class IdleThreads:
-    """The threads that a pass leaves to the next one: a pass over few rows would take as long to start and end its own.
+    """Keeps the threads of a pass for the next one: a pass over few rows takes no longer than starting threads.
 
-    Only those of one pass are kept; passes beside each other each have threads of their own.
+    Only the threads of one pass are kept; concurrent passes have threads of their own.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class IdleThreads:
         self._kept: tuple[int, ThreadPoolExecutor] | None = None
 
     def take(self, n_threads: int) -> ThreadPoolExecutor:
-        """So many threads, which are the caller's alone."""
+        """A pool of `n_threads` threads for the caller alone."""
         kept = self._exchange(None)
         if kept is not None and kept[0] == n_threads:
             return kept[1]
@@ -91,7 +91,7 @@ class IdleThreads:
         return ThreadPoolExecutor(n_threads, "dkl-pass")
 
     def give(self, n_threads: int, pool: ThreadPoolExecutor) -> None:
-        """Threads that have nothing to do any more."""
+        """Keep a pool of threads that are idle."""
         kept = self._exchange((n_threads, pool))
         if kept is not None:
             kept[1].shutdown(wait=False)
@@ -103,12 +103,12 @@ class IdleThreads:
 
 
 IDLE = IdleThreads()
-# A forked process has none of its parent's threads.
+# a forked process has none of its parent's threads
 after_fork(IDLE.__init__)  # type: ignore[misc]
 
 
 class LocalBackend:
-    """What threads and processes of this machine have in common: nothing is kept elsewhere, and nothing vanishes."""
+    """What threads and processes of this machine have in common: values stay here, and no worker vanishes."""
 
     is_cluster = False
 
@@ -122,14 +122,14 @@ class LocalBackend:
         here()
 
     def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """Threads do not vanish, and a process that dies breaks its pool, which ends its tasks."""
+        """None: threads do not vanish, and a process that dies breaks its pool, which ends its tasks."""
         return ()
 
     def endings(self) -> str:
         return ""
 
     def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """Nothing here starts tasks late."""
+        """None: tasks are never delayed here."""
         return ()
 
     def cancel(self, tasks: Iterable[Future]) -> None:
@@ -138,7 +138,7 @@ class LocalBackend:
 
 
 class ThreadBackend(LocalBackend):
-    """Threads of this process; no copy of rows or operands is made."""
+    """Threads of this process; rows and operands are not copied."""
 
     def __init__(self, n_threads: int, *, inline: bool = False) -> None:
         self.stop = StopFlag()
@@ -146,7 +146,7 @@ class ThreadBackend(LocalBackend):
         self._n_threads = n_threads
         self._pool: Executor = InlineExecutor() if inline else IDLE.take(n_threads)
         self._running: set[Future] = set()
-        # Whether a task failed or was called off: the threads then end with the pass.
+        # whether a task failed or was cancelled: the threads then end with the pass
         self._broken = False
 
     def slots(self) -> list[str]:
@@ -156,13 +156,13 @@ class ThreadBackend(LocalBackend):
         return value
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
-        # what a pass loads here is little beside what it holds, and its threads share it
+        # modules that a pass loads take little memory here, and its threads share it
         return [own_memory()]
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> Future:
-        # All threads are alike, and take their tasks in the order in which they come: there is nothing to prefer.
+        # all threads are equal and take tasks in the order of submission, so that slots and priorities have no effect
         future = self._pool.submit(unpacking, function, *args)
         self._running.add(future)
         future.add_done_callback(self._note_end)
@@ -180,9 +180,9 @@ class ThreadBackend(LocalBackend):
         give_up_kept()
 
     def close(self) -> None:
-        """End the pass: what runs stops at its next block; nobody waits longer than a person at a keyboard would."""
+        """End the pass: running tasks stop at their next block, and are waited for only briefly."""
         self.stop.set()
-        # A task looks at the stop flag between two blocks; one in the middle of a long block is left to end by itself.
+        # tasks check the stop flag between two blocks; one in the middle of a long block ends later by itself
         unfinished = wait_for(set(self._running), timeout=STOP_WITHIN_S).not_done
         if isinstance(self._pool, ThreadPoolExecutor) and not unfinished and not self._broken:
             IDLE.give(self._n_threads, self._pool)
@@ -192,13 +192,13 @@ class ThreadBackend(LocalBackend):
 
 
 def in_worker(function: Callable, *args: Any) -> Any:
-    """`unpacking` in a process that is there for this work alone."""
+    """`unpacking` in a process that exists for this work alone."""
     leave_quickly()
     return unpacking(function, *args)
 
 
 def run_packed(call: Packed) -> Packed:
-    """Runs in a process of a pool: functions travel by cloudpickle."""
+    """Runs in a process of a pool; functions are sent by cloudpickle."""
     function, args = call.load()
     return packed(in_worker(function, *args))
 
@@ -215,7 +215,7 @@ class ProcessBackend(LocalBackend):
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        # Not by fork, unless the user says so: threads of BLAS and of Numba do not survive it.
+        # not by fork, unless the user says so: the threads of BLAS and of Numba do not survive it
         context = multiprocessing.get_context(dask.config.get("multiprocessing.context", "spawn"))
         return ProcessPoolExecutor(self._n_processes, mp_context=context)
 
@@ -236,7 +236,7 @@ class ProcessBackend(LocalBackend):
         try:
             return self._pool.submit(run_packed, call)
         except BrokenExecutor:
-            # A process that died has broken the pool for good: all its tasks are lost, and what follows needs another.
+            # a process that died has broken the pool for good: all its tasks are lost, and later ones need another pool
             self._pool = self._new_pool()
             return self._pool.submit(run_packed, call)
 
@@ -247,14 +247,14 @@ class ProcessBackend(LocalBackend):
             raise TaskLost("a process of the pool died") from error
 
     def give_up_kept(self) -> None:
-        # which process takes a task is not ours to say: as many are started as there are processes
+        # the pool decides which process takes a task: as many are submitted as there are processes
         for task in [self.submit("give up", give_up_kept) for _ in range(self._n_processes)]:
             self.result(task)
 
     def close(self) -> None:
-        # A task that is under way is not waited for: nobody wants its result, and a block may take long.
+        # running tasks are not waited for: their results are not needed, and a block may take long
         self._pool.shutdown(wait=False, cancel_futures=True)
-        # The pool has no public way to end processes that are at work.
+        # the pool has no public way to end processes that are working
         for process in list((self._pool._processes or {}).values()):
             process.terminate()
         self._folder.cleanup()
@@ -273,68 +273,66 @@ class ClusterBackend:
         self._client = client
         self._address = client.scheduler.address
         self._timeout = float(dask.config.get("dkl.no-workers-timeout", NO_WORKERS_TIMEOUT_S))
-        # The threads of each worker by its address, as the scheduler said when it was asked last.
+        # The number of threads of each worker by its address, from the scheduler's last answer.
         self._threads: dict[str, int] = {}
         self._slots: list[str] = []
-        # Those of workers that are not paused, or all where every worker is.
+        # Slots of workers that are not paused, or all slots if every worker is.
         self._open_slots: list[str] = []
-        self._looked = -LOOK_EVERY_S
-        # The workers that Dask starts no task on, since they hold too much memory, and when that was asked last.
+        self._last_update = -LOOK_EVERY_S
+        # Workers on which Dask starts no task because of their memory, and when this was last asked.
         self._paused: frozenset[str] = frozenset()
-        self._asked_for_paused = time.monotonic()
-        # Keys of tasks that were found on such workers at the last look.
+        self._last_paused_check = time.monotonic()
+        # Keys of tasks that were found on such workers at the last check.
         self._found_waiting: frozenset[str] = frozenset()
-        # When there was a worker last.
+        # When there was last a worker.
         self._had_workers = time.monotonic()
-        self._begun = time.time()
+        self._start_time = time.time()
         self._numbers = itertools.count()
         self._token = uuid.uuid4().hex
-        # Of each task by its key: the workers that were there when it was submitted, or the one that it is pinned to.
+        # For each task, by its key, the workers at the time of its submission, or the one that it is pinned to.
         self._submitted_to: dict[str, frozenset[str]] = {}
-        # Every future that a caller may still hold, so that `close` can cancel what an error has left behind.
+        # Every future that a caller may still hold, so that `close` can cancel those that an error left behind.
         self._futures: WeakSet[ClusterFuture] = WeakSet()
-        # Results on their way from a worker to this process.
-        self._coming: dict[ClusterFuture, Future] = {}
+        # Results that are being transferred from a worker to this process.
+        self._transfers: dict[ClusterFuture, Future] = {}
 
     def slots(self) -> list[str]:
-        """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread.
+        """One entry for each worker thread, in turns across the workers, so that consecutive tasks are spread.
 
-        Waits for some to come where there are none.
+        Waits for workers if there are none.
         """
-        self._look()
+        self._update_workers()
         if not self._threads:
             self._await_workers()
         return self._open_slots
 
     def _await_workers(self) -> None:
-        """Until there are some; meanwhile a task asks for them: a cluster that adapts to its tasks grows with these."""
-        with self._reached():
-            # An adaptive cluster starts workers when tasks wait. The task does nothing; its result is asked for by
-            # nobody.
-            asking = self._remembered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
+        """Wait until there are workers; a pending task makes adaptive clusters start some."""
+        with self._scheduler_errors():
+            # An adaptive cluster starts workers when tasks wait. The task does nothing, and its result is not used.
+            asking = self._registered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
         while not self._threads:
             self.look_after(())
             time.sleep(0.05)
         asking.release()
 
     def share(self, value: object) -> Shared | ClusterFuture:
-        """Small objects go along as arguments; large ones to a worker, and from there to those whose tasks want them.
+        """Small objects as arguments of tasks; large ones on a worker, from which those whose tasks need them copy.
 
-        Not by `scatter(broadcast=True)`: that never returns when a worker dies meanwhile (the scheduler goes on trying
-        to reach it, and keeps everybody else from replicating). What dies with its last worker is shared again.
+        `scatter(broadcast=True)` is not used: it never returns if a worker dies meanwhile (the scheduler keeps trying
+        to reach it, and blocks other replications). A value that is lost with its last worker is shared again.
         """
         as_bytes = shared(value)
         return as_bytes if as_bytes.nbytes <= SMALL_BYTES else self._scattered(as_bytes)
 
     def _scattered(self, value: object) -> ClusterFuture:
-        """`value` on a worker; on another, should that one die while it is sent there."""
+        """`value` on a worker; on another one if that worker dies during the transfer."""
         for _ in range(MOST_SENDS):
             try:
-                with self._reached():
-                    return self._remembered(self._client.scatter(value, hash=False))
+                with self._scheduler_errors():
+                    return self._registered(self._client.scatter(value, hash=False))
             except OSError as error:
-                # The worker that was to take the value died on the way: the next attempt goes to one that is there by
-                # then.
+                # the worker that was to receive the value died: the next attempt uses one that exists then
                 broken = error
                 self.look_after(())
         raise ClusterError(f"{MOST_SENDS} times a worker was lost while operands were sent to it; {REMEDY}") from broken
@@ -343,14 +341,14 @@ class ClusterBackend:
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
 
     def _workers(self) -> Mapping[str, Any]:
-        """What the scheduler knows of each worker, by its address; nothing where it does not answer for now."""
+        """What the scheduler knows of each worker, by its address; empty if it does not answer in time."""
         known = self._answer(partial(self._client.scheduler.identity, n_workers=-1))
         return {} if known is None else known["workers"]
 
     def _answer(self, question: Callable[[], Any], timeout: float = ANSWER_S) -> Any:
-        """What the scheduler answers; None where it does not in time, or is being looked for, and may later."""
+        """The answer of the scheduler; None if it does not answer in time, or the client is reconnecting to it."""
         loop: Any = self._client.loop
-        with self._reached():
+        with self._scheduler_errors():
             coming = asyncio.run_coroutine_threadsafe(question(), loop.asyncio_loop)
             deadline = time.monotonic() + timeout
             while not wait_for((coming,), POLL_S).done:
@@ -367,18 +365,18 @@ class ClusterBackend:
     def send_rows(self, value: object) -> ClusterFuture:
         if not dask.is_dask_collection(value):
             return self._scattered(value)
-        with self._reached():
-            return self._remembered(self._client.compute(value))
+        with self._scheduler_errors():
+            return self._registered(self._client.compute(value))
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
         measuring = partial(self._client._run, memory_of_worker, modules, on_error="return")
         while True:
-            # A worker that is stopped does not answer, and none of the answers comes without its own.
+            # a stopped worker does not answer, and without its answer none is returned
             answers = self._answer(measuring, timeout=MEASURE_S) or {}
             known = self._workers()
             if known:
                 break
-            # raises where there have been none for too long, or no scheduler
+            # raises if there have been no workers, or no scheduler, for too long
             self.look_after(())
             time.sleep(POLL_S)
         self._note_paused({address for address, facts in known.items() if facts["status"] == "paused"})
@@ -391,73 +389,73 @@ class ClusterBackend:
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> ClusterFuture:
-        # Dask's dashboard groups tasks by the name before the key's hash; no key is ever used twice.
+        # Dask's dashboard groups tasks by the part of the key before the hash; no key is used twice
         key = f"{name}-{self._token}{next(self._numbers):08x}"
         where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
         self._submitted_to[key] = frozenset(self._threads)
         if pinned:
             where, self._submitted_to[key] = {"workers": [slot]}, frozenset([slot])
         priority = 10 if urgent else 0
-        with self._reached():
-            return self._remembered(
+        with self._scheduler_errors():
+            return self._registered(
                 self._client.submit(in_worker, function, *args, key=key, pure=False, priority=priority, **where)
             )
 
-    def _remembered(self, future: ClusterFuture) -> ClusterFuture:
+    def _registered(self, future: ClusterFuture) -> ClusterFuture:
         self._futures.add(future)
         return future
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Says in one way that the scheduler does not answer."""
+    def _scheduler_errors(self) -> Iterator[None]:
+        """Turns errors into a `ClusterError` if the scheduler does not answer."""
         try:
             yield
         except (RuntimeError, OSError) as error:
-            # The client still has its scheduler: the error is one of the work, and keeps its type.
+            # the client is connected to its scheduler: the error is one of the work, and keeps its type
             if self._client.status == "running":
                 raise
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
 
     def bring(self, task: ClusterFuture, here: Callable[[], None]) -> None:
-        self._coming_to_driver(task).add_done_callback(lambda _: here())
+        self._transfer_of(task).add_done_callback(lambda _: here())
 
-    def _coming_to_driver(self, task: ClusterFuture) -> Future:
-        """Not `task.result(timeout=...)`, which forgets what has arrived and asks for it anew.
+    def _transfer_of(self, task: ClusterFuture) -> Future:
+        """A transfer of the result; `task.result(timeout=...)` would drop what has arrived and ask for it again.
 
-        Never cancelled: results that are asked for at about one time share a request, and a client keeps a request that
-        was cancelled before it left. All that it is asked for later then ends as cancelled, for as long as it lives.
+        Never cancelled: results that are asked for at about the same time share a request, and a client keeps a request
+        that was cancelled before it was sent. All later requests of that client would then end as cancelled.
         """
         loop: Any = self._client.loop
-        # One transfer a task, however often it is asked for.
-        if task not in self._coming:
-            with self._reached():
-                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), loop.asyncio_loop)
-        return self._coming[task]
+        # one transfer for each task, however often it is asked for
+        if task not in self._transfers:
+            with self._scheduler_errors():
+                self._transfers[task] = asyncio.run_coroutine_threadsafe(task._result(), loop.asyncio_loop)
+        return self._transfers[task]
 
     def result(self, task: ClusterFuture) -> Any:
-        """The result of a task; `dkl.passes.lost_workers` says what becomes of `TaskLost`."""
+        """The result of a task; `dkl.passes.lost_workers` describes the handling of `TaskLost`."""
         from distributed import KilledWorker
 
-        coming = self._coming_to_driver(task)
+        coming = self._transfer_of(task)
         try:
             while not wait_for((coming,), POLL_S).done:
-                # The worker that held it died, and what would compute it again waits for workers that have left.
+                # the worker with the result died, and its new computation waits for workers that have left
                 if task.status != "finished" and self.look_after((task,)):
                     raise TaskLost("the worker that held it died")
             return coming.result()
         except (KilledWorker, CancelledError) as error:
-            # Dask tried again by itself and gave up (KilledWorker), or forgot the task with its worker.
+            # Dask retried by itself and gave up (KilledWorker), or forgot the task with its worker
             raise TaskLost(str(error)) from error
         except OSError as error:
-            # A task that ended with an OSError of its own (a store that cannot be read) is not lost, but wrong.
+            # a task that ended with its own OSError (a store that cannot be read) is not lost: the error is real
             if task.status == "error":
                 raise
             raise TaskLost(f"the connection broke: {error}") from error
         finally:
-            self._coming.pop(task, None)
+            self._transfers.pop(task, None)
 
     def look_after(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
-        self._look()
+        self._update_workers()
         without = time.monotonic() - self._had_workers
         if without > self._timeout and self._client.status == "connecting":
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}")
@@ -466,18 +464,18 @@ class ClusterBackend:
                 f"the cluster {self._address} has had no workers for {without:.0f} s (dask.config "
                 f"'dkl.no-workers-timeout'); {REMEDY}"
             )
-        # The scheduler sets a task that prefers a worker aside while there is no worker at all, and does not take it up
-        # again when others come. Whoever was there when the task was submitted has gone: so may it.
+        # The scheduler suspends a task that prefers a worker while there are no workers at all, and does not resume it
+        # when others come. If all workers from the time of its submission have left, it may be such a task.
         return [
             task for task in tasks if self._threads and not self._submitted_to[str(task.key)] & self._threads.keys()
         ]
 
-    def _look(self) -> None:
-        """Ask the scheduler for its workers, unless that was done a moment ago; no answer leaves all as it was."""
+    def _update_workers(self) -> None:
+        """Ask the scheduler for its workers, unless that was done a moment ago; without an answer nothing changes."""
         now = time.monotonic()
-        if now - self._looked < LOOK_EVERY_S:
+        if now - self._last_update < LOOK_EVERY_S:
             return
-        self._looked = now
+        self._last_update = now
         if self._client.status == "connecting":
             return  # the client tries to reach its scheduler; a question would wait as long as it does
         answer = self._answer(self._client.scheduler.ncores)
@@ -499,13 +497,13 @@ class ClusterBackend:
         self._open_slots = [name for name in self._slots if name not in self._paused] or self._slots
 
     def give_up_kept(self, workers: list[str] | None = None, timeout: float = MEASURE_S) -> None:
-        """Of some workers, by their addresses; None is all. They are waited for so many seconds at most."""
+        """As in `Backend`, on workers by their addresses, None for all; waits at most `timeout` seconds."""
         giving_up = partial(self._client._run, give_up_kept, workers=workers, on_error="ignore")
         self._answer(giving_up, timeout=timeout)
 
     def endings(self) -> str:
         topic = partial(self._client.scheduler.events, topic="worker-restart-memory")
-        ended = [event for when, event in self._answer(topic) or () if when >= self._begun]
+        ended = [event for when, event in self._answer(topic) or () if when >= self._start_time]
         if not ended:
             return ""
         said = ", ".join(sorted({f"{event['worker']} at {format_bytes(event['rss'])}" for event in ended}))
@@ -516,49 +514,49 @@ class ClusterBackend:
         )
 
     def held_up(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
-        """Tasks that were on a paused worker at this look and at the last one, while another worker is not paused.
+        """Tasks that were on a paused worker at this check and at the last one, while another worker is not paused.
 
-        A worker that Dask has paused for want of memory answers, and ends the task that it is at, but starts no other
-        one. It gives up what it keeps for the next pass, and goes on when it holds less. Nothing is restarted: what it
-        holds may be another program's, and a new process would come to hold as much.
+        A worker that Dask has paused because of its memory answers, and ends its current task, but starts no other. It
+        drops what it keeps for the next pass, and continues when it holds less. It is not restarted: another program
+        may hold its memory, and a new process would come to hold as much.
         """
         now = time.monotonic()
-        if now - self._asked_for_paused < PAUSED_EVERY_S:
+        if now - self._last_paused_check < PAUSED_EVERY_S:
             return ()
-        self._asked_for_paused = now
+        self._last_paused_check = now
         known = self._workers()
         paused = {address for address, worker in known.items() if worker["status"] == "paused"}
         if paused - self._paused:
-            LOG.warning("%s", _said_of_paused(known, paused))
+            LOG.warning("%s", _paused_warning(known, paused))
             self.give_up_kept(sorted(paused), timeout=ANSWER_S)
         self._note_paused(paused)
         asked = partial(self._client.scheduler.processing, workers=sorted(paused))
         waiting = (self._answer(asked) or {}) if paused else {}
         on_paused = {str(key) for keys in waiting.values() for key in keys if self._token in str(key)}
-        # What is pinned to paused workers waits at the scheduler.
+        # tasks pinned to paused workers wait at the scheduler
         pinned = {str(t.key) for t in tasks if not t.done() and self._submitted_to[str(t.key)] <= paused}
         ours = frozenset(on_paused | pinned)
         stays, self._found_waiting = ours & self._found_waiting, ours
         if not stays or len(paused) == len(known):
             return ()
-        # A task that merges those of other workers is held up with any of them.
+        # a task that merges those of other workers is delayed with any of them
         return [task for task in tasks if str(task.key) in stays] or list(tasks)
 
     def cancel(self, tasks: Iterable[ClusterFuture]) -> None:
         live = list(tasks)
-        # A result on its way is not waited for any more; nor is its way broken off, see `_coming_to_driver`.
-        for task in self._coming.keys() & set(live):
-            del self._coming[task]
+        # a transfer is no longer waited for, but not cancelled: see `_transfer_of`
+        for task in self._transfers.keys() & set(live):
+            del self._transfers[task]
         if live and self._client.status == "running":
             self._client.cancel(live, force=True)
 
     def close(self) -> None:
-        """Cancel what is left, wherever an error found it: a traceback holds futures while somebody looks at it."""
+        """Cancel all futures: after an error a traceback may hold some for as long as somebody looks at it."""
         self.cancel(self._futures)
 
 
-def _said_of_paused(known: Mapping[str, Any], paused: Collection[str]) -> str:
-    """What a person is told of workers that Dask has paused."""
+def _paused_warning(known: Mapping[str, Any], paused: Collection[str]) -> str:
+    """The warning about workers that Dask has paused."""
     held = max(int(known[address]["metrics"].get("memory", 0)) for address in paused)
     limit = min(known[address]["memory_limit"] or 0 for address in paused)
     others = "the pass goes on on the others" if len(paused) < len(known) else "the pass waits for them"
@@ -588,9 +586,9 @@ def current_client() -> Client | None:
 
 
 def choose_backend(*, on_cluster: bool = True) -> Backend:
-    """The current client's cluster, else what `dask.config` says ("synchronous", "threads", "processes").
+    """The current client's cluster, else by `dask.config` ("synchronous", "threads", "processes").
 
-    With `on_cluster` False it is this process in any case.
+    If `on_cluster` is False, never a cluster.
     """
     client = current_client()
     if client is not None and on_cluster:

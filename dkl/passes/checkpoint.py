@@ -1,4 +1,4 @@
-"""A state kept whole on a local path or any fsspec URL: two slots, so the last one stays until the new one is there.
+"""States on a local path or any fsspec URL, in two slots, so that the last one stays until the new one is complete.
 
 A state is written as arrays and JSON, without pickle.
 """
@@ -37,7 +37,7 @@ HEADER = "header"
 
 @dataclass(frozen=True, eq=False)
 class SavedState:
-    """What a checkpoint held: arrays, JSON, and after how many rounds it was saved."""
+    """The content of a checkpoint: arrays, JSON values, and the number of rounds before it was saved."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     values: Any = None
@@ -57,47 +57,47 @@ class Checkpoint:
 
     def __init__(self, store: str | Path, **storage_options: Any) -> None:
         self.store = str(store)
-        # The file system would refuse it with less to go by, and after the first pass.
+        # the file system would raise a less helpful error, and only after the first pass
         if "\0" in self.store:
             raise ValueError(f"checkpoint={self.store!r} holds a NUL character, which no path may have; take it out")
         self._files, self._folder = fsspec.core.url_to_fs(self.store, **storage_options)
         self._is_local = isinstance(self._files, fsspec.implementations.local.LocalFileSystem)
-        # The number of the state that this run has read or written last; None before it has looked.
+        # the number of the state that this run has last read or written; None before the first access
         self._last: int | None = None
 
     def save(
         self, arrays: Mapping[str, np.ndarray], values: object = None, *, fingerprint: str = "", rounds: int = 0
     ) -> None:
-        """Write a state beside the last one, whole: a kill at any moment leaves one of the two.
+        """Write a complete state next to the last one: if the process is killed at any moment, one of the two remains.
 
         Parameters
         ----------
         arrays : mapping of str to ndarray
         values : object
-            Anything that JSON holds.
+            Anything that JSON can represent.
         fingerprint : str
-            Of the run that may resume from it.
+            Fingerprint of the run that may resume from the state.
         rounds : int
 
         Raises
         ------
         StoreError
-            If another run has saved its state there in the meantime, one with the same fingerprint too.
+            If another run has saved its state there in the meantime, even with the same fingerprint.
         OSError
-            If it cannot be written, with the path and the bytes; the last state stays.
+            If the state cannot be written, with the path and the number of bytes; the last state stays.
         """
         newest = self._newest()
         if newest is not None:
             self._check_owner(newest[1], fingerprint)
-        # Two fits with the same data and parameters have one fingerprint; their numbers give them away.
+        # two fits with the same data and parameters have the same fingerprint, but other numbers
         if self._last is not None and self._last != _sequence(newest):
             raise StoreError(
                 f"another fit is using the checkpoint {self.store!r} at this moment and has saved its state there; let "
                 "it end, or give each fit a place of its own"
             )
-        # The slot that does not hold the newest state is overwritten; whichever is whole and newest counts.
+        # the slot without the newest state is overwritten; of the complete ones the newest counts
         slot, sequence = (0, 0) if newest is None else (1 - newest[0], newest[1]["sequence"] + 1)
-        # The newest of two slots is the one with the higher number; clocks of several machines would not tell.
+        # the newer of two slots has the higher number, as the clocks of several machines may differ
         header = {
             "format": FORMAT,
             "sequence": sequence,
@@ -109,12 +109,12 @@ class Checkpoint:
         self._last = sequence
 
     def load(self, fingerprint: str = "") -> SavedState | None:
-        """The last state that was saved whole, or None.
+        """The last state that was saved completely, or None.
 
         Raises
         ------
         StoreError
-            If it belongs to another run (data, parameters or version differ) or to a newer format.
+            If it belongs to another run (other data, parameters or version) or has a newer format.
         """
         newest = self._newest()
         self._last = _sequence(newest)
@@ -142,12 +142,12 @@ class Checkpoint:
         return posixpath.join(self._folder, f"state-{slot}.dkl")
 
     def _newest(self) -> tuple[int, dict[str, Any], dict[str, np.ndarray]] | None:
-        """The slot of the newest state that is whole, its header and its arrays."""
+        """The slot of the newest complete state, with its header and its arrays."""
         slots = [(slot, *content) for slot in (0, 1) if (content := self._read(self._path(slot))) is not None]
         return max(slots, key=lambda slot: slot[1]["sequence"], default=None)
 
     def _read(self, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-        """The content of a slot, or None where it is absent or was not written to its end."""
+        """The content of a slot, or None if it is missing or incomplete."""
         try:
             content = read_plain(path) if self._is_local else self._files.cat_file(path)
         except FileNotFoundError:
@@ -161,7 +161,7 @@ class Checkpoint:
         return _unpacked(content, self.store)
 
     def _write(self, path: str, content: bytes) -> None:
-        """Write a slot whole; a failure of the file system is said with the reason and what is left."""
+        """Write a slot; an error of the file system is raised with its reason and what remains."""
         try:
             self._write_whole(path, content)
         except OSError as error:
@@ -172,8 +172,8 @@ class Checkpoint:
             raise OSError(error.errno, message, path) from error
 
     def _write_whole(self, path: str, content: bytes) -> None:
-        # Object stores show an object when it was sent whole. A local file is renamed to its place once it is on the
-        # disk, and the folder is flushed, too: without that a power cut may undo the rename.
+        # Object stores show an object only when it is complete. A local file is renamed once it is on the disk, and the
+        # folder is flushed too, as otherwise a power failure may undo the rename.
         if not self._is_local:
             self._files.pipe_file(path, content)
             return
@@ -192,14 +192,14 @@ class Checkpoint:
 
 
 def check_place(store: str | Path) -> None:
-    """Refuse a checkpoint where something else is: states are kept in a folder of their own.
+    """Raise an error if something else is at the place of a checkpoint, which needs a folder of its own.
 
     Raises
     ------
     NotADirectoryError
-        There is a file.
+        If there is a file.
     StoreError
-        There is a dataset or a model, or the folder would lie inside one.
+        If there is a dataset or a model, or the folder would lie inside one.
     """
     location = Location.of(store)
     there = what_is_at(location)
@@ -219,12 +219,12 @@ def check_place(store: str | Path) -> None:
 
 
 def _sequence(newest: tuple[int, dict[str, Any], dict[str, np.ndarray]] | None) -> int:
-    """The number of a state; -1 where there is none."""
+    """The number of a state; -1 for none."""
     return -1 if newest is None else int(newest[1]["sequence"])
 
 
 def _packed(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Magic bytes, a checksum, and an npz archive of the arrays, with the header as JSON text in one more array."""
+    """Magic bytes, a checksum, and an npz archive of the arrays, with the header as JSON text in another array."""
     body = io.BytesIO()
     names = list(arrays)
     text = np.frombuffer(json.dumps({**header, "names": names}).encode(), dtype=np.uint8)
@@ -236,7 +236,7 @@ def _packed(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> byte
 
 
 def _unpacked(content: bytes, store: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """Header and arrays of what `_packed` made; None where it was not written to its end."""
+    """Header and arrays from the result of `_packed`; None if it is incomplete."""
     start = len(MAGIC) + 4
     body = content[start:]
     if not content.startswith(MAGIC) or google_crc32c.value(body).to_bytes(4, "big") != content[len(MAGIC) : start]:
@@ -254,7 +254,7 @@ Encoded = tuple[dict[str, np.ndarray], Any]
 
 
 def encode_state(state: DataclassInstance) -> Encoded:
-    """The arrays of a frozen dataclass by name, and the rest of it as JSON.
+    """The arrays of a frozen dataclass by name, and its other values as JSON.
 
     Fields may hold arrays, numbers, strings, None, and tuples, lists and dicts (with string keys) of these.
 
@@ -269,12 +269,12 @@ def encode_state(state: DataclassInstance) -> Encoded:
 
 
 def decode_state(cls: type[S], arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> S:
-    """The state of class `cls` that `encode_state` took apart.
+    """The state of class `cls` from the result of `encode_state`.
 
     Raises
     ------
     StoreError
-        If it has fields that the class has not, or lacks one that has no default: another build of dkl has written it.
+        If it has unknown fields, or lacks one without a default, because another build of dkl has written it.
     """
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     required = {each.name for each in fields if each.default is each.default_factory is dataclasses.MISSING}
@@ -288,10 +288,10 @@ def decode_state(cls: type[S], arrays: Mapping[str, np.ndarray], values: Mapping
 
 
 def _encode(value: object, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """A value as JSON; its arrays go to `arrays` under the path of names that leads to them, which takes their place.
+    """A value as JSON; its arrays go to `arrays`, by the path of names to them, which replaces them.
 
-    JSON knows neither tuples nor numbers of NumPy: these, like everything with parts, become an object whose one key
-    says what it was.
+    JSON has neither tuples nor NumPy numbers: these, and all containers, become an object with one key, which names
+    their kind.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -318,7 +318,7 @@ def _decode(value: object, arrays: Mapping[str, np.ndarray]) -> Any:
     if kind == "array":
         return arrays[content]
     if kind == "number":
-        # an array of no dimension, indexed by nothing, is its one number
+        # an array without dimensions, indexed by an empty tuple, gives its only number
         return _decode(content, arrays)[()]
     if kind == "dict":
         return {name: _decode(item, arrays) for name, item in content.items()}

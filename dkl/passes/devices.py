@@ -1,4 +1,4 @@
-"""Where a pass computes: on a cluster its workers are asked what they have, not the process that drives them."""
+"""The device of a pass: on a cluster its workers are asked for theirs, not the driver."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("dkl")
 LOOK_NAME = "look for a GPU"
-# The first import of CuPy on a node whose files lie on a cold network disk was seen to take most of a minute.
+# The first import of CuPy on a node with a cold network disk has taken most of a minute.
 ANSWER_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 _TOO_LATE = "did not answer within {:g} s (dask.config 'dkl.device-timeout')"
-# What each worker answered; one that comes back to its address is on the same machine.
+# The answer of each worker; a worker that returns at the same address is on the same machine.
 _known: dict[str, str | None] = {}
 _last_logged = ""
 
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """Where blocks are computed on.
+    """The device on which blocks are computed.
 
     Parameters
     ----------
     device : {"cpu", "gpu", "mixed"}
     why : str
-        What decided, for a person; empty where nobody has asked for a GPU and none is seen.
+        The reason in words; empty if nobody asked for a GPU and none was found.
     """
 
     device: Device
@@ -48,7 +48,7 @@ class DeviceChoice:
 
 
 def look_for_gpu() -> str | None:
-    """`why_no_gpu` of the process of a worker, which takes its own GPU before the process that drives it takes one."""
+    """`why_no_gpu` for the process of a worker, which also takes its own GPU before the driver takes one."""
     reason = why_no_gpu()
     if reason is None:
         own_gpu()
@@ -56,28 +56,28 @@ def look_for_gpu() -> str | None:
 
 
 def computing_device(device: str) -> Device:
-    """What `device` comes to where blocks are computed on; see `choose_device`."""
+    """The device for `device`; see `choose_device`."""
     return choose_device(device).device
 
 
 def choose_device(device: str) -> DeviceChoice:
-    """What `device` comes to where the blocks are computed on: the workers of the current client, else this process.
+    """The device for `device`, on the workers of the current client, or in this process without one.
 
-    The workers are waited for as long as the first import of CuPy may take: `dkl.device-timeout` seconds of dask.config
-    (120 by default). What was decided, and why, is logged.
+    Waits for workers as long as the first import of CuPy may take: `dkl.device-timeout` seconds of dask.config (120 by
+    default). The decision and its reason are logged.
 
     Parameters
     ----------
     device : {"auto", "cpu", "gpu", "mixed"}
-        "auto" takes GPUs if every worker has one, so that all compute alike; with "mixed" each worker takes what it
-        has, and results are those of either within rounding.
+        "auto" uses GPUs if every worker has one, so that all compute equally; with "mixed" each worker uses what it
+        has, and results agree up to rounding.
 
     Raises
     ------
     ValueError
         If `device` is none of these.
     RuntimeError
-        If "gpu" is asked for and a worker has none; the message says which one lacks what.
+        If `device` is "gpu" and a worker has none; the message names the worker and the reason.
     ClusterError
         If the cluster gets no workers in time.
     """
@@ -107,7 +107,7 @@ def choose_device(device: str) -> DeviceChoice:
         return _logged(DeviceChoice("cpu", ""))
     worker, reason = next(iter(lacking.items()))
     cannot = f"{len(lacking)} cannot use a GPU or are silent: {worker} {reason}"
-    # A worker that was silent takes its GPU, if it has one, once it gets a block.
+    # a silent worker uses its GPU, if it has one, once it gets a block
     is_mixed = device == "mixed" and (silent or len(without) < len(answers))
     return _logged(
         DeviceChoice("mixed" if is_mixed else "cpu", f"device={device!r}, and of {n_workers} workers {cannot}")
@@ -115,7 +115,7 @@ def choose_device(device: str) -> DeviceChoice:
 
 
 def _logged(choice: DeviceChoice) -> DeviceChoice:
-    """The choice, which is logged unless it was the last to be: a fit asks for each of its stages."""
+    """The choice; it is logged if it differs from the last logged one, as each stage of a fit asks again."""
     global _last_logged
     if str(choice) != _last_logged:
         _last_logged = str(choice)
@@ -124,32 +124,32 @@ def _logged(choice: DeviceChoice) -> DeviceChoice:
 
 
 def check_device(device: str) -> None:
-    """Raise RuntimeError if a GPU is asked for where there is none: before rows are read, not at the first block."""
+    """Raise RuntimeError if device="gpu" is impossible, before rows are read."""
     if device == "gpu":
         computing_device(device)
 
 
 def driving_device(device: str) -> Device:
-    """What `device` comes to for work of this process itself: beside a cluster it need not have a GPU."""
-    # The driver of a cluster may be a laptop without a GPU: then its own small work goes to its CPU.
+    """The device for work in this process itself, which need not have a GPU if a cluster has them."""
+    # the driver of a cluster may be a laptop without a GPU, whose own small work then uses its CPU
     return resolve_device("auto" if device != "cpu" and current_client() is not None else device)
 
 
 def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
-    """Why no GPU can be used, of each worker that answers in time, and the workers that do not.
+    """Why no GPU can be used, for each worker that answers in time, and the workers that do not.
 
-    One that leaves meanwhile is waited for no longer.
+    Workers that leave are no longer waited for.
     """
     from distributed import wait
 
     backend = ClusterBackend(client)
-    # Keys are never used twice: one that was cancelled, since its worker still loaded modules, would be so again.
+    # keys are never used twice: Dask would cancel a key again that was cancelled while its worker loaded modules
     asked = {
         worker: client.submit(look_for_gpu, key=f"{LOOK_NAME}-{uuid.uuid4().hex}", workers=[worker], priority=100)
         for worker in sorted(set(backend.slots()) - _known.keys())
     }
     deadline = time.monotonic() + _timeout()
-    # one that hangs would be waited for as long as the first import of CuPy may take
+    # without this, a hung worker would be waited for as long as the first import of CuPy may take
     with hung_workers_restarted(client) if asked else nullcontext():
         while True:
             present = set(backend.slots())
@@ -158,7 +158,7 @@ def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
                 break
             with suppress(TimeoutError):
                 wait([asked[worker] for worker in waiting], timeout=_POLL_S)
-    # What workers have does not change while they live, so that each is asked once a process.
+    # devices of workers do not change while they live, so that each is asked once in a process
     _known.update({worker: task.result() for worker, task in asked.items() if task.status == "finished"})
     client.cancel([task for task in asked.values() if task.status != "finished"])
     if waiting:

@@ -1,4 +1,4 @@
-"""A bounded number of jobs in flight on a backend, lost ones submitted again, none left behind however it ends."""
+"""A bounded number of jobs in progress on a backend; lost ones are submitted again, and none outlives the pass."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from dkl.passes.lost_workers import POLL_S, Task, TaskLost, counted_loss
 from dkl.passes.room import ProcessMemory
 from dkl.passes.tasks import StopFlag
 
-# A job goes to another process at most so often: of processes that pause in turn, one ends it in the end.
+# Limits how often a job moves to another process: if processes pause in turn, one of them finishes it.
 MOST_MOVES = 3
 
 
 class Backend(Protocol):
-    """Runs functions and says when they are done. Tasks are futures: hashable, with `add_done_callback`."""
+    """Runs functions and reports their end. Tasks are futures: hashable, with `add_done_callback`."""
 
     is_cluster: bool
     is_inline: bool
     stop: StopFlag
 
     def slots(self) -> list[str]:
-        """One entry a task that can run at once: the name of its process. Not to be changed."""
+        """One entry for each task that can run at once, the name of its process. The list must not be changed."""
         ...
 
     def share(self, value: object) -> Any:
-        """`value`, as the argument of many tasks."""
+        """`value` in a form that many tasks can have as an argument."""
         ...
 
     def is_lost(self, handle: object) -> bool:
-        """Whether what `share` returned can no longer be used."""
+        """Whether a result of `share` can no longer be used."""
         ...
 
     def send_rows(self, value: object) -> Any:
@@ -41,17 +41,17 @@ class Backend(Protocol):
         ...
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
-        """The memory of each process that works, once it has loaded what its tasks need."""
+        """The memory of each process that works, after it has loaded the modules of its tasks."""
         ...
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> Task:
-        """Start a task: best in the process `slot`, nowhere else with `pinned`; before others with `urgent`."""
+        """Start a task: preferably in the process `slot`, only there if `pinned`; before others if `urgent`."""
         ...
 
     def bring(self, task: Task, here: Callable[[], None]) -> None:
-        """Call `here` when the result of a finished task can be had without waiting for it."""
+        """Call `here` when the result of a finished task is available without waiting."""
         ...
 
     def result(self, task: Task) -> Any:
@@ -59,25 +59,25 @@ class Backend(Protocol):
         ...
 
     def look_after(self, tasks: Collection[Task]) -> Sequence[Task]:
-        """Those of the live `tasks` that will never end. Called while nothing happens.
+        """Those of the live `tasks` that will never end. Called when nothing has happened for a while.
 
         Raises
         ------
         ClusterError
-            When nothing can happen any more.
+            If the pass cannot continue.
         """
         ...
 
     def give_up_kept(self) -> None:
-        """Let every process hand back what it keeps for further passes, and what it has freed."""
+        """Let every process drop what it keeps for further passes, and return freed memory."""
         ...
 
     def endings(self) -> str:
-        """What is known of how workers ended since the pass began, as a sentence; an empty text where nothing is."""
+        """What is known of how workers ended since the pass started, as a sentence; empty if nothing is."""
         ...
 
     def held_up(self, tasks: Collection[Task]) -> Sequence[Task]:
-        """Those of the live `tasks` that wait for a process which starts none for now, while others do."""
+        """Those of the live `tasks` that wait for a process which starts none at present, while others do."""
         ...
 
     def cancel(self, tasks: Iterable[Task]) -> None: ...
@@ -87,7 +87,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One thing to be done: `submit(losses)` starts it, for the `losses + 1`-th time, and returns its task."""
+    """A unit of work: `submit(losses)` starts it for the `losses + 1`-th time, and returns its task."""
 
     label: str
     subject: Any
@@ -95,25 +95,25 @@ class Job:
 
 
 class Dispatcher:
-    """Runs jobs, as many at once as `window()` says; `losses` counts those that had to be submitted again.
+    """Runs jobs, up to `window()` at once; `losses` counts how often jobs had to be submitted again.
 
-    Results of `at_once` jobs come to the driver side by side: one after the other, each would wait for the network.
+    Results of `at_once` jobs are transferred at the same time: one by one, each would wait for the network.
     """
 
     def __init__(self, backend: Backend, window: Callable[[], int], at_once: int = 1) -> None:
         self._backend = backend
         self._window = window
         self._at_once = at_once
-        # Every change of a task's state is put here by whatever thread learns of it: (task, its result is here).
-        self._news: queue.SimpleQueue[tuple[Task, bool]] = queue.SimpleQueue()
-        # Tasks that have ended and whose results were not asked for yet; those whose results are on their way.
+        # changes of a task's state, from any thread: (task, whether its result is in this process)
+        self._changes: queue.SimpleQueue[tuple[Task, bool]] = queue.SimpleQueue()
+        # tasks that have ended and whose results were not asked for; those whose results are being transferred
         self._ended: deque[Task] = deque()
-        self._coming: set[Task] = set()
-        # Each job under way, and how often it was lost before.
+        self._in_transfer: set[Task] = set()
+        # each job in progress, and how often it was lost before
         self._live: dict[Task, tuple[Job, int]] = {}
-        # How often a job was taken to another process from one that started no task.
+        # how often a job was moved to another process from one that started no task
         self._moves: Counter[Job] = Counter()
-        # Results that `in_order` holds back until those before them are there: they take memory as live jobs do.
+        # results that `in_order` holds back until earlier ones are available: they take memory like live jobs
         self._held_back = 0
         self.losses = 0
 
@@ -136,7 +136,7 @@ class Dispatcher:
             self._live.clear()
 
     def in_order(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, Any]]:
-        """The same in the order of the jobs; a slow one holds the later ones back once the window is full."""
+        """The same in the order of the jobs; a slow job delays the later ones once the window is full."""
         order: deque[Job] = deque()
         ready: dict[Job, Any] = {}
 
@@ -154,7 +154,7 @@ class Dispatcher:
             self._held_back = len(ready)
 
     def _fill(self, jobs: Iterator[Job]) -> bool:
-        """Start jobs until the window is full; whether any is under way."""
+        """Start jobs until the window is full; returns whether any is in progress."""
         while len(self._live) + self._held_back < self._window() and (job := next(jobs, None)) is not None:
             self._start(job, 0)
         return bool(self._live)
@@ -162,44 +162,44 @@ class Dispatcher:
     def _start(self, job: Job, losses: int) -> None:
         task = job.submit(losses)
         self._live[task] = (job, losses)
-        task.add_done_callback(lambda ended: self._news.put((ended, False)))
+        task.add_done_callback(lambda ended: self._changes.put((ended, False)))
 
     def _start_again(self, job: Job, losses: int, why: TaskLost) -> None:
-        """Submit a lost job once more. It computes the same from the same rows, so no bit of any sum depends on it."""
+        """Submit a lost job again. It computes the same from the same rows, so that no bit of any sum changes."""
         losses = counted_loss(job.label, losses, why, self._backend.endings)
         self.losses += 1
         self._start(job, losses)
 
-    def _taken_back(self, task: Task) -> tuple[Job, int]:
-        """The job of a task that will not end, or not soon, and how often it was lost; the task is given up."""
+    def _withdraw(self, task: Task) -> tuple[Job, int]:
+        """The job of a task that will not end, or not soon, and how often it was lost; cancels the task."""
         job, losses = self._live.pop(task)
-        self._coming.discard(task)
+        self._in_transfer.discard(task)
         self._backend.cancel([task])
         return job, losses
 
     def _next_done(self) -> Task:
-        """The next task whose result is here, or failed to come; lost ones are started again meanwhile."""
+        """The next task whose result is available or has failed to come; meanwhile restarts lost ones."""
         while True:
-            while self._ended and len(self._coming) < self._at_once:
+            while self._ended and len(self._in_transfer) < self._at_once:
                 task = self._ended.popleft()
                 if task in self._live:
-                    self._coming.add(task)
-                    self._backend.bring(task, partial(self._news.put, (task, True)))
+                    self._in_transfer.add(task)
+                    self._backend.bring(task, partial(self._changes.put, (task, True)))
             try:
-                task, is_here = self._news.get(timeout=POLL_S)
+                task, is_here = self._changes.get(timeout=POLL_S)
             except queue.Empty:
-                # Nothing happened for a while: there may be tasks that wait for workers which will not come back.
+                # nothing has happened for a while: tasks may wait for workers that will not return
                 for stranded in self._backend.look_after(list(self._live)):
-                    self._start_again(*self._taken_back(stranded), TaskLost("all workers that knew of it have gone"))
-                for waiting in self._backend.held_up([task for task in self._live if task not in self._coming]):
+                    self._start_again(*self._withdraw(stranded), TaskLost("all workers that knew of it have gone"))
+                for waiting in self._backend.held_up([task for task in self._live if task not in self._in_transfer]):
                     if self._moves[self._live[waiting][0]] < MOST_MOVES:
-                        job, losses = self._taken_back(waiting)
+                        job, losses = self._withdraw(waiting)
                         self._moves[job] += 1
                         self._start(job, losses)
                 continue
             if is_here:
-                self._coming.discard(task)
-            # News of a task that was cancelled meanwhile concern nobody.
+                self._in_transfer.discard(task)
+            # ignores tasks that were cancelled meanwhile
             if task in self._live and is_here:
                 return task
             if task in self._live:

@@ -1,4 +1,4 @@
-"""One pass over all blocks: a tuple of block sums and row samples fused into one read, or one fold."""
+"""One pass over all blocks: a tuple of block sums and row samples computed from one read, or one fold."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample
 from dkl.protocols.source import BlockSource
 
-# Results of a node above this size are merged by the workers; so many of them then come to the driver.
+# Larger results of a node are merged by the workers, and so many of them are copied to the driver.
 DRIVER_BYTES = 1 << 20
 MOST_LARGE_NODES = 16
-# A task of so many operations takes some ten seconds of a core.
+# Operations that take some ten seconds of a core.
 LONG_TASK_FLOPS = 1e12
-# Long tasks are cut until each thread of a cluster has so many: the last ones then end at about the same time.
+# Long tasks are cut until each thread of a cluster has so many, so that the last ones end at similar times.
 TASKS_A_SLOT = 4
 
 
 @dataclass(frozen=True, eq=False)
 class PassResult:
-    """What a pass returns.
+    """The result of a pass.
 
     Parameters
     ----------
     results : tuple
-        One entry a record, in their order: a dict of arrays (BlockSum), a Block (RowSample), the last state (Fold).
+        One entry for each record, in their order: a dict of arrays (BlockSum), a Block (RowSample), the last state
+        (Fold).
     stats : PassStats
     columns : RowColumns or None
-        The row columns at their new version, where the pass wrote some.
+        The row columns at their new version, if the pass wrote some.
     """
 
     results: tuple[Any, ...]
@@ -61,24 +62,24 @@ def run_pass(
     columns: RowColumns | None = None,
     is_read_again: bool = True,
 ) -> PassResult:
-    """Read every block once and compute all `records` of it, on whatever Dask offers.
+    """Read every block once and compute all `records`, on the backend that Dask offers.
 
-    The workers of the current `distributed` client if there is one, else threads (or what `dask.config` says). The
-    result has the same bits on each of them, and after a worker's death: sums combine in a binary tree over absolute
-    block numbers, with one BLAS thread a task.
+    It runs on the workers of the current `distributed` client if there is one, else on threads (or by `dask.config`).
+    The result has the same bits on each of these, also after a worker's death: sums combine in a binary tree over
+    absolute block numbers, with one BLAS thread for each task.
 
     Parameters
     ----------
     source : BlockSource
     records : sequence of Record
-        Block sums and row samples in any number, or one fold.
+        Any number of block sums and row samples, or one fold.
     publish : callable
-        Told when the pass starts, advances and ends.
+        Called with events when the pass starts, advances and ends.
     memory_limit : int, str or None
-        Bytes that one process may hold (`"2 GiB"`); None is the worker's own limit, or what the machine has left.
+        Bytes that one process may use (`"2 GiB"`); None is the worker's own limit, or the free memory of the machine.
     device : {"cpu", "gpu"}
     columns : RowColumns or None
-        Where the records' row columns live.
+        The records' row columns.
     is_read_again : bool
         Whether blocks stay in memory for the next pass, as far as there is room.
 
@@ -89,9 +90,9 @@ def run_pass(
     Raises
     ------
     MemoryLimitError
-        If the pass cannot be kept below the limit; before anything is read.
+        If the pass does not fit below the limit; raised before anything is read.
     ClusterError
-        If the workers or the scheduler are lost and do not come back.
+        If the workers or the scheduler are lost and do not return.
     """
     records = tuple(records)
     if not records:
@@ -129,10 +130,10 @@ def run_pass(
                 results = _SumPass(session).run()
         return results, session.stats()
 
-    # Of a sample only rows that are sure to be needed leave their blocks; see `dkl.protocols.sampling.sure_key`.
+    # a block returns only rows that can be in the sample; see `dkl.protocols.sampling.sure_key`
     fewer = tuple(narrowed(record, source) for record in records)
     results, stats = passed(fewer)
-    # Rows were left aside that a sample lacks: once in 1e15 passes, or where row ids are not unique.
+    # a sample lacks rows that were left out: once in 1e15 passes, or if row ids are not unique
     n_rows = int(source.block_rows.sum())
     is_short = any(
         isinstance(record, RowSample) and record.below < math.inf and sample.n_rows < min(record.k, n_rows)
@@ -159,11 +160,11 @@ def map_blocks(
     ----------
     source : BlockSource
     function : callable
-        Pure; its result should be no larger than the block.
+        Without side effects; its result should be no larger than the block.
     operands : mapping
-        Broadcast once.
+        Sent to the workers once.
     name : str
-        What a person sees on the dashboard.
+        Name on the dashboard.
     publish, memory_limit, device
         As in `run_pass`.
 
@@ -171,7 +172,7 @@ def map_blocks(
     ------
     (index, output) : (int, object)
     """
-    # As a block sum without sums: what the function returns for each block goes to the caller instead.
+    # a block sum without accumulators: the result for each block is returned to the caller instead
     record = BlockSum(name, function, {}, operands)
     with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device=device) as session:
 
@@ -194,7 +195,7 @@ def map_blocks(
 
 @dataclass(frozen=True, eq=False)
 class _SumPass:
-    """A pass of block sums and samples: tasks add up the blocks of a node, the driver adds up the nodes."""
+    """A pass of block sums and samples: tasks sum the blocks of a node, the driver sums the nodes."""
 
     session: Session
 
@@ -217,7 +218,7 @@ class _SumPass:
                 label = f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
                 yield Job(f"{label} of {session.source.place}", top, submit)
 
-        # A job is so many tasks, each of which holds a block: fewer jobs are in flight where a job has many.
+        # each task of a job holds a block: the more tasks a job has, the fewer jobs are in progress
         dispatcher = session.dispatcher(1 << (job_level - read_level), self._node_bytes(job_level))
         for job, partial in dispatcher.as_completed(jobs()):
             session.losses = dispatcher.losses
@@ -227,28 +228,27 @@ class _SumPass:
         return tuple(each.finish(None if total is None else total[place]) for place, each in enumerate(reductions))
 
     def _levels(self) -> tuple[int, int]:
-        """The level of the nodes that come to the driver, and of those that one task reads and adds up.
+        """The level of the nodes that are copied to the driver, and of those that one task reads and sums.
 
-        No bit depends on either: whoever adds up a node, it is the sum of the same two.
+        No bit depends on them: a node is always the sum of the same two nodes.
         """
         session, source, backend = self.session, self.session.source, self.session.backend
         level = task_level(source.n_blocks)
-        # Tasks are shorter on a cluster so large that most of it would wait long for the last of them; short ones cost
-        # the driver more than that where the cluster is small.
+        # On a large cluster shorter tasks avoid that most of it waits for the last ones; on a small one the driver's
+        # work for more tasks would cost more.
         wanted = TASKS_A_SLOT * len(session.slots) if backend.is_cluster else 0
         rows = int(source.block_rows.max(initial=0))
         sums = [record for record in session.work.records if isinstance(record, BlockSum)]
         flops = sum(record.cost(rows, source.n_columns).flops for record in sums)
         while level and count_nodes(source.n_blocks, level) < wanted and flops * (1 << level) > LONG_TASK_FLOPS:
             level -= 1
-        # Results above 1 MiB are merged by the workers of a cluster, so that the driver sees 16 of them a pass, and the
-        # loss of a worker costs a sixteenth at most.
-        # Blocks that are stored together are read by one task.
+        # Results above 1 MiB are merged by the workers of a cluster, so that the driver gets 16 of them in a pass, and
+        # a lost worker costs at most a sixteenth. One task reads the blocks that are stored together.
         level = max(level, min(source.blocks_together.bit_length() - 1, root(source.n_blocks).level))
         job_level = level
         if backend.is_cluster and self._node_bytes(level) > DRIVER_BYTES:
             job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
-        # Rows that travel with their task go one block at a time, since a task is sent whole.
+        # rows in memory are sent with their task, one block at a time
         return job_level, min(job_level, 0 if session.tickets_travel else level)
 
     def _node_bytes(self, level: int) -> int:
@@ -256,9 +256,9 @@ class _SumPass:
         return sum(result_bytes(self.session.source, record, level) for record in self.session.work.records)
 
     def _submit(self, top: Node, tasks: Sequence[Node], *, careful: bool) -> Task:
-        """Submit the tasks that make up the node `top`, and those that merge them on the workers; the last is returned.
+        """Submit the tasks of the node `top`, and those that merge them on the workers; returns the last one.
 
-        With `careful` (after a loss) nothing is read ahead: it may be another task's block that killed the worker.
+        With `careful` (after a loss) nothing is read ahead, as another task's block may have killed the worker.
         """
         session, n_blocks = self.session, self.session.source.n_blocks
         backend, work = session.backend, session.shared_work()
@@ -266,7 +266,7 @@ class _SumPass:
         def merge(left: Task, right: Task) -> Task:
             return backend.submit(session.name, merge_partials, work, left, right, urgent=True)
 
-        # The very tree in which a process adds up arrays: here its values are tasks, and merging submits another task.
+        # the tree that adds arrays within a process; here its values are tasks, and merging submits another task
         tree: TreeSum[Task] = TreeSum(merge, n_blocks, top)
         for node in top.descendants(tasks[0].level, n_blocks):
             following = [] if careful else session.following(tasks, node.index)

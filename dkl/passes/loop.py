@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 S = TypeVar("S", bound="DataclassInstance")
 T = TypeVar("T")
-# Stands beside the state's own fields in a checkpoint; no field's name has a space.
+# a key next to the state's own fields in a checkpoint; no field name contains a space
 _VERSION = "row columns"
 
 
 @dataclass(frozen=True)
 class ColumnStore:
-    """The row columns that a driver needs, and where they go.
+    """The row columns that a driver needs, and their place.
 
     Parameters
     ----------
     store : str
-        A local path or a URL that every worker process can reach.
+        A local path or a URL that every worker process can access.
     columns : mapping of str to (str, tuple of int)
-        The dtype and the shape of one row's value, by name; all zeros at first.
+        The dtype and the shape of one row's value, by name; initially all zeros.
     start : RowColumns or None
-        Of the same rows: their values take the place of the zeros, and they stay as they are.
+        Columns of the same rows whose values replace the zeros; they are not changed.
     """
 
     store: str
@@ -55,8 +55,8 @@ class ColumnStore:
     start: RowColumns | None = None
 
     def create(self, source: BlockSource) -> RowColumns:
-        """New columns, in the place of those of a run that was killed before its first checkpoint."""
-        # Written over: without a checkpoint there is no state that the old columns could belong to.
+        """New columns, which replace those of a run that was killed before its first checkpoint."""
+        # overwritten: without a checkpoint there is no state that old columns could belong to
         made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
         self._check_reach(source)
         return replace(made, keeps_last=True)
@@ -72,21 +72,21 @@ class ColumnStore:
 
 
 def check_reach(store: str) -> None:
-    """Ask one worker on each host whether it sees a local folder, before the first task would fail for want of it.
+    """Ask one worker on each host whether it sees a local folder, before a task fails because it does not.
 
-    The folder is made if it is not there.
+    The folder is created if it does not exist.
 
     Raises
     ------
     StoreError
-        If a worker does not: the folder lies on a disk of the driver's machine alone.
+        If a worker does not see it: the folder is on a disk of the driver's machine alone.
     """
     client = current_client()
     if client is None or "://" in store:
         return
     os.makedirs(store, exist_ok=True)
     by_host = {address.rpartition(":")[0]: address for address in client.nthreads()}
-    # A worker that is lost meanwhile answers with an error, which is for the pass to deal with.
+    # a worker that is lost meanwhile answers with an error, which the pass handles
     answers = client.run(os.path.isdir, store, workers=list(by_host.values()), on_error="return")
     if blind := sorted(address for address, answer in answers.items() if answer is False):
         raise StoreError(
@@ -109,38 +109,37 @@ def run_driver(
     columns: ColumnStore | None = None,
     model: Callable[[S], Any] | None = None,
 ) -> tuple[S, list[PassStats]]:
-    """Run a method to its end, or on from its checkpoint.
+    """Run a method to its end, resuming from its checkpoint.
 
     Parameters
     ----------
     driver : Driver
-        May have a function ``metrics(problem, state)`` too: numbers by name that say where the method stands; and
-        ``stopped(problem, state, why)``: the state to end with when a subscriber has asked for it, None while it has
-        none: then it is asked again after the next pass.
+        It may also have ``metrics(problem, state)``, numbers by name that describe the progress; and ``stopped(problem,
+        state, why)``, the final state after a subscriber's request, or None if there is none yet: then it is called
+        again after the next pass.
     problem : object
-        What the driver's functions take first.
+        First argument of the driver's functions.
     source : BlockSource
     publish : callable
-        Told of every round (name "rounds", the driver's metrics as detail) and of the passes within.
+        Called with an event for every round (name "rounds", the driver's metrics as detail) and for the passes within.
     checkpoint : Checkpoint or None
-        Where the state is kept after each round. A run that was broken off resumes with the same bits, a finished one
-        returns at once.
+        Keeps the state after each round. An interrupted run resumes with the same bits, a finished one returns at once.
     fingerprint : str
-        Of data, parameters and version; a checkpoint of another one is refused.
+        Fingerprint of data, parameters and version; a checkpoint of another one raises an error.
     memory_limit, device
         As in `dkl.passes.engine.run_pass`.
     columns : ColumnStore or None
-        Where the driver's row columns live. The checkpoint says which version of them its state belongs to, and that
+        The place of the driver's row columns. The checkpoint stores the version of the columns for its state, and that
         version stays until the next state is saved: a kill at any moment leaves the two consistent.
     model : callable or None
-        The estimator that a state to end with makes; subscribers may ask for it after each round.
+        Makes the estimator from a final state; subscribers may ask for it after each round.
 
     Returns
     -------
     state : object
-        The driver's last state. Its columns are what `RowColumns.open` opens.
+        The driver's last state. `RowColumns.open` opens its columns.
     stats : list of PassStats
-        One a pass that this call ran.
+        One for each pass of this call.
     """
     state, rounds = driver.init(problem), 0
     saved = None if checkpoint is None else checkpoint.load(fingerprint)
@@ -153,7 +152,7 @@ def run_driver(
         state, rounds = decode_state(type(state), saved.arrays, values), saved.rounds
     stats: list[PassStats] = []
     started = time.perf_counter()
-    # What a driver may have beside its four functions (see `dkl.protocols.driver`).
+    # optional functions of a driver (see `dkl.protocols.driver`)
     metrics: Any = getattr(driver, "metrics", lambda problem, state: {})
     stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
 
@@ -161,7 +160,7 @@ def run_driver(
         heard(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
 
     def so_far() -> Any:
-        """The model that the state at hand makes, for subscribers that ask for it; None while there is none."""
+        """The model of the current state, for subscribers that ask for it; None if there is none."""
         ended = stopped(problem, state, "a look at the model so far")
         return None if ended is None or model is None else model(ended)
 
@@ -169,16 +168,16 @@ def run_driver(
         if checkpoint is not None:
             arrays, values = encode_state(state)
             if row_columns is not None:
-                # After a kill between the commit of the columns and this save, the state before goes with the columns
-                # before, which stay until then (`keeps_last`).
+                # If the process is killed between the commit of the columns and this save, the previous state uses the
+                # previous columns, which stay until then (`keeps_last`).
                 values = {**values, _VERSION: row_columns.version}
             checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
 
-    # Subscribers hear of the end of the rounds also when one of them fails.
-    finished, shares_pieces, heard = False, False, _Heard(publish)
+    # subscribers get the final event even if a round fails
+    finished, shares_pieces, heard = False, False, _RequestKeeper(publish)
     tell("started", {})
     try:
-        # The whole of a method: ask for records, read the rows once for them, step.
+        # the whole of a method: ask for records, read the rows once for them, step
         while records := driver.request(problem, state):
             shares_pieces |= any(getattr(record, "kept_as", "") != "" for record in records)
             result = run_pass(
@@ -202,13 +201,13 @@ def run_driver(
     return state, stats
 
 
-class _Heard:
-    """A subscriber whose requests to stop are kept until there is a state to end with.
+class _RequestKeeper:
+    """A subscriber whose requests to stop are kept until there is a final state.
 
     Attributes
     ----------
     request : str
-        Why to stop; empty until somebody asks for it.
+        Reason to stop; empty until somebody asks for it.
     """
 
     def __init__(self, publish: Subscriber) -> None:
@@ -224,7 +223,7 @@ class _Heard:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """How passes are run: what a fit hands its passes to. `PlannedRun` takes its place where they are only planned.
+    """Runs the passes of a fit. `PlannedRun` replaces it if they are only planned.
 
     Parameters
     ----------
@@ -234,7 +233,7 @@ class Run:
     checkpoint : Checkpoint or None
     fingerprint : str
     estimator : callable or None
-        The estimator that a fit (a `LinearFit`, an `AdamFit`) makes: a look at those under way.
+        Makes the estimator from a fit (a `LinearFit`, an `AdamFit`), for subscribers that look at a running one.
     """
 
     publish: Subscriber = ignore
@@ -245,7 +244,7 @@ class Run:
     estimator: Callable[[Any], Any] | None = None
 
     def looked_at(self, fit: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
-        """How subscribers make the estimator so far of a driver's state: `fit` makes the state a fit."""
+        """A function from a driver's state to the estimator so far; `fit` turns the state into a fit."""
         estimator = self.estimator
         return None if estimator is None else lambda state: estimator(fit(state))
 
@@ -257,7 +256,7 @@ class Run:
         columns: ColumnStore | None = None,
         model: Callable[[Any], Any] | None = None,
     ) -> tuple[Any, list[PassStats]]:
-        """The last state of a driver, and what each of its passes took: `run_driver`."""
+        """The last state of a driver, and the statistics of each of its passes: `run_driver`."""
         return run_driver(
             driver,
             problem,
@@ -274,9 +273,9 @@ class Run:
     def read(
         self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
     ) -> T:
-        """What `taken` makes of the result of one pass.
+        """The value of `taken` for the result of one pass.
 
-        A plan, which runs no pass, goes on with `planned` in its place, of the same size; with None it ends there.
+        A plan, which runs no pass, uses `planned` instead, a value of the same size; with None it ends there.
         """
         return taken(
             run_pass(source, records, publish=self.publish, memory_limit=self.memory_limit, device=self.device)
@@ -284,28 +283,28 @@ class Run:
 
 
 class PlanEndsError(Exception):
-    """A plan has come to the last pass of a fit, on whose results no other pass depends."""
+    """A plan has reached the last pass of a fit, on whose results no other pass depends."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun(Run):
-    """Records the passes that a fit hands to it, in the place of running them: a plan is the fit itself, over this.
+    """Records the passes of a fit instead of running them: a plan is the fit itself, with this run.
 
-    A driver on whose state later passes depend has ``planned(problem)``, a state of the largest size; after one that
-    has none the plan is whole.
+    A driver on whose state later passes depend has ``planned(problem)``, a state of the largest size; after one without
+    it the plan is complete.
 
     Attributes
     ----------
     n_rows : int
-        Of the plan. A pass over a sample of them costs its share.
+        Rows of the plan. A pass over a sample of them costs its share.
     passes : list of (records, int)
         Each kind of pass, and how often it runs at most.
     held : list of dict of str to int
-        Bytes that each driver holds at most in addition to its passes, item by item.
+        Peak bytes of each driver in addition to its passes, by item.
     driving : list of callable
-        ``(few, flops_per_second) -> float``: seconds of the drivers outside the passes, as of their ``driving``.
+        ``(few, flops_per_second) -> float``: seconds of the drivers outside the passes, from their ``driving``.
     problems : list
-        What the drivers solve.
+        The problems of the drivers.
     """
 
     n_rows: int = 0
@@ -322,12 +321,12 @@ class PlannedRun(Run):
         columns: ColumnStore | None = None,
         model: Callable[[Any], Any] | None = None,
     ) -> tuple[Any, list[PassStats]]:
-        """Record the passes of a driver; its planned state, of no pass.
+        """Record the passes of a driver; returns its planned state, and no passes.
 
         Raises
         ------
         PlanEndsError
-            If it has none.
+            If it has no planned state.
         """
         there: Any = driver
         self.problems.append(problem)
@@ -343,12 +342,12 @@ class PlannedRun(Run):
     def read(
         self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
     ) -> T:
-        """Record one pass; `planned` in the place of what would be made of its results.
+        """Record one pass; returns `planned` instead of the value for its results.
 
         Raises
         ------
         PlanEndsError
-            If that is None.
+            If `planned` is None.
         """
         self._note(source, [(records, 1)])
         if planned is None:

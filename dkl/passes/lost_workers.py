@@ -1,15 +1,15 @@
-"""Where a worker's death is handled: what counts as lost, what is started again, and when a pass gives up.
+"""The handling of a worker's death: what counts as lost, what is started again, and when a pass gives up.
 
-A worker that dies (killed, out of memory, its machine gone) takes along its tasks and the results that it held.
+A worker that dies (killed, out of memory, its machine lost) loses its tasks and the results that it held.
 
-- It is noticed in `dkl.passes.backends`: `ClusterBackend.result` and `ProcessBackend.result` raise `TaskLost` where a
-  result can no longer be had, and `ClusterBackend.look_after` names tasks that wait for workers which have gone. A
-  worker that is there and no longer works is ended by `hung_workers_restarted`, below, and is a dead one from then on.
-- What was lost is started again: sums and samples by `Dispatcher` (`dkl.passes.dispatch`), which submits the job of the
-  lost task once more; a fold by `Chain` (`dkl.passes.chain`), which goes back to the last state that the driver holds.
-- `counted_loss`, below, is the one place that decides whether there is a next attempt.
+- `dkl.passes.backends` notices it: `ClusterBackend.result` and `ProcessBackend.result` raise `TaskLost` if a result is
+  no longer available, and `ClusterBackend.look_after` returns tasks that wait for workers which have left. A hung
+  worker is ended by `hung_workers_restarted`, below, and then counts as dead.
+- Lost work is started again: `Dispatcher` (`dkl.passes.dispatch`) submits the job of a lost sum or sample again;
+  `Chain` (`dkl.passes.chain`) restarts a fold from the last state that the driver holds.
+- `counted_loss`, below, alone decides whether there is another attempt.
 
-An error that a block function or a reader raises is not a loss: it would come again, and ends the pass at once.
+An error that a block function or a reader raises is not a loss: it would occur again, and ends the pass at once.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ Task: TypeAlias = Any
 
 
 class TaskLost(RuntimeError):
-    """A task ended without a result through no fault of its own: it can be submitted again."""
+    """A task ended without a result, but not by an error of its own: it can be submitted again."""
 
 
 class TaskHeldUp(TaskLost):
-    """A task waits for a worker that starts none for now; it is submitted again elsewhere, and nothing was lost."""
+    """A task waits for a worker that starts none at present; it is submitted again elsewhere, and nothing was lost."""
 
 
 def counted_loss(label: str, losses: int, why: TaskLost, endings: Callable[[], str] = str) -> int:
-    """How often something was lost by now, this time included; the caller starts it once more.
+    """The number of losses including this one; the caller starts the lost work again.
 
-    A block that kills whatever worker reads it (by its memory, or by a crash in native code) would otherwise take down
-    one worker after the other for as long as the cluster replaces them.
+    Without a limit, a block that kills every worker that reads it (by its memory, or by a crash in native code) would
+    kill one worker after the other, as long as the cluster replaces them.
 
     Parameters
     ----------
     label : str
-        How messages call what was lost.
+        The name of the lost work in messages.
     losses : int
-        How often it was lost before.
+        Number of earlier losses.
     why : TaskLost
     endings : callable
-        What is known of how workers ended, as a sentence; an empty text where nothing is.
+        Returns what is known of how workers ended, as a sentence; empty if nothing is.
 
     Raises
     ------
     ClusterError
-        It was lost more than `MOST_LOSSES` times.
+        If it was lost more than `MOST_LOSSES` times.
     """
     losses += 1
     if losses > MOST_LOSSES:
@@ -75,19 +75,19 @@ def counted_loss(label: str, losses: int, why: TaskLost, endings: Callable[[], s
 def wait_done(
     task: Task, stranded: Callable[[], Sequence[Task]], held_up: Callable[[], Sequence[Task]] = lambda: ()
 ) -> None:
-    """Wait until `task` has ended, one way or another.
+    """Wait until `task` has ended, successfully or not.
 
     Parameters
     ----------
     task : future
     stranded, held_up : callable
-        Those of the tasks that this one needs which will never end, or wait for a worker that starts none for now;
-        asked now and then.
+        Return those of the tasks it needs which will never end, or which wait for a worker that starts none at present;
+        called at intervals.
 
     Raises
     ------
     TaskLost, TaskHeldUp
-        As soon as there is one: the task itself would then wait as long, too.
+        As soon as there is one, since the task itself would then wait as long.
     """
     ended = threading.Event()
     task.add_done_callback(lambda _: ended.set())
@@ -105,11 +105,11 @@ LOOKS = 6
 
 @contextmanager
 def hung_workers_restarted(client: Client) -> Iterator[None]:
-    """Inside the block, a worker that hangs is restarted by its nanny, or removed from the cluster where it has none.
+    """Inside the block, a worker that hangs is restarted by its nanny, or removed from the cluster if it has none.
 
-    A worker hangs when the scheduler has heard nothing from it for `dkl.hung-worker-timeout` seconds (of dask.config;
-    30 by default, 0 for never). Dask itself waits five minutes. One that is paused, for want of memory, still answers:
-    it is no hung one, and goes on once it holds less (`ClusterBackend.held_up`).
+    A worker hangs if the scheduler has heard nothing from it for `dkl.hung-worker-timeout` seconds (of dask.config; 30
+    by default, 0 for never). Dask itself waits five minutes. A worker that is paused because of its memory still
+    answers: it does not hang, and continues once it holds less (`ClusterBackend.held_up`).
     """
     timeout = float(dask.config.get("dkl.hung-worker-timeout", HUNG_WORKER_TIMEOUT_S))
     ended = threading.Event()
@@ -125,7 +125,7 @@ def hung_workers_restarted(client: Client) -> Iterator[None]:
                     LOG.warning("restarting workers that have not answered for %g s: %s", timeout, names)
                     client.restart_workers(hung, timeout=timeout, raise_for_error=False)
             except Exception as error:
-                # A scheduler that is gone is for the pass to tell, a worker that went in the meantime for nobody.
+                # a lost scheduler is reported by the pass, and a worker that has left needs no report
                 LOG.debug("could not look after the workers: %s", error)
 
     if timeout > 0:
@@ -139,9 +139,9 @@ def hung_workers_restarted(client: Client) -> Iterator[None]:
 def _signs_of_life(
     workers: Mapping[str, Any], before: Mapping[str, tuple[object, int]]
 ) -> dict[str, tuple[object, int]]:
-    """The last sign of life of each worker, and how many looks have found it.
+    """The last sign of life of each worker, and the number of checks that have found the same one.
 
-    Looks are counted, not seconds: a driver that slept itself has missed signs.
+    Checks are counted instead of seconds: a driver that was suspended itself has missed signs.
     """
     signs: dict[str, tuple[object, int]] = {}
     for address, worker in workers.items():

@@ -1,4 +1,4 @@
-"""The memory that a pass takes in one process, added up before the first task, and limits that keep it in bounds."""
+"""The memory that a pass takes in one process, computed before the first task, and limits that bound it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from dkl.protocols.records import BlockSum, Fold, Record, RowSample
 from dkl.protocols.source import BlockSource
 
 LARGEST_ACCUMULATOR = 64 << 20
-# Of what a process may take, so much at most holds blocks for the next pass.
+# Largest share of the memory of a process for blocks that are kept for the next pass.
 CACHE_SHARE = 0.25
-# Without a setting a worker with much memory still holds "a few blocks": what a block costs to read again is small.
+# Limits the cache without a setting, also for workers with much memory, since reading a block again costs little.
 LARGEST_DEFAULT_CACHE = 512 << 20
 ROW_OBJECT_BYTES = 24
-# Arrays come and go in sizes that differ, between blocks that stay in the cache: a process was seen to hold 1.24 times
-# what its arrays and objects hold.
+# Arrays of different sizes are allocated and freed between cached blocks: a process has held 1.24 times the bytes of
+# its arrays and objects.
 ALLOCATOR_GAPS = 0.15
-# Pieces of a fold that a thread of a cluster makes before they are stepped through.
+# Pieces of a fold that each thread of a cluster makes ahead of their steps.
 PIECES_A_THREAD = 3
 
 
 @dataclass(frozen=True)
 class MemoryProjection:
-    """Bytes that a pass holds at its peak in one process, item by item.
+    """Peak bytes of a pass in one process, by item.
 
     Parameters
     ----------
     items : mapping of str to int
     room : Room or None
-        What the process holds before the pass, and the lines that it must stay below.
+        The memory of the process before the pass, and the limits on it.
     limits : Limits
-        Blocks at once, blocks ahead and bytes of cache that the sum was made for.
+        Blocks at once, blocks ahead and bytes of caches that the sum is for.
     """
 
     items: dict[str, int] = field(default_factory=dict)
@@ -76,10 +76,10 @@ def memory_within(
     source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, room: Room
 ) -> MemoryProjection:
     """The sum for given limits, each item an upper bound."""
-    # The largest block counts: any task may get it.
+    # computed for the largest block, which any task may get
     rows = int(source.block_rows.max(initial=0))
     fold = records[0] if records and isinstance(records[0], Fold) else None
-    # few blocks keep few tasks at work, but for a fold, which cuts each of them into pieces
+    # few blocks keep few tasks busy, but a fold cuts each of them into pieces
     tasks = min(limits.tasks, max(source.n_blocks, 1)) if fold is None else limits.tasks
     costs = [record.cost(rows, source.n_columns) for record in records if not isinstance(record, RowSample)]
     scratch = max((cost.scratch_bytes for cost in costs), default=0)
@@ -91,7 +91,7 @@ def memory_within(
         "operands": sum(operand_bytes(record) for record in records),
     }
     if fold is not None:
-        # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
+        # the worker that steps receives two pieces of others, and one of them is held twice while it is aligned
         pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
         items |= {
             f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
@@ -101,7 +101,8 @@ def memory_within(
         low, top = task_level(source.n_blocks), root(source.n_blocks).level
         items["sums of tasks"] = tasks * sum(_tree_bytes(source, record, 0, low) for record in records)
         if in_driver:
-            # In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into.
+            # one node of each level of a tree waits for its sibling, in addition to the arriving node and the merged
+            # one
             arriving = min(2 * tasks, source.n_blocks)
             waiting = arriving * sum(result_bytes(source, record, low) for record in records)
             items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
@@ -116,27 +117,27 @@ def memory_within(
 
 
 def blocks_ahead(device: Device, *, is_inline: bool, cores: int, n_threads: int) -> int:
-    """Blocks that are read ahead of each that is worked on in a process with so many cores and threads that work.
+    """Blocks that are read ahead for each block in progress, for a process with this number of cores and threads.
 
-    A GPU is through with one block before the next is decoded, so that all cores decode.
+    A GPU finishes a block before the next is decoded, so that all cores decode.
     """
     return 0 if is_inline else 1 if device == "cpu" else max(2, -(-cores // n_threads) - 1)
 
 
 def device_items(source: BlockSource, records: Sequence[Record], limits: Limits) -> dict[str, int]:
-    """Bytes that a pass holds at its peak on the GPU of one process, item by item, each an upper bound."""
+    """Peak bytes of a pass on the GPU of one process, by item, each an upper bound."""
     moved = [record for record in records if isinstance(record, BlockSum) and not record.on_host]
     rows = int(source.block_rows.max(initial=0))
     tiles = gpu_bytes([record.operands for record in moved], rows, source.n_columns)
     items = {
         "blocks": limits.tasks * source.block_nbytes if moved else 0,
         "tiles and frequencies": min(limits.tasks, AT_ONCE_ON_GPU) * tiles if moved else 0,
-        # Of a packed triangle the whole square is there, and beside it the products of one tile.
+        # the whole square of a packed triangle, and the products of one tile
         "sums": limits.tasks * sum(3 * record.result_bytes for record in moved),
     }
     if moved and source.stored_nbytes:
-        # A driver without a GPU does not know what those of its workers have left: they keep all rows at most.
-        # Beside rows their targets stay, which take as many bytes at most.
+        # A driver without a GPU does not know the free memory of its workers' GPUs: they keep at most all rows. Their
+        # targets stay too, which take at most as many bytes.
         kept, there = 2 * whole_bytes(source), replace(limits, gpu_rows=gpu_rows_setting())
         items["rows kept for the next pass"] = kept if why_no_gpu() else min(kept, gpu_row_bytes(there))
     if records and isinstance(records[0], Fold):
@@ -145,14 +146,14 @@ def device_items(source: BlockSource, records: Sequence[Record], limits: Limits)
 
 
 def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:
-    """Bytes of one record's values in a tree from the nodes of one level up to those of another, at its peak."""
+    """Peak bytes of one record's values in a tree from the nodes of one level up to those of another."""
     if low == top and isinstance(record, BlockSum):
-        # a single sum, which nothing is merged with, and a copy of it on its way
+        # a single sum, which is not merged, and its copy during the transfer
         return 2 * record.result_bytes
     sizes = [result_bytes(source, record, level) for level in range(low, top + 1)]
-    # While two nodes are merged, one of each higher level waits for its sibling.
+    # while two nodes are merged, one of each higher level waits for its sibling
     merging = [2 * below + above + sum(sizes[at + 1 : -1]) for at, (below, above) in enumerate(pairwise(sizes))]
-    # In the end a sample is put in order, and copied into memory that is aligned.
+    # at the end a sample is sorted, and copied into aligned memory
     last = 3 if isinstance(record, RowSample) else 2
     return max([*merging, last * sizes[-1]])
 
@@ -165,9 +166,9 @@ def result_bytes(source: BlockSource, record: Record, level: int) -> int:
         longest = int(source.block_rows.max(initial=0))
         row = source.block_nbytes / max(longest, 1) + ROW_OBJECT_BYTES
         reached = min(longest << level, int(source.block_rows.sum()))
-        # Of rows without weights only those below a key leave their block. The keys are exponential, so that a share
-        # 1 - exp(-key) of the rows is below it; their number is binomial, and this is a bound that holds but for one
-        # time in 1e15 (see `dkl.protocols.sampling.sure_key`).
+        # Only rows with keys below a bound leave their block, if there are no weights. The keys are exponential, so
+        # that a share 1 - exp(-key) of the rows is below it; their number is binomial, and this bound on it fails once
+        # in 1e15 passes (see `dkl.protocols.sampling.sure_key`).
         sample = narrowed(record, source)
         below = sample.below if isinstance(sample, RowSample) else math.inf
         early = -math.expm1(-below) * reached
@@ -176,23 +177,23 @@ def result_bytes(source: BlockSource, record: Record, level: int) -> int:
 
 
 def operand_bytes(record: Record) -> int:
-    """Bytes of a record's operands, arrays counted without being copied."""
+    """Bytes of a record's operands; arrays are counted without a copy."""
     if isinstance(record, RowSample):
         return 0
-    # Protocol 5 hands arrays over as buffers, which are counted and not copied.
+    # protocol 5 passes arrays as buffers, which are counted and not copied
     buffers: list[Any] = []
     operands = dict(record.operands)
     try:
         head = pickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
     except (pickle.PicklingError, AttributeError, TypeError):
-        # Functions and classes of a notebook; cloudpickle, which asks about every object, takes five times as long.
+        # functions and classes of a notebook; cloudpickle takes five times as long, as it examines every object
         buffers.clear()
         head = cloudpickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
 def least_memory(source: BlockSource, records: Sequence[Record], room: Room, *, in_driver: bool) -> MemoryProjection:
-    """The projection with one block at a time, none ahead and no cache: a pass cannot do with less."""
+    """The projection with one block at a time, none ahead and no cache, which is the minimum for a pass."""
     check_accumulators(records)
     return memory_within(source, records, Limits(1, 0, 0), in_driver=in_driver, room=room)
 
@@ -208,14 +209,14 @@ def fit_limits(
     in_driver: bool = True,
     device: Device = "cpu",
 ) -> MemoryProjection:
-    """The projection with the most blocks in flight, at most `ahead` read ahead of each, that fits into the room.
+    """The projection with the most blocks in progress, and at most `ahead` read ahead of each, that fits the room.
 
-    What costs least goes first: the cache (blocks are read again), then reading ahead, then blocks worked on at
-    once. Numbers do not change with it: tiles and the tree follow from the data's shape alone.
+    The cheapest memory is given up first: the cache (blocks are read again), then reading ahead, then blocks in
+    progress. Results do not depend on it: tiles and the tree depend on the shape of the data alone.
 
     Raises
     ------
-    MemoryLimitError
+    If not even one block at a time fits; the message contains the sum.
         If not even one block at a time fits; the message holds the sum.
     """
     check_accumulators(records)
@@ -226,15 +227,15 @@ def fit_limits(
         bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, room=room)
         if bare.fits:
             if device != "cpu":
-                # As much as has room: without any CuPy copies rows block by block on the stream that computes.
+                # as much as there is room for: without it CuPy copies rows on the stream that computes, block by block
                 staged = staging_bytes(tasks, int((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS)))
                 limits = Limits(tasks, waiting, 0, staged=staged)
                 bare = memory_within(source, records, limits, in_driver=in_driver, room=room)
             if not cache:
                 return bare
-            # What is left goes to the cache, less the gaps that the allocator leaves between its blocks.
+            # the rest goes to the cache, minus the gaps that the allocator leaves between its blocks
             left = math.floor((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS))
-            # Blocks first: a byte of them saves as much time as many bytes of mapped rows.
+            # blocks first: a byte of them saves as much time as many bytes of mapped rows
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
             limits = replace(bare.limits, cache_bytes=blocks, piece_bytes=whole - blocks if pieces else 0)
@@ -243,7 +244,7 @@ def fit_limits(
 
 
 def refusal(source: BlockSource, records: Sequence[Record], least: MemoryProjection) -> MemoryLimitError:
-    """The error of a pass that needs more than its room, with the sum and the limits and blocks that would do."""
+    """The error for a pass that needs more than its room, with the sum, and limits and blocks that would suffice."""
     room, smaller = least.room, ""
     if room is None:
         raise TypeError("a projection without a room refuses nothing")
@@ -260,7 +261,7 @@ def refusal(source: BlockSource, records: Sequence[Record], least: MemoryProject
 
 
 def check_accumulators(records: Sequence[Record]) -> None:
-    """Refuse one accumulator of more than 64 MiB: its maker cuts it into tiles, each a BlockSum of its own."""
+    """Raise MemoryLimitError for an accumulator of more than 64 MiB, which should be cut into several BlockSums."""
     for record in records:
         for name, accumulator in record.accumulators.items() if isinstance(record, BlockSum) else ():
             if accumulator.nbytes > LARGEST_ACCUMULATOR:
@@ -272,26 +273,26 @@ def check_accumulators(records: Sequence[Record]) -> None:
 
 
 def kept_bytes(source: BlockSource, records: Sequence[Record]) -> int:
-    """Bytes of all that a pass makes of its blocks and that is worth keeping for the next one: pieces, mapped rows."""
+    """Bytes of everything that a pass computes from its blocks and keeps for the next one: pieces, mapped rows."""
     fold = records[0] if records else None
     if isinstance(fold, Fold):
         each = fold.piece_bytes if fold.kept_as else 0
         return each and each * sum(fold.pieces(int(rows)) for rows in source.block_rows if rows)
-    # records of one name share what is kept
+    # records with the same name share what is kept
     rows = {record.kept_as: record.kept_row_bytes for record in records if isinstance(record, BlockSum)}
     return int(source.block_rows.sum()) * sum(each for name, each in rows.items() if name)
 
 
 def whole_bytes(source: BlockSource) -> int:
-    """Bytes of all blocks, decoded, with the objects around them."""
+    """Bytes of all blocks, decoded, including the objects around them."""
     longest = int(source.block_rows.max(initial=0))
-    # As if all blocks were as dense as the largest one.
+    # as if all blocks were as dense as the largest one
     rows = math.ceil(source.block_nbytes * (int(np.sum(source.block_rows)) / longest)) if longest else 0
     return rows + int(np.count_nonzero(source.block_rows)) * OBJECT_BYTES
 
 
 def cache_bytes(allowed: int) -> int:
-    """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed and at most 512 MiB."""
+    """`dask.config` "dkl.cache-bytes", else a quarter of `allowed`, but at most 512 MiB."""
     setting = dask.config.get("dkl.cache-bytes", None)
     return min(int(allowed * CACHE_SHARE), LARGEST_DEFAULT_CACHE) if setting is None else parse_bytes(setting)
 
@@ -303,13 +304,13 @@ def gpu_rows_setting() -> int | None:
 
 
 def pass_name(records: Sequence[Record]) -> str:
-    """What a person sees of a pass: the names of its records."""
+    """The name of a pass in events: the names of its records."""
     return " + ".join(dict.fromkeys(record.name for record in records))
 
 
 def peak_bytes() -> int:
-    """The most that this process ever held, from its own start on."""
-    # On Linux `ru_maxrss` may begin with the peak of the process that started this one; VmHWM is of this one alone.
+    """The peak memory of this process since its start."""
+    # on Linux `ru_maxrss` may include the peak of the parent process; VmHWM is that of this one alone
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

@@ -1,6 +1,6 @@
-"""Blocks of this process: read once, ahead of their use, tried again when the store hiccups, cached while they fit.
+"""The blocks of this process: read once, ahead of their use, retried after transient errors, and cached.
 
-What passes make of them alike, such as mapped rows, is kept for the next pass, too.
+Derived data of blocks that several passes use, such as mapped rows, is cached too.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from dkl.protocols.block import Block
 
 Key = tuple[str, int]
 
-# A read that failed is tried again after 0.1, 0.2 and 0.4 s: stores behind a network fail now and then.
+# A failed read is repeated after 0.1, 0.2 and 0.4 s: network stores fail now and then.
 READ_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
-# These will not go away by waiting.
+# Errors that repeating would not fix.
 LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
-# Of the Python objects around the arrays of a block, about.
+# Approximate size of the Python objects around the arrays of a block.
 OBJECT_BYTES = 4096
-# Of what a GPU has left, so much at most holds rows for the next pass; tiles and sums need the rest.
+# Largest share of a GPU's free memory for rows that are kept for the next pass; tiles and sums need the rest.
 GPU_SHARE = 0.5
 
 
 def block_bytes(block: Block) -> int:
-    """Bytes that a block holds, with those of the Python objects around the arrays (they count for tiny blocks).
+    """Bytes of a block in the memory of this process, including the Python objects around the arrays.
 
     Rows on a GPU do not count.
     """
@@ -52,13 +52,13 @@ def block_bytes(block: Block) -> int:
 
 
 def gpu_row_bytes(limits: Limits, kept: int = 0) -> int:
-    """Bytes of rows that this process may keep on its GPU: of what the card may, its share among the processes there.
+    """Bytes of rows that this process may keep on its GPU: its share, among the processes that use the GPU.
 
     Parameters
     ----------
     limits : Limits
     kept : int
-        Bytes that the process keeps there already.
+        Bytes of rows that the process keeps there already.
     """
     free, n_gpus = free_gpu_memory()
     of_card = int(GPU_SHARE * (free + kept)) if limits.gpu_rows is None else limits.gpu_rows
@@ -67,26 +67,26 @@ def gpu_row_bytes(limits: Limits, kept: int = 0) -> int:
 
 @dataclass
 class CachedBlock:
-    """A block in the cache, with the number of the pass that used it last, and its bytes here and on the GPU."""
+    """A cached block, the number of the pass that last used it, and its bytes in this process and on the GPU."""
 
     block: Block
     nbytes: int
     used: int
-    there: int = 0
+    gpu_bytes: int = 0
 
 
 class BlockCache:
-    """Blocks for the next pass, up to a number of bytes. Not locked: `BlockLoader` is.
+    """Blocks for the next pass, up to a number of bytes. Not thread-safe: `BlockLoader` locks it.
 
-    A pass goes through all blocks, so dropping the one used longest ago for each that comes would drop every block
-    just before its next use. What the last two passes used stays, and what does not fit beside it is read again.
+    A pass reads all blocks, so that replacing the one used longest ago would always drop a block just before its next
+    use. Blocks that the last two passes used stay, and others are read again if there is no room for them.
     """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Key, CachedBlock] = OrderedDict()
         self._pass = 0
         self.nbytes = 0
-        self.there = 0
+        self.gpu_bytes = 0
 
     def begin_pass(self) -> None:
         self._pass += 1
@@ -96,7 +96,7 @@ class BlockCache:
         if kept is None:
             return None
         kept.used = self._pass
-        # The order is that of the last use: the first entry is the one used longest ago.
+        # entries are in the order of their last use, the one used longest ago first
         self._kept.move_to_end(key)
         return kept.block
 
@@ -104,48 +104,51 @@ class BlockCache:
         return key in self._kept
 
     def put(self, key: Key, block: Block, capacity: int) -> None:
-        """Keep `block` if it fits beside the blocks that are still of use."""
+        """Cache `block` if there is room for it besides the blocks that are still in use."""
         nbytes = block_bytes(block)
         if key in self._kept or nbytes > capacity:
             return
-        # Blocks that the last two passes did not use give way; those that they used stay, and the new one is not kept.
+        # blocks that the last two passes did not use are dropped; if the others leave no room, the new one is not
+        # cached
         while self.nbytes + nbytes > capacity and self._oldest_is_stale(key[0]):
             self._drop_oldest()
         if self.nbytes + nbytes <= capacity:
             self._kept[key] = CachedBlock(block, nbytes, self._pass)
             self.nbytes += nbytes
 
-    def put_there(self, key: Key, block: Block, capacity: int, there_at_most: int) -> None:
-        """Keep a block whose rows are on the GPU, in the place of one whose rows are here."""
-        nbytes, there = block_bytes(block), block.X.nbytes
-        if there > there_at_most:
+    def put_on_gpu(self, key: Key, block: Block, capacity: int, most_gpu_bytes: int) -> None:
+        """Cache a block whose rows are on the GPU, instead of the same block with its rows in this process."""
+        nbytes, row_bytes = block_bytes(block), block.X.nbytes
+        if row_bytes > most_gpu_bytes:
             return
         if (known := self._kept.get(key)) is not None:
-            if known.there:
+            if known.gpu_bytes:
                 return
             self._drop(key)
-        while (self.there + there > there_at_most or self.nbytes + nbytes > capacity) and self._kept:
+        while (self.gpu_bytes + row_bytes > most_gpu_bytes or self.nbytes + nbytes > capacity) and self._kept:
             if not self._oldest_is_stale(key[0]):
                 return
             self._drop_oldest()
         if nbytes <= capacity:
-            self._kept[key] = CachedBlock(block, nbytes, self._pass, there)
-            self.nbytes, self.there = self.nbytes + nbytes, self.there + there
+            self._kept[key] = CachedBlock(block, nbytes, self._pass, row_bytes)
+            self.nbytes, self.gpu_bytes = self.nbytes + nbytes, self.gpu_bytes + row_bytes
 
-    def claim_there(self, key: Key, nbytes: int, there_at_most: int) -> bool:
-        """Whether so many bytes more are kept on the GPU beside the rows of a block, at most as many as these have."""
+    def claim_on_gpu(self, key: Key, nbytes: int, most_gpu_bytes: int) -> bool:
+        """Reserve GPU memory for data of a cached block, at most as much as its rows have; returns whether it fits."""
         kept = self._kept.get(key)
-        if kept is None or not kept.there:
+        if kept is None or not kept.gpu_bytes:
             return False
-        if nbytes > 0 and (self.there + nbytes > there_at_most or kept.there + nbytes > 2 * kept.block.X.nbytes):
+        if nbytes > 0 and (
+            self.gpu_bytes + nbytes > most_gpu_bytes or kept.gpu_bytes + nbytes > 2 * kept.block.X.nbytes
+        ):
             return False
-        kept.there, self.there = kept.there + nbytes, self.there + nbytes
+        kept.gpu_bytes, self.gpu_bytes = kept.gpu_bytes + nbytes, self.gpu_bytes + nbytes
         return True
 
-    def shrink_there(self, capacity: int) -> None:
-        """Let go of blocks whose rows are on the GPU, those used longest ago first, until the others fit."""
-        for key in [key for key, kept in self._kept.items() if kept.there]:
-            if self.there <= capacity:
+    def shrink_gpu(self, capacity: int) -> None:
+        """Drop blocks whose rows are on the GPU, those used longest ago first, until the others fit."""
+        for key in [key for key, kept in self._kept.items() if kept.gpu_bytes]:
+            if self.gpu_bytes <= capacity:
                 return
             self._drop(key)
 
@@ -162,41 +165,41 @@ class BlockCache:
 
     def _drop(self, key: Key) -> None:
         kept = self._kept.pop(key)
-        self.nbytes, self.there = self.nbytes - kept.nbytes, self.there - kept.there
+        self.nbytes, self.gpu_bytes = self.nbytes - kept.nbytes, self.gpu_bytes - kept.gpu_bytes
 
 
 class BlockLoader:
-    """Hands out the blocks of a pass; one a process, shared by its threads."""
+    """Returns the blocks of a pass; one for each process, shared by its threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache = BlockCache()
-        # Reads ahead, under way or finished and not fetched yet.
+        # reads ahead that are in progress, or finished and not fetched yet
         self._pending: OrderedDict[Key, Future] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
-        # The token of the pass at work, and the blocks that its tasks have asked for here.
-        self._begun: tuple[str, set[int]] = ("", set())
-        # Blocks that several tasks take pieces of, with the read that the first of them does for all.
+        # the token of the current pass, and the blocks that its tasks in this process have asked for
+        self._started: tuple[str, set[int]] = ("", set())
+        # blocks that several tasks take pieces of; the first task reads them for all
         self._shared: OrderedDict[int, Future] = OrderedDict()
-        # Bytes of rows that the GPU may keep, once a pass has asked.
-        self._there_at_most: int | None = None
+        # bytes of rows that the GPU may keep, computed once in each pass
+        self._most_gpu_bytes: int | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks that are kept for the next pass."""
+        """Bytes of the blocks that are cached for the next pass."""
         return self._cache.nbytes
 
     def fetch(self, work: Work, ticket: Ticket, *, as_kept: bool = False) -> tuple[Block, ReadCounts]:
-        """The block, from the cache, from a read under way, or read now.
+        """The block, from the cache, from a read in progress, or from a new read.
 
-        Its rows are in the memory of the process; with `as_kept` on the GPU where they are kept there.
+        Its rows are in the memory of the process; with `as_kept` they are on the GPU if they are kept there.
         """
         key = (work.fingerprint, ticket.number)
         with self._lock:
-            self._begun_in(work).add(ticket.number)
+            self._started_in(work).add(ticket.number)
             self._cache.shrink(work.limits.cache_bytes)
-            if as_kept and self._cache.there:
-                self._cache.shrink_there(self._most_there(work))
+            if as_kept and self._cache.gpu_bytes:
+                self._cache.shrink_gpu(self._gpu_capacity(work))
             block = self._cache.get(key)
             pending = self._pending.pop(key, None)
         if block is not None:
@@ -204,55 +207,55 @@ class BlockLoader:
                 wait_for_rows(block)
                 block = replace(block, X=rows_on(block.X, "cpu"))
             return block, ReadCounts(1, block.n_rows, cache_hits=1)
-        # Outside of the lock: a read may take seconds, and other threads have blocks of their own.
+        # outside the lock: a read may take seconds, and other threads have other blocks
         block, retries = _read(work, ticket) if pending is None else pending.result()
-        # Rows in memory come with their ticket in every pass; a copy in the cache would be one too many.
+        # rows in memory come with their ticket in every pass, so that caching them would only copy them
         if work.is_read:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
         return block, ReadCounts(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)
 
     def placed(self, work: Work, block: Block) -> Block:
-        """A block of the pass on the device that it computes on, where dense rows of stores stay while they fit.
+        """A block on the device of the pass, where dense rows of stores stay if there is room.
 
-        They are kept in the precision that they are stored in. What else a block holds stays here, in the cache.
+        They are kept in their stored precision. The other arrays of the block stay in this process, in the cache.
         """
         if work.device == "cpu" or is_on_gpu(block.X):
             return block
         key, stays = (work.fingerprint, block.index), work.is_read and isinstance(block.X, np.ndarray)
-        claim = partial(self._claim_there, key) if stays else None
-        there = place(block, work.device, staged=work.limits.staged, claim=claim)
-        if stays and is_on_gpu(there.X):
+        claim = partial(self._claim_on_gpu, key) if stays else None
+        placed = place(block, work.device, staged=work.limits.staged, claim=claim)
+        if stays and is_on_gpu(placed.X):
             with self._lock:
-                self._cache.put_there(key, there, work.limits.cache_bytes, self._most_there(work))
-        return there
+                self._cache.put_on_gpu(key, placed, work.limits.cache_bytes, self._gpu_capacity(work))
+        return placed
 
-    def _claim_there(self, key: Key, nbytes: int) -> bool:
-        """Whether so many bytes more may be kept on the GPU beside the rows of a block, which are then counted."""
+    def _claim_on_gpu(self, key: Key, nbytes: int) -> bool:
+        """Reserve GPU memory for data of a block; returns whether there is room."""
         with self._lock:
-            return self._cache.claim_there(key, nbytes, self._there_at_most or 0)
+            return self._cache.claim_on_gpu(key, nbytes, self._most_gpu_bytes or 0)
 
-    def _most_there(self, work: Work) -> int:
+    def _gpu_capacity(self, work: Work) -> int:
         """Bytes of rows that the GPU may keep in this pass."""
-        if self._there_at_most is None:
-            self._there_at_most = gpu_row_bytes(work.limits, self._cache.there)
-        return self._there_at_most
+        if self._most_gpu_bytes is None:
+            self._most_gpu_bytes = gpu_row_bytes(work.limits, self._cache.gpu_bytes)
+        return self._most_gpu_bytes
 
     def give_up_gpu(self) -> bool:
-        """Let go of rows on the GPU, whose memory is needed: none are kept there for the rest of the pass."""
+        """Drop the rows on the GPU because its memory is needed: none are kept there for the rest of the pass."""
         with self._lock:
-            self._there_at_most, had = 0, self._cache.there > 0
-            self._cache.shrink_there(0)
+            self._most_gpu_bytes, had = 0, self._cache.gpu_bytes > 0
+            self._cache.shrink_gpu(0)
             return had
 
     def share(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
-        """The block for one of several tasks that take it shortly after each other; the first reads it for all.
+        """The block for one of several tasks that use it shortly after each other; the first one reads it for all.
 
-        As many blocks are kept for that as are worked on at once. One that had to give way is read again.
+        As many blocks are kept for this as are in progress at once; a dropped one is read again.
         """
         with self._lock:
-            self._begun_in(work)
-            # Whoever comes first reads; the others wait for the same future.
+            self._started_in(work)
+            # the first task reads; the others wait for the same future
             is_first = ticket.number not in self._shared
             read = self._shared.setdefault(ticket.number, Future())
             self._shared.move_to_end(ticket.number)
@@ -262,18 +265,18 @@ class BlockLoader:
             try:
                 read.set_result(self.fetch(work, ticket))
             except BaseException as error:
-                # The others wait for this read: whatever ended it ends their wait, too.
+                # the others wait for this read, and must get its error
                 read.set_exception(error)
         block, reading = read.result()
         return block, reading if is_first else ReadCounts(1, block.n_rows)
 
     def read_ahead(self, work: Work, ticket: Ticket | None) -> None:
-        """Begin to read a block that will be fetched soon; never more than the pass allows are waiting."""
+        """Start to read a block that will be fetched soon, unless as many reads are waiting as the pass allows."""
         if ticket is None or not work.is_read or work.limits.ahead == 0:
             return
         key = (work.fingerprint, ticket.number)
         with self._lock:
-            if key in self._cache or key in self._pending or ticket.number in self._begun_in(work):
+            if key in self._cache or key in self._pending or ticket.number in self._started_in(work):
                 return
             if not self._make_room(work.limits):
                 return
@@ -281,20 +284,20 @@ class BlockLoader:
                 self._readers = ThreadPoolExecutor(thread_name_prefix="dkl-read")
             self._pending[key] = self._readers.submit(_read, work, ticket)
 
-    def _begun_in(self, work: Work) -> set[int]:
-        """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
-        # The first task of a new pass in this process: what the last one shared is of no use to it.
-        if self._begun[0] != work.token:
-            self._begun, self._there_at_most = (work.token, set()), None
+    def _started_in(self, work: Work) -> set[int]:
+        """The blocks that tasks of this pass have asked for in this process, which are not read ahead any more."""
+        # the first task of a new pass in this process: blocks shared in the last one are of no use
+        if self._started[0] != work.token:
+            self._started, self._most_gpu_bytes = (work.token, set()), None
             self._shared.clear()
             self._cache.begin_pass()
             SHARED.begin_pass(work.limits.tasks + work.limits.ahead)
-        return self._begun[1]
+        return self._started[1]
 
     def _make_room(self, limits: Limits) -> bool:
         """Whether one more read may wait.
 
-        A finished one that nobody has fetched gives way where its task may have run in another process.
+        A finished read that nobody has fetched is dropped if its task may have run in another process.
         """
         if len(self._pending) < limits.ahead:
             return True
@@ -303,9 +306,9 @@ class BlockLoader:
         return self._pending.pop(stale, None) is not None if stale else False
 
     def forget_pending(self) -> None:
-        """Drop what was read ahead and not used: a pass has ended or failed."""
+        """Drop blocks that were read ahead and not used, because a pass has ended or failed."""
         with self._lock:
-            # Futures are cancelled outside of the lock: their callbacks may take it.
+            # futures are cancelled outside the lock, which their callbacks may take
             pending = list(self._pending.values())
             self._pending.clear()
             self._shared.clear()
@@ -313,14 +316,14 @@ class BlockLoader:
             future.cancel()
 
     def clear(self) -> None:
-        """Empty the cache too."""
+        """Drop the blocks read ahead and the cached ones."""
         self.forget_pending()
         with self._lock:
             self._cache.shrink(0)
 
 
 LOADER = BlockLoader()
-# What threads of the parent were reading never comes in its child.
+# reads of the parent's threads never finish in a forked child
 after_fork(LOADER.__init__)  # type: ignore[misc]
 givers.append(LOADER.give_up_gpu)
 
@@ -328,9 +331,9 @@ givers.append(LOADER.give_up_gpu)
 def blocks_of(
     work: Work, tickets: Sequence[Ticket], following: Sequence[Ticket] = (), *, as_kept: bool = False
 ) -> Iterator[tuple[Block, ReadCounts]]:
-    """The blocks behind `tickets` in order, the next ones (at last `following`) read while the caller is busy.
+    """The blocks of `tickets` in order; the next ones (then those of `following`) are read while the caller works.
 
-    With `as_kept` the rows of those that a GPU keeps are there.
+    With `as_kept` rows that a GPU keeps stay there.
     """
     coming, n_ahead = deque([*tickets, *following]), -(-work.limits.ahead // work.limits.tasks)
     for _ in tickets:
@@ -341,12 +344,12 @@ def blocks_of(
 
 
 def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
-    """The block and how often reading it had to be repeated: a store over a network fails now and then."""
+    """The block, and how often reading it had to be repeated."""
 
     def load() -> Block:
         value = unpacked(ticket.value)
         if dask.is_dask_collection(value):
-            # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
+            # the task already runs in a thread of its own, so that the graph of one block needs no pool
             value = dask.get(value.__dask_graph__(), value.key)
         return aligned(work.reader.load(value))
 
@@ -358,14 +361,14 @@ def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
                 raise
             except OSError:
                 time.sleep(FIRST_PAUSE_S * 2**attempt)
-        # the last attempt raises what it meets
+        # the last attempt raises its error
         return load(), READ_ATTEMPTS - 1
 
 
 class PieceCache:
-    """Pieces that further passes of one name make alike, up to a number of bytes: the first ones that come.
+    """Data that further passes of the same name compute equally, up to a number of bytes; the first pieces are kept.
 
-    All pieces are needed again before any of them is needed twice, so that none gives way to another.
+    All pieces are needed once before any of them is needed again, so that replacing pieces would not help.
     """
 
     def __init__(self) -> None:
@@ -376,16 +379,16 @@ class PieceCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pieces that are kept, or about to be."""
+        """Bytes of all pieces that are kept, or have reserved room."""
         return self._capacity - self._left
 
     def get(self, name: str, key: Hashable) -> Any:
-        """The piece; None where it is not kept."""
+        """The piece, or None if it is not kept."""
         with self._lock:
             return self._kept.get(key) if name == self._name else None
 
     def claim(self, name: str, nbytes: int, capacity: int) -> bool:
-        """Whether there is room for so many bytes, which are then taken; pieces of another name go."""
+        """Reserve room for `nbytes`; returns whether there was enough. Pieces of another name are dropped."""
         with self._lock:
             if name != self._name:
                 self._name, self._capacity, self._left = name, capacity, capacity
@@ -396,13 +399,13 @@ class PieceCache:
             return True
 
     def put(self, name: str, key: Hashable, piece: Any) -> None:
-        """Keep a piece whose room was claimed."""
+        """Keep a piece whose room was reserved."""
         with self._lock:
             if name == self._name:
                 self._kept[key] = piece
 
     def clear(self) -> None:
-        """Forget all pieces: the passes that share them are done."""
+        """Drop all pieces, as the passes that share them have ended."""
         with self._lock:
             self._name, self._capacity, self._left = "", 0, 0
             self._kept.clear()
@@ -419,13 +422,13 @@ class Kept:
     Parameters
     ----------
     name : str
-        Of the passes that share it.
+        Name of the passes that share it.
     block : int
-        The number of the block.
+        Number of the block.
     capacity : int
         Bytes that this process may keep of all blocks.
     key : bytes
-        Which rows of the block, where these differ between passes.
+        Identifies the rows of the block, if these differ between passes.
     """
 
     name: str

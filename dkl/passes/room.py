@@ -1,4 +1,4 @@
-"""The room of a pass: what a process holds already, the lines that it must stay below, and what is left between."""
+"""The room of a pass: the memory that a process holds already, the limits that it must stay below, and the rest."""
 
 from __future__ import annotations
 
@@ -28,36 +28,37 @@ from dkl.protocols.source import BlockReader
 if TYPE_CHECKING:
     from distributed import Worker
 
-# A limit that is named as large enough is a multiple of this many bytes, and at least so much above what is needed:
-# two processes of the same program hold some megabytes more or less.
+# Sufficient limits are rounded up to a multiple of _STEP_BYTES, and exceed the need by _SPARE_BYTES, as processes of
+# the same program differ by some megabytes.
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
-# What a worker came to hold between its first pass and its last: 2 to 35 MiB were seen.
+# Memory by which a worker grew between its first pass and its last: 2 to 35 MiB were measured.
 _GROWN_BYTES = 40 << 20
 
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """The memory of one process, measured in it before a pass.
+    """The memory of one process, which it measures before a pass.
 
     Parameters
     ----------
     name : str
-        As messages call it: ``"this process"``, ``"the worker tcp://..."``.
+        Name in messages: ``"this process"``, ``"the worker tcp://..."``.
     held : int
-        Bytes that it holds, without the blocks and mapped rows that it keeps for the next pass and gives up for it.
+        Bytes that it holds, without the blocks and mapped rows that it keeps for the next pass, which it drops if
+        needed.
     host : str
-        Of the machine that it shares with other processes.
+        Name of the machine, which it shares with other processes.
     free : int
-        Bytes that its machine has left, for all of these processes.
+        Free bytes of its machine, for all of its processes.
     limit : int or None
         The `memory_limit` of a Dask worker; None for a worker without one, and for other processes.
     spills_at, pauses_at, ends_at : int or None
-        The bytes of the process from which on Dask moves results to disk, starts no further task, kills it.
+        Bytes of the process from which on Dask moves results to disk, starts no further task, kills it.
     most_results : int or None
-        Bytes of results from which on Dask moves some to disk, however little the process holds beside them.
+        Bytes of results from which on Dask moves some to disk, independently of the other memory of the process.
     is_paused : bool
     cores : int
-        That it may use, with the other processes of its machine.
+        Cores that it may use, with the other processes of its machine.
     """
 
     name: str
@@ -82,15 +83,15 @@ class Line:
     at : int
         Bytes of the whole process.
     why : str
-        What happens there, as the second half of a sentence: ``"Dask pauses it at 381 MiB (...)"``.
+        What happens at that size, as the second half of a sentence: ``"Dask pauses it at 381 MiB (...)"``.
     share : float
-        How much of a larger limit lies below its line: 0.8 where Dask pauses a worker.
+        The line as a fraction of the process's limit: 0.8 for the pausing of a Dask worker.
     remedy : str
         What to set, with a pair of braces for the bytes: the end of a sentence that begins with "Enough is".
     of_pass : bool
-        Whether the line is one of what a pass adds, however much the process holds beside it.
+        Whether the line limits what a pass adds, independently of what the process holds.
     moves : bool
-        Whether it stays as far away when the process comes to hold more beside its passes.
+        Whether the line moves up when the process comes to hold more outside its passes.
     """
 
     at: int
@@ -103,7 +104,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Room:
-    """What a pass may take in each process, which the process that may take least decides.
+    """What a pass may add to each process, from the process that may add least.
 
     Parameters
     ----------
@@ -130,12 +131,12 @@ class Room:
         return max(0, self.lowest.at - self.held)
 
     def beside(self, nbytes: int) -> Room:
-        """The room of passes while the process holds so many further bytes."""
+        """The room of passes while the process holds `nbytes` more."""
         lines = tuple(replace(line, at=line.at + nbytes) if line.moves else line for line in self.lines)
         return replace(self, held=self.held + nbytes, lines=lines)
 
     def refusal(self, needed: int) -> str:
-        """Why `needed` further bytes are too many, and the smallest limits that would do."""
+        """Why `needed` further bytes are too many, and the smallest sufficient limits."""
         would_do: dict[str, float] = {}
         for line in self.lines:
             if line.at < self.held + needed:
@@ -145,7 +146,7 @@ class Room:
         return f"{self.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
 
     def adding(self, nbytes: int) -> str:
-        """What a process holds, where a line is, and what a fit adds at most, as a sentence."""
+        """A sentence on what a process holds, its nearest line, and what a fit adds at most."""
         return f"{self}; the fit adds at most {format_bytes(nbytes)}"
 
     def __str__(self) -> str:
@@ -154,27 +155,27 @@ class Room:
 
 
 def _rounded_up(nbytes: float) -> str:
-    """A round number of bytes, at least as large, as Dask reads it."""
+    """A round number of bytes, not less than `nbytes`, in a form that Dask reads."""
     return f"{math.ceil(nbytes / _STEP_BYTES) * (_STEP_BYTES // 1_000_000)} MB"
 
 
 def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -> Room:
-    """The room of a pass in processes that were measured.
+    """The room of a pass in processes whose memory was measured.
 
-    A Dask worker stays below the bytes at which Dask would move its results to disk, pause or kill it; any process
-    below what its machine has left, which processes of one machine share evenly, and below the user's `memory_limit`.
+    A Dask worker must stay below the bytes at which Dask would move its results to disk, pause or kill it; any process
+    below the free memory of its machine, which its processes share evenly, and below the user's `memory_limit`.
 
     Parameters
     ----------
     memories : sequence of ProcessMemory
         At least one.
     memory_limit : int, str or None
-        Bytes that a process may use in all (`"2 GiB"`).
+        Bytes that a process may use in total (`"2 GiB"`).
 
     Raises
     ------
     ValueError
-        For a limit that is no number of bytes.
+        If the limit is not a number of bytes.
     """
     given, sharing = checked_limit(memory_limit), Counter(memory.host for memory in memories)
     rooms = [
@@ -185,7 +186,7 @@ def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -
 
 
 def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> Iterable[Line]:
-    """Every line that a process must stay below."""
+    """All lines that a process must stay below."""
     if memory_limit is not None:
         why = f"may use {format_bytes(memory_limit)} in all (memory_limit)"
         yield Line(memory_limit, why, 1.0, "memory_limit='{}'")
@@ -207,7 +208,7 @@ def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> I
         (memory.ends_at, "it is killed at"),
     ]
     lines = [(at, f"{act} {format_bytes(at)} ({at / memory.limit:.0%} {of_limit})") for at, act in acts if at]
-    # nothing but the limit itself, where all that Dask does is turned off
+    # the limit itself, if all reactions of Dask are turned off
     for at, why in lines or [(memory.limit, f"has a limit of {format_bytes(memory.limit)}")]:
         yield Line(at, why, at / memory.limit, remedy)
     if memory.most_results is not None:
@@ -222,12 +223,12 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not a number of bytes.
     """
     if memory_limit is None:
         return None
     try:
-        # `parse_bytes` takes a text without digits for one of that unit, and an empty text for a single byte.
+        # `parse_bytes` would read a text without digits as one of that unit, and an empty text as a single byte
         plain = memory_limit if isinstance(memory_limit, str) and memory_limit.strip() else int(memory_limit)
         limit = parse_bytes(plain)
     except (TypeError, ValueError) as error:
@@ -240,26 +241,26 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 
 
 def own_memory(name: str = "this process") -> ProcessMemory:
-    """The memory of this process, what a pass maps again of libraries included."""
-    # What is kept for the next pass goes as soon as a pass has need of the room; what was given back comes again.
+    """The memory of this process, including what a pass will map again of libraries."""
+    # minus what is kept for the next pass, which is dropped if needed; plus returned memory that will be mapped again
     kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
     held = psutil.Process().memory_info().rss - kept + mapped_later()
     return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:
-    """Cores that a process has for itself, where those of its machine share them; of the process that has fewest."""
+    """Cores that a process has for itself if the processes of its machine share them; the smallest number of all."""
     sharing = Counter(memory.host for memory in memories)
     return min(max(1, memory.cores // sharing[memory.host]) for memory in memories)
 
 
 def own_room(memory_limit: int | str | None) -> Room:
-    """The room of what this process itself does, whatever cluster there is."""
+    """The room for work in this process itself, with or without a cluster."""
     return room_of([own_memory()], memory_limit)
 
 
 def room_to_grow(room: Room) -> Room:
-    """The room of a whole fit, in which what a process holds grows a little: no pass in its midst shall be refused."""
+    """The room of a whole fit, during which processes grow a little, so that no later pass of it fails."""
     return room.beside(_GROWN_BYTES)
 
 
@@ -276,16 +277,16 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
 
 
 def load(modules: Collection[str]) -> None:
-    """Load modules, and what the first compiled kernel of a process takes: 45 MB, so that they count as held."""
+    """Load modules and the first compiled kernel of a process, which takes 45 MB, so that they count as held."""
     from dkl.kernels.sincos import cos_sin_rows
 
     if all(name in sys.modules for name in modules) and cos_sin_rows.signatures:
         return
-    # Before and after each step: at no time is what the system maps of the compiler, of the other libraries and of the
-    # kernel there all at once, which was 366 MiB where the steps one by one took 288.
+    # Freed memory is returned before and after each step, so that what the system maps of the compiler, of other
+    # libraries and of the kernel is never there all at once: 366 MiB without this, 288 with it.
     give_back_memory()
     for name in modules:
-        # a module of the user's own may not be there by its name: its task says so, if it has to
+        # a user's module may not exist under its name; its task then raises the error if it needs it
         importlib.import_module(name)
         give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
@@ -293,13 +294,13 @@ def load(modules: Collection[str]) -> None:
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
-    """The memory of this process once it has loaded modules."""
+    """The memory of this process after it has loaded modules."""
     load(modules)
     return own_memory(name)
 
 
 def give_up_kept() -> None:
-    """Let go of what this process keeps for the next pass, and hand freed memory back to the machine."""
+    """Drop what this process keeps for the next pass, and return freed memory to the machine."""
     LOADER.clear()
     PIECES.clear()
     SHARED.clear()
@@ -309,15 +310,15 @@ def give_up_kept() -> None:
 
 
 async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
-    """The memory of a Dask worker, once it has loaded what the tasks of a pass need; runs there."""
-    # the event loop of the worker goes on meanwhile
+    """The memory of a Dask worker, after it has loaded the modules of a pass; runs on the worker."""
+    # in a thread, so that the worker's event loop is not blocked
     own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules)
     manager = dask_worker.memory_manager
     limit = manager.memory_limit
     is_paused = dask_worker.status.name == "paused"
     if not limit:
         return replace(own, is_paused=is_paused)
-    # of its nanny, which is another process with the same configuration
+    # the setting of its nanny, another process with the same configuration
     ends = dask.config.get("distributed.worker.memory.terminate") if dask_worker.nanny is not None else False
     fractions = [manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction]
     at = [int(limit * fraction) if fraction else None for fraction in fractions]
@@ -333,7 +334,7 @@ async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> Pro
 
 
 def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:
-    """The memory of a worker that does not answer, by what the scheduler knows of it.
+    """The memory of a worker that does not answer, from what the scheduler knows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Named columns of one value (or short vector) a row, kept beside a pass: round t is read while t + 1 is written."""
+"""Named columns with a value (or short vector) a row, stored beside a pass: one version is read, the next written."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dkl.protocols.source import BlockSource
 
 VERSION_KEY = "dkl-version"
 _TOKEN_KEY = "dkl-token"
-# {version: {column: the version that wrote it}}: a column that a pass does not write is not copied, but stays where
-# it is. Columns of dkl 0.1 lack this entry, and have each column in each version.
+# {version: {column: the version that wrote it}}: a column that a pass does not write is not copied. Columns of dkl 0.1
+# lack this entry, and have each column in each version.
 _WRITTEN_KEY = "dkl-written"
 
 
 @lru_cache(maxsize=64)
 def _opened(store: str, token: str, path: str) -> Any:
-    """An array of the columns with this token: opened once a process, however many blocks are read and written."""
-    # Opening looks at the store several times, which over a network takes longer than to read a column of a block.
+    """An array of the columns with this token, opened once in each process for all blocks."""
+    # opening accesses the store several times, which over a network takes longer than reading a column of a block
     array = zarr.open_group(store, mode="r+").get(path)
     if array is None:
         raise KeyError(f"no row column {path!r} (version/name) in {store!r}")
@@ -39,23 +39,24 @@ after_fork(_opened.cache_clear)
 
 @dataclass(frozen=True)
 class RowColumns:
-    """A scratch zarr group with one array for each version of a column that a pass wrote; a chunk is a block.
+    """A temporary zarr group with one array for each version of a column that a pass wrote; a chunk is a block.
 
-    Tasks never share a chunk, and the driver touches none: a version costs it as much for a block as for 100,000.
+    Tasks never share a chunk, and the driver accesses none: the cost of a version does not depend on the number of
+    blocks.
 
     Parameters
     ----------
     store : str
-        A local path or a URL that every worker process can reach.
+        A local path or a URL that every worker process can access.
     block_rows : tuple of int
         Rows of each block of the source that the columns belong to.
     version : int
-        The version that is read; `version + 1` is written and becomes the current one by `commit`.
+        The version to read; `version + 1` is written, and `commit` makes it the current one.
     token : str
-        Of the columns that `create` made, in whatever store.
+        Identity of the columns that `create` made, in any store.
     keeps_last : bool
-        Keep the version before the current one until the next is begun: whoever saves which version a state belongs
-        to may be killed between a commit and that saving.
+        Keep the version before the current one until the next one is started, as a process may be killed between a
+        commit and the save of the state that refers to it.
     written : dict of str to int
         The version whose array holds a column, by name.
     """
@@ -77,7 +78,7 @@ class RowColumns:
         overwrite: bool = False,
         start: RowColumns | None = None,
     ) -> RowColumns:
-        """New columns, of zeros or of the values of `start`: `columns` maps names to (dtype, shape of a row's value).
+        """New columns, of zeros or with the values of `start`; `columns` maps names to (dtype, shape of a row's value).
 
         Raises
         ------
@@ -87,14 +88,14 @@ class RowColumns:
         group = zarr.open_group(store, mode="w" if overwrite else "a")
         if VERSION_KEY in group.attrs:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
-        # The token keeps this process from reading arrays that it opened when other columns lay in the same store.
+        # with a new token this process does not read arrays that it opened for earlier columns in the same store
         token = uuid.uuid4().hex
         block_rows = tuple(int(rows) for rows in source.block_rows)
         made = cls(str(store), block_rows, token=token, written=dict.fromkeys(columns, 0))
-        # The attributes come last: without them the columns are not there for `open`, however far this came.
+        # attributes are written last: `open` finds no columns without them, however far this came
         for name, (dtype, shape) in columns.items():
             if start is None:
-                # Zeros need no chunk: what was never written reads as the fill value.
+                # zeros need no chunk: missing chunks read as the fill value
                 made._create_array(group, 0, name, dtype, shape, fill_value=0)
                 continue
             array, old = made._create_array(group, 0, name, dtype, shape), start._array(name)
@@ -117,12 +118,12 @@ class RowColumns:
         return columns.at(int(attributes[VERSION_KEY]))
 
     def at(self, version: int) -> RowColumns:
-        """The columns at a version that may be the last or the one before (see `keeps_last`).
+        """The columns at a version, the last or the one before (see `keeps_last`).
 
         Raises
         ------
         StoreError
-            If that version is not there.
+            If that version does not exist.
         """
         group = zarr.open_group(self.store, mode="r")
         known: Any = group.attrs.get(_WRITTEN_KEY, {})
@@ -137,17 +138,17 @@ class RowColumns:
         return replace(self, version=version, written=written)
 
     def prepare(self, writes: Mapping[str, str]) -> None:
-        """Make the arrays of the next version, before the first task writes to them; all other versions go."""
+        """Create the arrays of the next version, before the first task writes to them; removes all other versions."""
         group = zarr.open_group(self.store, mode="a")
-        # Among them what a run that was killed had begun to write.
+        # including arrays that a killed run had started to write
         self._keep_only(group, self.written)
         for name, dtype in writes.items():
-            # Columns have two axes for the blocks and their rows, and more where a row has a short vector.
+            # columns have two axes for blocks and their rows, and others for short vectors
             shape = self._array(name).shape[2:] if name in self.written else ()
             self._create_array(group, self.version + 1, name, dtype, shape)
 
     def read(self, names: tuple[str, ...], block: Block) -> Block:
-        """The block with the named columns at the version that is read."""
+        """The block with the named columns at the current version."""
         if not names:
             return block
         return replace(block, columns={**block.columns, **{name: self.values(name, block.index) for name in names}})
@@ -161,22 +162,22 @@ class RowColumns:
         return (self.values(name, index) for index in range(len(self.block_rows)))
 
     def write(self, name: str, index: int, values: np.ndarray) -> None:
-        """One column of one block, into the next version; writing the same again is harmless."""
-        # A block function that returns a value too many or too few would shift all rows after it.
+        """Write one column of one block into the next version; may be repeated."""
+        # too many or too few values from a block function would shift all rows after it
         expected = self.block_rows[index]
         if len(values) != expected:
             raise ValueError(f"the row column {name!r} has {len(values)} rows for block {index}; expected {expected}")
         _opened(self.store, self.token, f"{self.version + 1}/{name}")[index, :expected] = values
 
     def commit(self) -> RowColumns:
-        """Make the next version the current one; columns that the pass did not write stay where they are.
+        """Make the next version the current one; columns that the pass did not write are not copied.
 
-        The old version goes, unless `keeps_last`.
+        Removes the old version, unless `keeps_last`.
         """
         group = zarr.open_group(self.store, mode="a")
         version, new = self.version + 1, group.get(str(self.version + 1))
         written = {**self.written, **dict.fromkeys(new.array_keys() if isinstance(new, zarr.Group) else (), version)}
-        # The number that the group notes is what makes the version the current one: it changes when all is there.
+        # the version number in the group is what makes the version current: it changes once everything is complete
         known = {str(self.version): dict(self.written), str(version): written}
         group.attrs.update({VERSION_KEY: version, _WRITTEN_KEY: known})
         if not self.keeps_last:
@@ -192,7 +193,7 @@ class RowColumns:
         shape: tuple[int, ...],
         fill_value: float | None = None,
     ) -> Any:
-        # One chunk a block: all chunks are as long as the longest block, and shorter blocks leave the end of theirs
+        # One chunk for each block: all chunks are as long as the longest block, and shorter blocks leave their end
         # unused.
         longest = max(self.block_rows, default=0)
         return group.create_array(
@@ -200,18 +201,18 @@ class RowColumns:
             shape=(len(self.block_rows), longest, *shape),
             chunks=(1, max(longest, 1), *shape),
             dtype=dtype,
-            # A chunk that is lost must not read as values: NaN says so where the dtype has one.
+            # a lost chunk must not read as values, so that the fill value is NaN for dtypes that have it
             fill_value=(np.nan if np.dtype(dtype).kind == "f" else 0) if fill_value is None else fill_value,
             config={"write_empty_chunks": True},
             compressors=[ZstdCodec(level=1), Crc32cCodec()],
         )
 
     def _array(self, name: str) -> Any:
-        """The array that holds a column at this version; KeyError for a name that is no column."""
+        """The array of a column at this version; KeyError for an unknown name."""
         return _opened(self.store, self.token, f"{self.written.get(name, self.version)}/{name}")
 
     def _keep_only(self, group: zarr.Group, written: Mapping[str, int]) -> None:
-        """Remove all arrays but those that hold a column of `written`."""
+        """Remove all arrays except those that hold a column of `written`."""
         kept = {f"{version}/{name}" for name, version in written.items()}
         for version, arrays in list(group.groups()):
             gone = [name for name in arrays.array_keys() if f"{version}/{name}" not in kept]

@@ -1,4 +1,4 @@
-"""A pass under way: its backend, what all tasks share, the graphs that tasks compute, and what subscribers are told."""
+"""A pass in progress: its backend, what its tasks share, the graphs that they compute, and its events."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
 LARGEST_GRAPH_BYTES = 1 << 16
-# Rows in memory of at most as many bytes as the smallest block has stay with the process that they are in: dask.config
+# Rows in memory of at most as many bytes as the smallest block are processed in their own process: dask.config
 # "dkl.local-bytes".
 LOCAL_BYTES = 8 << 20
-# Results that come to the driver side by side: up to so many bytes of them, and up to so many.
+# Limits on the results that are transferred to the driver at once: bytes, and number.
 RESULTS_AT_ONCE_BYTES = 16 << 20
 MOST_RESULTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class PassStats:
-    """What a pass did.
+    """Statistics of a pass.
 
     Parameters
     ----------
     name : str
     blocks, rows : int
-        Handed to the records.
+        Given to the records.
     bytes : int
-        Of the decoded blocks that were read (not taken from the cache).
+        Bytes of the decoded blocks that were read (not taken from the cache).
     stored_bytes, decoded_bytes : int
-        Taken from the store, and what they were decoded to: more than `bytes` where chunks hold rows of several blocks
+        Bytes taken from the store, and bytes decoded from them: more than `bytes` if chunks hold rows of several blocks
         and were decoded for more than one of them.
     cache_hits : int
         Blocks taken from the cache.
@@ -71,7 +71,7 @@ class PassStats:
         Reads and tasks that had to be repeated.
     seconds : float
     projected_bytes : int
-        The peak that was projected for one process.
+        The projected peak memory of one process.
     """
 
     name: str
@@ -87,7 +87,7 @@ class PassStats:
 
 
 class Session:
-    """What `run_pass` and `map_blocks` have in common; made by `open_session`."""
+    """The parts that `run_pass` and `map_blocks` share; created by `open_session`."""
 
     def __init__(self, name: str, source: BlockSource, backend: Backend, publish: Subscriber) -> None:
         self.name = name
@@ -106,14 +106,14 @@ class Session:
 
     @property
     def slots(self) -> list[str]:
-        """One entry a task that can run at once: what the backend has now, so that workers that join get tasks."""
+        """One entry for each task that can run at once, from the backend's current state, so that new workers count."""
         return self.backend.slots()
 
     def plan(
         self, records: Sequence[Record], memory_limit: int | str | None, device: Device, *, is_read_again: bool = True
     ) -> None:
-        """Fix how much a process holds, or refuse."""
-        # The worker with the most threads holds the most blocks at once.
+        """Set the limits of a process; MemoryLimitError if the pass does not fit."""
+        # the worker with the most threads holds the most blocks at once
         n_threads = max(Counter(self.slots).values())
         modules = modules_of(records, self.source.reader())
 
@@ -137,7 +137,7 @@ class Session:
         try:
             self.projection = within()
         except MemoryLimitError:
-            # what processes have freed in earlier passes may still be theirs: they hand it back, and are asked again
+            # processes may still hold freed memory of earlier passes: they return it, and are measured again
             self.backend.give_up_kept()
             self.projection = within()
 
@@ -147,7 +147,7 @@ class Session:
 
     @property
     def tickets_travel(self) -> bool:
-        """Whether rows or graphs would have to be sent along with a task on a cluster: then one block a task."""
+        """Whether rows or graphs must be sent with a task on a cluster, so that a task has one block."""
         return self.backend.is_cluster and not self.is_read
 
     @property
@@ -156,21 +156,21 @@ class Session:
         return self._origin in ("store", "graph")
 
     def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
-        """Where rows come from; graphs that a cluster had better compute as a whole count as rows in memory."""
+        """The origin of the rows; graphs that a cluster should compute as a whole count as rows in memory."""
         origin = origin_of(self.source)
         is_whole = origin == "graph" and self.backend.is_cluster and not stand_alone(self.source)
         return "memory" if is_whole else origin
 
     def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
-        """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
-        # Results of a gigabyte come one by one, small ones side by side.
+        """A dispatcher of jobs of `tasks_a_job` tasks with a block each; just enough run at once that no slot waits."""
+        # results of a gigabyte are transferred one by one, small ones together
         at_once = min(max(RESULTS_AT_ONCE_BYTES // max(result_bytes, 1), 1), MOST_RESULTS_AT_ONCE)
         return Dispatcher(self.backend, lambda: max(2, -(-2 * len(self.slots) // tasks_a_job)), at_once)
 
     def slot(self, position: int) -> str:
-        """The process that the task at `position` prefers: the same in every pass, so that its cache is hit."""
-        # The number of the node decides, not who is free: in the next pass the same process has the same blocks in its
-        # cache.
+        """The process that the task at `position` prefers, the same in every pass because of its cache."""
+        # It depends on the number of the node, not on which process is free: in the next pass the same process has the
+        # same blocks in its cache.
         slots = self.slots
         return slots[position % len(slots)]
 
@@ -179,24 +179,24 @@ class Session:
         blocks = node.blocks(self.source.n_blocks)
         filled = blocks.start + np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
         tickets = [self.ticket(int(index)) for index in filled]
-        # Dask looks for futures in every ticket of a list that it sees: half the cost of submitting a long task.
+        # Dask would search every ticket of a plain list for futures, which is half the cost of submitting a long task
         return tickets if self.tickets_travel else Carried(tickets)
 
     def ticket(self, index: int) -> Ticket:
         value = self.source.ticket(index)
         if dask.is_dask_collection(value):
-            # Without the tasks of all other blocks, which its graph holds, too.
+            # without the tasks of all other blocks, which are in the same graph
             value = culled(value)
         if self.tickets_travel:
             value = self.backend.send_rows(value)
         return Ticket(index, Carried(value) if self._origin == "graph" else value)
 
     def following(self, nodes: Sequence[Node], position: int) -> list[Ticket]:
-        """The first blocks of the tasks that this task's process is likely to start next, as many as it reads ahead."""
+        """The first blocks of the tasks that this task's process will probably start next, as far as it reads ahead."""
         if not self.is_read:
             return []
         found, a_task = [], -(-self.limits.ahead // self.limits.tasks)
-        # Tasks go round the slots: this process is likely to get those that come one round later, two, and so on.
+        # tasks are assigned to slots in turn: this process probably gets those one round later, two, and so on
         for node in nodes[position + len(self.slots) :: len(self.slots)][:a_task]:
             blocks = node.blocks(self.source.n_blocks)
             with_rows = np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
@@ -204,25 +204,25 @@ class Session:
         return found
 
     def shared_work(self) -> Any:
-        """The work as the argument of a task: sent once, and again should its last copy be lost."""
+        """The work as the argument of a task: sent once, and again if its last copy is lost."""
         if self._handle is None or self.backend.is_lost(self._handle):
             self._handle = self.backend.share(self.work)
         return self._handle
 
     def advance(self, reading: ReadCounts) -> None:
-        """Count what a task read and tell the subscribers."""
-        # Chunks of arrays in place are what they were when an earlier pass read them, or the pass ends here.
+        """Count what a task has read and publish an event."""
+        # raises an error if chunks of arrays in place have changed since an earlier pass read them
         compare_noted(reading.noted)
         self.reading += replace(reading, noted=replace(reading.noted, digests={}, absent=frozenset()))
         detail = {"cache_hits": self.reading.cache_hits}
         self._tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
 
     def tell_started(self) -> None:
-        """Tell the subscribers that the pass begins."""
+        """Publish the event that the pass starts."""
         self._tell("started")
 
     def tell_finished(self, failed: bool) -> None:
-        """Tell the subscribers that the pass has ended, and what it read."""
+        """Publish the event that the pass has ended, with what it has read."""
         read = {
             "bytes": self.reading.bytes,
             "cache_hits": self.reading.cache_hits,
@@ -232,7 +232,7 @@ class Session:
 
     def _tell(self, kind: Kind, **fields: Any) -> None:
         total = int(np.count_nonzero(self._block_rows))
-        # Who wants to end rounds asks again when one has advanced: a single pass has none to end.
+        # a request to end rounds is repeated when one has advanced; a single pass ignores it
         with suppress(StopRequested):
             self._publish(Event(kind, self.name, self.reading.blocks, total, seconds=self.seconds, **fields))
 
@@ -257,20 +257,20 @@ class Session:
 
 
 def origin_of(source: BlockSource) -> Literal["store", "graph", "memory"]:
-    """Where the rows of a source come from: read from a store, computed by Dask, or there already."""
+    """The origin of the rows of a source: read from a store, computed by Dask, or in memory."""
     if source.stored_nbytes:
         return "store"
-    # All blocks of a source come in one way, so that one of them tells.
+    # all blocks of a source have the same origin
     first = next(iter(np.flatnonzero(source.block_rows)), None)
     is_lazy = first is not None and dask.is_dask_collection(source.ticket(int(first)))
     return "graph" if is_lazy else "memory"
 
 
 def stays_here(source: BlockSource, device: Device) -> bool:
-    """Whether passes over a source run in this process although there is a cluster: few rows that are here already.
+    """Whether passes over a source run in this process even with a cluster: few rows that are in its memory.
 
-    Their way to the workers, and that of each pass through the scheduler, takes longer than their arithmetic. Where a
-    GPU is asked for that this process lacks, they go to the workers all the same.
+    Sending them to the workers, and each pass through the scheduler, takes longer than computing. If a GPU is asked for
+    that this process lacks, they go to the workers anyway.
     """
     most = parse_bytes(dask.config.get("dkl.local-bytes", LOCAL_BYTES))
     if whole_bytes(source) > most or origin_of(source) != "memory":
@@ -281,15 +281,15 @@ def stays_here(source: BlockSource, device: Device) -> bool:
 def backend_for(
     source: BlockSource, kinds: Sequence[Sequence[Record]], device: Device, memory_limit: int | str | None
 ) -> Backend:
-    """What runs passes over a source: the cluster of the current client, or this process; bits are the same.
+    """The backend for passes over a source: the current client's cluster, or this process, with the same bits.
 
     Parameters
     ----------
     source : BlockSource
     kinds : sequence of sequences of Record
-        Of the passes: where one of them does not fit into the memory of this process, the cluster takes all.
+        The records of each pass: if one of them does not fit into this process's memory, all run on the cluster.
     device, memory_limit
-        As of `dkl.passes.engine.run_pass`.
+        As in `dkl.passes.engine.run_pass`.
     """
     if current_client() is None or not stays_here(source, device):
         return choose_backend()
@@ -310,12 +310,12 @@ def open_session(
     columns: RowColumns | None = None,
     is_read_again: bool = True,
 ) -> Iterator[Session]:
-    """The backend that Dask offers, planned for these records; whatever happens, no task stays behind."""
+    """A session with the backend that Dask offers, planned for these records; no task is left at its end."""
     backend = backend_for(source, [records], device, memory_limit)
     failed = True
     try:
         session = Session(name, source, backend, publish)
-        # what was read here before is not of this pass
+        # earlier reads of this process are not part of this pass
         compare_noted(LEDGER.taken())
         client = current_client() if backend.is_cluster else None
         with nullcontext() if client is None else hung_workers_restarted(client):
@@ -339,7 +339,7 @@ def open_session(
             )
             session.tell_started()
             try:
-                # One BLAS thread here too: what the driver merges must round as a worker's sums do.
+                # also one BLAS thread in the driver, whose merges must round like a worker's
                 with one_blas_thread():
                     yield session
                 failed = False
@@ -350,11 +350,11 @@ def open_session(
 
 
 def culled(ticket: Delayed) -> Delayed:
-    """The ticket with the tasks that its block needs; `dask.optimize` would look at those of all other blocks too."""
+    """The ticket with only the tasks of its block; `dask.optimize` would process those of all other blocks too."""
     graph, needed, wanted = ticket.__dask_graph__(), {}, [ticket.key]
     while wanted:
         key = wanted.pop()
-        # What is no key of the graph is a value, or a future of the scheduler.
+        # a key that is not in the graph is a value, or a future of the scheduler
         if key not in needed and key in graph:
             needed[key] = graph[key]
             wanted += get_dependencies(graph, key)
@@ -362,14 +362,14 @@ def culled(ticket: Delayed) -> Delayed:
 
 
 def stand_alone(source: BlockSource) -> bool:
-    """Whether the graphs of the blocks go to the tasks that need the blocks, judged by five of them at most.
+    """Whether graphs can be sent with the tasks that need their blocks, judged from at most five of them.
 
-    They are small, they hold no future of a cluster, and no two of them hold the same task: what blocks share (a mean
-    of all rows, a chunk cut in two) would be computed for each anew.
+    They must be small, contain no future of a cluster, and share no task: what blocks share (a mean of all rows, a
+    chunk that is cut in two) would be computed again for each.
     """
     from distributed import futures_of
 
-    # Neighbours show whether blocks share a chunk, the two ends whether all of them share a task.
+    # neighbours show whether blocks share a chunk, the two ends whether all of them share a task
     blocks = np.flatnonzero(source.block_rows)
     middle = len(blocks) // 2
     looked_at = {int(index) for index in (*blocks[:2], *blocks[middle : middle + 2], *blocks[-1:])}
@@ -377,14 +377,13 @@ def stand_alone(source: BlockSource) -> bool:
     graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
     if futures_of(tickets):
         return False
-    # Values (arrays cut out of one in memory) are in several graphs and cost nothing; only tasks would be computed
-    # anew.
+    # values (arrays cut from one in memory) are in several graphs at no cost; only tasks would be computed again
     tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
     if any(count > 1 for count in tasks.values()):
         return False
-    # A graph is whole if it holds all that its tasks take; a future is a key of the scheduler's.
+    # a graph is complete if it contains everything its tasks need; futures are keys of the scheduler
     for graph in graphs:
         if not all(getattr(node, "dependencies", frozenset()) <= graph.keys() for node in graph.values()):
             return False
-    # A graph that holds rows as values would send them through the scheduler.
+    # a graph that holds rows as values would send them through the scheduler
     return all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)

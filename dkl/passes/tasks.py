@@ -1,6 +1,6 @@
-"""The functions that run in workers (processes of a cluster, threads of this one): add up blocks, map a block.
+"""The functions that run in workers (processes of a cluster, threads of this one): sum blocks, map a block.
 
-A reduction says how a record becomes a value of a block, how two values merge, and what the merged value is called.
+A reduction computes the value of a record for a block, merges two values, and finishes the merged one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Values: TypeAlias = tuple[Any, ...]
 
 
 class PassStopped(RuntimeError):
-    """The pass that a task belongs to has ended; nobody waits for its result."""
+    """The pass of a task has ended, and its result is not needed."""
 
 
 class StopFlag:
@@ -59,14 +59,14 @@ class StopFlag:
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """The sums of one node: a value a record (None where there were no rows) and what reading them came to."""
+    """The sums of one node: a value for each record (None if there are no rows) and the counts of reading blocks."""
 
     values: Values | None
     reading: ReadCounts
 
 
 class Gate:
-    """Lets a limited number of tasks of this process hold blocks, however many threads the worker has."""
+    """Limits the tasks of this process that hold blocks, independently of the worker's number of threads."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -75,7 +75,7 @@ class Gate:
     @contextmanager
     def entered(self, most: int) -> Iterator[None]:
         with self._changed:
-            # The limit comes with each task, since passes differ in how many blocks they may hold.
+            # tasks bring the limit, as passes differ in the number of blocks that they may hold
             self._changed.wait_for(lambda: self._inside < most)
             self._inside += 1
         try:
@@ -87,17 +87,17 @@ class Gate:
 
 
 GATE, ON_GPU = Gate(), Gate()
-# Tasks that compute on a GPU at once: it works for one while the host prepares what the other asks for. More of them
-# would only wait for each other, and for the interpreter's lock at every call; they read and decode meanwhile.
+# Tasks that compute on a GPU at once: it works for one while the host prepares the other. More of them would only wait
+# for each other and for the interpreter's lock; meanwhile they read and decode.
 AT_ONCE_ON_GPU = 2
-# The tasks inside are those of the parent: none of them goes on, or leaves the gate, in a process that it forked.
+# tasks of the parent that are inside do not continue in a forked process, and never leave its gate
 after_fork(GATE.__init__)  # type: ignore[misc]
 after_fork(ON_GPU.__init__)  # type: ignore[misc]
 
 
 @contextmanager
 def computing(block: Block) -> Iterator[None]:
-    """What holds while a task computes on a block where its rows are: those on their way to a GPU are waited for."""
+    """A context in which a task computes on a block: waits for rows on their way to a GPU, and for a turn there."""
     with ON_GPU.entered(AT_ONCE_ON_GPU) if is_on_gpu(block.X) else nullcontext():
         wait_for_rows(block)
         yield
@@ -105,32 +105,32 @@ def computing(block: Block) -> Iterator[None]:
 
 @contextmanager
 def working(work: Work) -> Iterator[None]:
-    """What holds while a task is on its blocks: one BLAS thread, and no more tasks at once than the pass allows."""
-    # BLAS with several threads sums in another order, so that one thread is a matter of bits; tasks fill the cores.
+    """A context in which a task processes blocks: one BLAS thread, and as many tasks at once as the pass allows."""
+    # several BLAS threads would sum in another order and change bits; the cores are used by tasks
     keep_freed_memory()
     with GATE.entered(work.limits.tasks), one_blas_thread():
         try:
             yield
         finally:
-            # of blocks that ended with another error: the next task of this thread has other rows
+            # drop those of blocks that failed otherwise: the next task of this thread has other rows
             take_refusals()
 
 
 def sum_blocks(
     work: Work, node: Node, tickets: Sequence[Ticket], following: Sequence[Ticket], stop: StopFlag
 ) -> Partial:
-    """All records of the pass over the blocks of `node`, added up in the node's own tree.
+    """All records of the pass over the blocks of `node`, added in the node's own tree.
 
-    `following` are blocks that this process is likely to need next: they are read while the last ones are worked on.
+    `following` are blocks that this process will probably need next: they are read while the last ones are processed.
     """
     reductions = [reduction(record, work.limits.piece_bytes) for record in work.records]  # type: ignore[arg-type]
 
-    # Rows that the GPU keeps are used there, unless a record sums on the host.
+    # rows that a GPU keeps are used there, unless a record needs them on the host
     on_host = [each.on_host for each in reductions]
     moves, as_kept = not all(on_host), not any(on_host)
 
     def values_of(block: Block) -> Values | None:
-        """One value a record, or None for a block that a filter left without rows."""
+        """One value for each record, or None for a block that a filter left without rows."""
         if block.n_rows == 0:
             return None
         with located(f"block {block.index} of {work.place}"):
@@ -140,7 +140,7 @@ def sum_blocks(
 
     tree = TreeSum(partial(_merged, reductions), work.n_blocks, node)
     numbers = node.blocks(work.n_blocks)
-    # Blocks without rows have no ticket; the tree is told of them all the same, since it waits for every sibling.
+    # blocks without rows have no ticket, but the tree waits for every sibling, so that they are added as None
     missing = numbers.start
     reading = ReadCounts()
     with working(work):
@@ -161,7 +161,7 @@ def _merged(reductions: Sequence[Reduction], left: Values, right: Values) -> Val
 
 
 def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
-    """Two siblings of the tree become their parent."""
+    """Merge two siblings of the tree into their parent."""
     reading = left.reading + right.reading
     if left.values is None or right.values is None:
         return Partial(right.values if left.values is None else left.values, reading)
@@ -170,7 +170,7 @@ def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
 
 
 def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
-    """What the one block sum of `work` returns for one block, whatever it is, and what reading the block came to."""
+    """The result of the only block sum of `work` for one block, of any type, and the counts of reading the block."""
     stop.check()
     with working(work):
         block, reading = LOADER.fetch(work, ticket, as_kept=True)
@@ -188,9 +188,9 @@ V = TypeVar("V")
 
 
 class Reduction(Protocol[V]):
-    """One record of a pass: what it makes of a block, how two such values merge, and what the last one is called."""
+    """One record of a pass: computes the value of a block, merges two values, and finishes the last one."""
 
-    # Whether it looks at the block as it was read, rather than on the device that the pass computes on.
+    # whether it needs the block on the host, instead of on the device of the pass
     on_host: bool
 
     def of_block(self, block: Block, columns: RowColumns | None) -> V: ...
@@ -201,18 +201,18 @@ class Reduction(Protocol[V]):
 
 
 def narrowed(record: Record, source: BlockSource) -> Record:
-    """A sample without the rows that come too late to be among the first, as far as the number of all rows can tell.
+    """A sample without rows that are surely not among its first k, as far as the number of all rows tells.
 
-    With weights it cannot. Each task then hands on its share of the sample instead of as many rows as all of it.
+    With weights it does not. Each task then returns its part of the sample instead of as many rows as the whole.
     """
     if not isinstance(record, RowSample) or record.n_classes is not None or source.has_weight:
         return record
-    # The key below which at least k of all rows lie, but for once in 1e15 passes (see `sure_key`).
+    # the key below which at least k of all rows lie, except once in 1e15 passes (see `sure_key`)
     return replace(record, below=sure_key(record.k, int(source.block_rows.sum())))
 
 
 class SumReduction:
-    """Accumulators, added or the larger value kept."""
+    """Accumulators, which are added, or of which the larger value is taken."""
 
     def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
         self.record, self._kept_bytes = record, kept_bytes
@@ -221,12 +221,12 @@ class SumReduction:
     def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
         if columns is not None:
             block = columns.read(self.record.reads, block)
-        # A block for which the memory of a GPU does not suffice is computed again in smaller tiles.
+        # a block that does not fit a GPU's memory is computed again in smaller tiles
         operands = self.record.operands
         if self.record.kept_as and self._kept_bytes:
             operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
         returned = in_smaller_tiles(self.record.function)(block, operands)
-        # what the function has found wrong of the rows, and has not waited for
+        # raises the errors that the function has found in rows on a GPU without waiting
         refuse_now()
         absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
         if absent:
@@ -238,7 +238,7 @@ class SumReduction:
                 columns.write(name, block.index, np.asarray(returned[name]))
         sums: Sums = {}
         for name, accumulator in self.record.accumulators.items():
-            # C order as after a journey between processes: how NumPy sums an axis later depends on it.
+            # in C order, as after a transfer between processes: NumPy's later sums over an axis depend on it
             sums[name] = np.asarray(returned[name], dtype=accumulator.dtype, order="C")
             if sums[name].shape != tuple(accumulator.shape):
                 raise ValueError(
@@ -248,7 +248,7 @@ class SumReduction:
         return sums
 
     def merge(self, left: Sums, right: Sums) -> Sums:
-        # Always left with right, in the order of the blocks: floating-point sums depend on it.
+        # always left with right, in the order of the blocks, as floating-point sums depend on it
         combine = {"add": np.add, "max": np.maximum}
         accumulators = self.record.accumulators
         return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
@@ -256,14 +256,14 @@ class SumReduction:
     def finish(self, value: Sums | None) -> Sums:
         if value is None:
             return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
-        # A single task's sums may lie in a received message; what the driver computes with must be aligned.
+        # the sums of a single task may be in a received message; the driver needs aligned arrays
         return {name: np.array(total) for name, total in value.items()}
 
 
 class SampleReduction:
-    """The k rows that come first by their keys; samples merge by being sampled again and get their order at the end."""
+    """The k rows with the smallest keys; samples are merged by sampling again, and sorted at the end."""
 
-    # The driver looks at samples as they were read, whatever computes.
+    # the driver uses samples on the host, on any device of the pass
     on_host = True
 
     def __init__(self, record: RowSample) -> None:
@@ -277,14 +277,14 @@ class SampleReduction:
         if block.weight is None and self.record.below < np.inf:
             keys = sample_keys(block.row_id, None, self.record.seed, self.record.round)
             block = block.rows(np.flatnonzero(keys < self.record.below))
-        # All rows stay, as they are, where there are no more than k; they get their order at the end.
+        # at most k rows all stay, unsorted until the end
         return block if self.record.n_classes is None and block.n_rows <= self.record.k else self._ordered(block)
 
     def merge(self, left: Block, right: Block) -> Block:
         record = self.record
         if record.n_classes is not None:
             return self._ordered(stack_rows(left, right, np.arange(left.n_rows), np.arange(right.n_rows)))
-        # Rows stay in the order in which they came; only the last sample is put in the order of its keys.
+        # rows stay in their order; only the last sample is sorted by keys
         stays = stays_first(left, right, record.k, record.seed, record.round)
         return stack_rows(left, right, *map(np.flatnonzero, stays))
 
@@ -307,7 +307,7 @@ def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) 
             return None
         if sparse.issparse(first):
             return sparse.vstack([first[above], second[below]], format="csr")
-        # Rows are wide, so each is copied once: into its place in the result, not by way of two selections.
+        # rows may be wide, so that each is copied once, directly to its place in the result
         out = np.empty((len(above) + len(below), *first.shape[1:]), first.dtype)
         np.take(first, above, axis=0, out=out[: len(above)], mode="clip")
         np.take(second, below, axis=0, out=out[len(above) :], mode="clip")
@@ -320,5 +320,5 @@ def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) 
 
 
 def reduction(record: BlockSum | RowSample, kept_bytes: int = 0) -> Reduction:
-    """How the results of a record on single blocks become one, in a process that may keep so many bytes of them."""
+    """The reduction of a record, in a process that may keep `kept_bytes` bytes of derived data."""
     return SumReduction(record, kept_bytes) if isinstance(record, BlockSum) else SampleReduction(record)

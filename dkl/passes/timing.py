@@ -1,4 +1,4 @@
-"""Seconds that the records of a pass take, from a call on a few rows."""
+"""Seconds that the records of a pass take, estimated from calls on a few rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dkl.process import compiling_at_once
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Cost, Fold, Record, RowSample
 
-# A call is timed on as many rows as it is expected to take so many seconds for, within these bounds.
+# Calls are timed on as many rows as are expected to take so many seconds, within these bounds.
 _TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 4_096
-# Of the larger of two calls that are timed, the rows of the smaller one are this part.
+# Ratio of the rows in the larger and the smaller of two timed calls.
 _FEWER = 4
-# A fit whose pass takes so many seconds soon compiles its kernels, and so does the call that is timed for it.
+# Expected seconds of a pass from which on its kernels are compiled, in a fit and for the timed calls.
 _COMPILED_S = 0.1
-# Bytes beyond which nothing that was written before them is left in a processor's cache.
+# Bytes that replace everything in a processor's cache.
 _CACHE_BYTES = 32 << 20
-# Operations of a product of matrices that drawing a row takes as long as.
+# Operations of a matrix product that take as long as sampling a row.
 _SAMPLED = 50.0
 
 
@@ -33,13 +33,13 @@ class Seconds(NamedTuple):
     Parameters
     ----------
     shared : float
-        Of what blocks can be worked on side by side for.
+        Part that blocks share, so that several threads can work on it.
     serial : float
-        Of the steps of a fold, which follow each other.
+        Part of the steps of a fold, which are sequential.
     again : float
-        The part of `shared` that is left in a pass that finds what an earlier one has kept of each block.
+        The part of `shared` that remains in a pass that finds what an earlier one has kept of each block.
     found : bool
-        Whether the first of these passes finds it, since passes before it are alike.
+        Whether even the first of these passes finds it, because equal passes came before.
     """
 
     shared: float
@@ -53,31 +53,31 @@ class Seconds(NamedTuple):
 
 
 class TimedRows:
-    """A block whose rows are worked on by a plan, a few at a time, to learn what records take on all rows.
+    """A block on which a plan times records, a few rows at a time, to estimate their seconds on all rows.
 
-    A plan has records whose arrays have the shapes of a fit and no values, or that lack what only a fit has: where one
-    cannot be called on rows of these, its operations are counted instead, at the speed of a product of matrices.
+    The arrays of a plan's records have the shapes of a fit without its values, or are missing: if a record cannot be
+    called on the rows, its operations are counted instead, at the speed of a matrix product.
 
     Parameters
     ----------
     block : Block
-        One of the blocks of the rows.
+        A block of the rows.
     n_rows, n_columns : int
-        Of all rows.
+        Numbers for all rows.
     flops_per_second : float
-        Of a product of matrices, on one thread.
+        Speed of a matrix product on one thread.
     """
 
     def __init__(self, block: Block, n_rows: int, n_columns: int, flops_per_second: float) -> None:
         self._block, self._shape = block, (n_rows, n_columns, flops_per_second)
-        # by the name that records share what they keep under: the rows of their calls, and what these have kept
+        # for each name under which records share kept data: the rows of their calls, and the kept data
         self._rows: dict[str, int] = {}
         self._kept: dict[Hashable, Any] = {}
 
     def seconds(self, record: Record) -> Seconds:
-        """What `record` takes on all rows: calls on a few of them are timed, of two sizes.
+        """The seconds of `record` on all rows, from timed calls of two sizes on a few rows.
 
-        A call on no row would take some of the time, which counts once for each call of a pass, and the rest once for
+        The part of a call that is independent of its rows counts once for each call of a pass, and the rest once for
         each row.
         """
         counted = seconds_counted(record, *self._shape)
@@ -98,7 +98,7 @@ class TimedRows:
                 self._of_rows(record, min(_LEAST_ROWS, rows))
                 fewer = -(-rows // _FEWER)
                 few, many = self._of_rows(record, fewer), self._of_rows(record, rows)
-                # most of a call shall be of its rows, whose part is multiplied by thousands
+                # most of a call should be spent on its rows, as that part is multiplied by thousands
                 while rows < most and many.in_all < min(_TRIAL_S, 2.0 * few.in_all):
                     few, fewer, rows = many, rows, min(_FEWER * rows, most)
                     many = self._of_rows(record, rows)
@@ -108,14 +108,14 @@ class TimedRows:
             self._rows[record.kept_as] = rows
         parts = []
         for of_few, of_many in zip(few[:3], many[:3], strict=True):
-            # what a call on no row would take
+            # the part that is independent of the rows
             fixed = min(max(of_many - rows * (of_many - of_few) / max(rows - fewer, 1), 0.0), of_many)
             parts.append(calls * fixed + n_rows * (of_many - fixed) / rows)
         shared, serial, again = parts
         return Seconds(shared, serial, again, many.found)
 
     def _of_rows(self, record: BlockSum | Fold, n_rows: int) -> Seconds:
-        """The shorter of two calls on some rows; where it keeps something, also of two that find it."""
+        """The shorter of two calls on some rows; if they keep data, also of two calls that find it."""
         part = self._block.rows(np.arange(n_rows))
         if isinstance(record, Fold):
             return min((_fold_call(record, part) for _ in range(2)), key=lambda each: each.in_all)
@@ -131,7 +131,7 @@ class TimedRows:
 
 @dataclass
 class _Keeper:
-    """What the calls of a plan keep of their rows: a `Keeper` with room for all of it."""
+    """A `Keeper` for the calls of a plan, without a limit."""
 
     kept: dict[Hashable, Any]
     name: Hashable
@@ -155,19 +155,19 @@ class _Keeper:
 
 
 def seconds_counted(record: Record, n_rows: int, n_columns: int, flops_per_second: float) -> Seconds:
-    """The same by the operations of the record, at the speed of a product of matrices."""
-    # drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far
+    """The seconds of a record counted from its operations, at the speed of a matrix product."""
+    # sampling costs a hash of three rounds for each row, and a comparison with the largest key so far
     cost = Cost(_SAMPLED * n_rows) if isinstance(record, RowSample) else record.cost(n_rows, n_columns)
     shared = cost.flops / flops_per_second
-    # the pieces of a fold are kept whole; what is left of another record is not told by its operations
+    # the pieces of a fold are kept completely; for another record its operations do not show what remains
     return Seconds(shared, cost.serial_flops / flops_per_second, 0.0 if isinstance(record, Fold) else shared)
 
 
 def _sum_call(record: BlockSum, part: Block) -> float:
-    # one number a row stands for as many as there are
+    # one number for each row replaces columns of any width
     columns = {name: np.zeros((part.n_rows, 1)) for name in record.reads}
     part = replace(part, columns={**part.columns, **columns}) if columns else part
-    # the clock of this thread alone hardly moves when other work runs on the machine
+    # the clock of this thread hardly depends on other work on the machine
     started = time.thread_time()
     record.function(part, record.operands)
     return time.thread_time() - started
@@ -177,7 +177,7 @@ def _fold_call(record: Fold, part: Block) -> Seconds:
     started = time.thread_time()
     piece = record.prepare(part, {**record.operands, "device": "cpu"}, 0)
     prepared = time.thread_time()
-    # In a fit other pieces are made before this one has its turn, which then comes from the memory to the step.
+    # empties the cache: in a fit other pieces are made before this one is used, which is then read from memory
     np.ones(_CACHE_BYTES, np.int8)
     stepping = time.thread_time()
     if piece is not None:

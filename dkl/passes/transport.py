@@ -1,7 +1,7 @@
-"""How objects travel to other processes so that their arrays arrive aligned.
+"""How objects are sent to other processes so that their arrays are aligned there.
 
-An array that `distributed` sends on its own lies in the middle of a received message, at any address. NumPy then leaves
-BLAS aside, and a product with one row differs in its last bit from the same product where the array was made.
+An array that `distributed` sends by itself arrives inside a received message, at any address. NumPy then does not use
+BLAS for it, and a product with one row differs in its last bit from the same product in the first process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dkl.protocols.block import Block
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# What this process unpacked last of what many tasks share, with its token.
+# the shared object that this process has unpacked last, with its token
 _lock = threading.Lock()
 _last: tuple[str, Any] = ("", None)
 
@@ -40,13 +40,13 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """An object that many tasks take: each process unpacks it once and keeps the one it took last.
+    """An object for many tasks: each process unpacks it once, and keeps the last one.
 
     Parameters
     ----------
     token : str
     content : bytes or None
-        None where it lies in a file that all processes see.
+        None if it is in a file that all processes see.
     path : str
     """
 
@@ -74,7 +74,7 @@ class Shared:
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """An object that costs nothing where it was made, and arrives aligned where it is sent."""
+    """An object that is not copied within a process, and whose arrays are aligned after a transfer."""
 
     value: Any
 
@@ -83,26 +83,26 @@ class Carried:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable, tuple]:
         buffers: list[pickle.PickleBuffer] = []
-        # Arrays leave as buffers beside the pickle, which Dask sends without copying them.
+        # arrays are buffers beside the pickle, which Dask sends without copying them
         head = cloudpickle.dumps(self.value, protocol=5, buffer_callback=buffers.append)
-        # Before protocol 5 a pickle holds no buffers.
+        # before protocol 5 pickles have no buffers
         return _arrived, (head, *(buffers if int(protocol) >= 5 else map(bytes, buffers)))
 
 
 def _arrived(head: bytes, *buffers: Buffer) -> Carried:
-    """The object where it was sent: each array in memory of its own, which the allocator has aligned."""
+    """The object in the receiving process: each array in memory of its own, which the allocator has aligned."""
     return Carried(pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers]))
 
 
 @after_fork
 def _open_lock() -> None:
-    """A lock that another thread of the parent held would never be let go of in its child."""
+    """A new lock for a forked child, where a lock that another thread of the parent held would never be released."""
     global _lock
     _lock = threading.Lock()
 
 
 def packed(value: object) -> Packed:
-    """The value as bytes that travel with one task."""
+    """The value as bytes that are sent with one task."""
     return Packed(cloudpickle.dumps(value))
 
 
@@ -113,7 +113,7 @@ def shared(value: object) -> Shared:
 
 def shared_file(value: object, folder: str) -> Shared:
     """The value in a file of `folder` that many tasks of a process read once."""
-    # Every value has a file of its own, which is never written twice: whoever reads it reads it whole.
+    # every value has its own file, which is written once, so that readers get the whole of it
     token = uuid.uuid4().hex
     path = f"{folder}/{token}"
     with open(path, "wb") as file:
@@ -122,21 +122,21 @@ def shared_file(value: object, folder: str) -> Shared:
 
 
 def unpacking(function: Callable, *args: Any) -> Any:
-    """`function` of the arguments as they were before they travelled."""
+    """`function` of the arguments after unpacking them."""
     return function(*map(unpacked, args))
 
 
 def unpacked(value: object) -> Any:
-    """What was packed, shared or carried; anything else as it is."""
+    """The unpacked value of a packed, shared or carried one; anything else unchanged."""
     return value.load() if isinstance(value, Packed | Shared | Carried) else value
 
 
 def aligned(block: Block) -> Block:
-    """The block with arrays at addresses that arithmetic takes as they are; itself when they are there already."""
+    """The block with aligned arrays; the block itself if they are aligned already."""
     X = block.X
     rows = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
     arrays = [array for array in (*rows, block.y, block.weight, block.row_id, block.held) if array is not None]
-    # What was read from a store or made here is aligned, and costs this look alone.
+    # arrays from a store or of this process are aligned, and cost only this check
     if all(array.flags.aligned for array in arrays):
         return block
     X = X.copy() if isinstance(X, sparse.csr_array) else _realigned(X)

@@ -1,4 +1,4 @@
-"""The binary tree over absolute block numbers in which every sum of a pass is added up, whoever computes which node."""
+"""The binary tree over absolute block numbers in which every sum of a pass is added, wherever nodes are computed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-# A pass has at most so many tasks of several blocks each: every task costs the driver some time of its own.
+# Limits the tasks with several blocks, since every task costs the driver some time.
 MOST_TASKS = 1024
-# Up to so many tasks there are as many as blocks; beyond, up to 2^SHORT_LEVEL blocks go into one.
+# Up to so many blocks each has its own task; for more, up to 2^SHORT_LEVEL blocks share one.
 FEW_TASKS = 128
 SHORT_LEVEL = 3
 
@@ -28,30 +28,30 @@ class Node:
 
     @property
     def sibling(self) -> Node:
-        # numbers 2 i and 2 i + 1, which differ in their last bit, have one parent
+        # numbers 2 i and 2 i + 1, which differ in their last bit, have the same parent
         return Node(self.level, self.index ^ 1)
 
     def blocks(self, n_blocks: int) -> range:
-        """The numbers of the blocks that it covers, of `n_blocks` in all."""
+        """The numbers of its blocks, of `n_blocks` in total."""
         return range(self.index << self.level, min((self.index + 1) << self.level, n_blocks))
 
     def descendants(self, level: int, n_blocks: int) -> list[Node]:
-        """The nodes of `level`, at or below this one, that make it up."""
+        """The nodes of `level` that this one consists of."""
         first = self.index << (self.level - level)
         last = min((self.index + 1) << (self.level - level), count_nodes(n_blocks, level))
         return [Node(level, index) for index in range(first, last)]
 
 
 def count_nodes(n_blocks: int, level: int) -> int:
-    """How many nodes of 2^level blocks cover all blocks."""
+    """The number of nodes of 2^level blocks that cover all blocks."""
     return -(-n_blocks >> level)
 
 
 def task_level(n_blocks: int) -> int:
-    """The level of the nodes that one task sums; a function of the number of blocks alone.
+    """The level of the nodes that one task sums, which depends on the number of blocks alone.
 
-    One block a task up to 128 blocks; then up to 8 blocks a task, so that reading the next one overlaps with
-    computing; then as many as keep the tasks at 1,024.
+    One block for each task up to 128 blocks; then up to 8 blocks, so that reading the next one overlaps with computing;
+    then as many as limit the tasks to 1,024.
     """
     level = 0
     while count_nodes(n_blocks, level) > (FEW_TASKS if level < SHORT_LEVEL else MOST_TASKS):
@@ -65,14 +65,14 @@ def nodes_of_level(n_blocks: int, level: int) -> Iterator[Node]:
 
 
 class TreeSum(Generic[V]):
-    """Adds up the nodes of one tree in its fixed order, in whatever order they arrive.
+    """Adds the nodes of one tree in its fixed order, independently of the order in which they arrive.
 
-    A node is merged with its sibling as soon as both are there, so a run of nodes in order holds at most one partial
-    result a level. `None` stands for a node without rows; merging it changes nothing.
+    A node is merged with its sibling as soon as both have arrived, so that consecutive nodes need at most one partial
+    result on each level. `None` is a node without rows, whose merge changes nothing.
 
-    Floating-point addition is not associative. Since which two sums are added, and which of them stands on the left,
-    follows from the numbers of the blocks alone, the total has the same bits however the blocks were shared out, and
-    whichever of them had to be read again after a worker's death.
+    Floating-point addition is not associative. Which two sums are added, and in which order, depends on the numbers of
+    the blocks alone, so that the total has the same bits for any distribution of the blocks, also if some had to be
+    read again after a worker's death.
     """
 
     def __init__(self, merge: Callable[[V, V], V], n_blocks: int, top: Node) -> None:
@@ -83,10 +83,10 @@ class TreeSum(Generic[V]):
         self.total: V | None = None
 
     def add(self, node: Node, value: V | None) -> None:
-        """Take the sum of one node, and go up the tree as far as siblings are there."""
+        """Add the sum of one node, and merge upwards as far as siblings have arrived."""
         while node != self._top:
             sibling = node.sibling
-            # The last node of a level may have no sibling: it is its parent's sum as it stands.
+            # the last node of a level may have no sibling, and then is its parent's sum
             if sibling.index < count_nodes(self._n_blocks, node.level):
                 if sibling not in self._waiting:
                     self._waiting[node] = value

@@ -1,4 +1,4 @@
-"""What a task needs beside its blocks: the records, the reader, and the limits of a process; sent to a process once."""
+"""What a task needs besides its blocks: records, the reader, and the limits of a process; sent once to a process."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from dkl.protocols.source import BlockReader
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one process may hold.
+    """Limits on what one process holds.
 
     Parameters
     ----------
     tasks : int
-        Blocks that are computed on at once.
+        Blocks in progress at once.
     ahead : int
         Blocks that are read ahead of them.
     cache_bytes : int
-        Blocks kept for the next pass.
+        Bytes of blocks kept for the next pass.
     piece_bytes : int
-        Pieces of a fold kept for the next one that shares them.
+        Bytes of pieces of a fold kept for the next one that shares them.
     staged : int
-        Pinned memory by way of which rows come to the GPU; 0 leaves that to CuPy.
+        Bytes of pinned memory through which rows are copied to the GPU; 0 leaves the copies to CuPy.
     gpu_rows : int or None
-        Bytes of rows that each GPU keeps for the next pass; None for a share of what it has left.
+        Bytes of rows that each GPU keeps for the next pass; None for a share of its free memory.
     sharing : int
-        Processes on the machine, which share what its GPUs keep.
+        Processes of the machine, which share the memory of its GPUs.
     processes : int
-        All those of the pass.
+        All processes of the pass.
     """
 
-    # Limits change how much is in flight, never what is computed: no bit depends on them.
+    # limits change how much is in progress, but never a bit of the results
     tasks: int = 1
     ahead: int = 1
     cache_bytes: int = 0
@@ -50,26 +50,26 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The same for every task of a pass.
+    """What all tasks of a pass share.
 
     Parameters
     ----------
     token : str
-        Of the pass.
+        Identity of the pass.
     records : sequence of Record
     reader : BlockReader
     n_blocks : int
     fingerprint : str
-        Of the source; empty where rows are not read (hashing rows in memory takes a read of them).
+        Fingerprint of the source; empty if rows are not read (hashing rows in memory would take a read of them).
     place : str
-        Of the source.
+        Place of the source.
     is_read : bool
-        Whether tasks read (or compute) their blocks, which is worth doing ahead and caching; rows in memory come
-        with the ticket.
+        Whether tasks read (or compute) their blocks, so that reading ahead and caching save time; rows in memory are
+        sent with the ticket.
     limits : Limits
     device : str
     columns : RowColumns or None
-        Where the records' row columns are read and written.
+        The row columns that records read and write.
     """
 
     token: str
@@ -85,9 +85,9 @@ class Work:
 
 
 class Ticket(NamedTuple):
-    """One block to be read: its absolute number and what `BlockReader.load` takes.
+    """One block to be read: its absolute number and the argument of `BlockReader.load`.
 
-    A tuple, since Dask replaces the futures that it finds in tuples by their results.
+    A tuple, in which Dask replaces futures by their results.
     """
 
     number: int
@@ -96,7 +96,7 @@ class Ticket(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """What reading some blocks came to; `noted` is what the process took from stores meanwhile."""
+    """Counts of reading some blocks; `noted` lists what the process read from stores meanwhile."""
 
     blocks: int = 0
     rows: int = 0
@@ -106,7 +106,7 @@ class ReadCounts:
     noted: Noted = field(default_factory=Noted)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
-        # Counts of two tasks, or of two siblings of the tree, add up field by field.
+        # counts of two tasks, or of two siblings of the tree, are added field by field
         return ReadCounts(
             self.blocks + other.blocks,
             self.rows + other.rows,

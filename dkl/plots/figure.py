@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dkl.data.store.outputs import FileKind, check_file, written_whole
-from dkl.plain_text import plain_text
+from dkl.plain_text import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +146,7 @@ def _draw_names_as_they_are(ax: Axes) -> None:
     for axis in (ax.xaxis, ax.yaxis):
         # Names that `set_ticks` was given; numbers of other axes are formulas of Matplotlib's own.
         if isinstance(axis.get_major_locator(), FixedLocator) and isinstance(axis.get_major_formatter(), FuncFormatter):
-            labels = [_shortened(label.get_text(), 30) for label in axis.get_ticklabels()]
+            labels = [shortened(label.get_text(), 30) for label in axis.get_ticklabels()]
             axis.set_ticks(axis.get_ticklocs(), labels, parse_math=False, usetex=False)
     # about the width of a panel, and half of it
     _draw_as_they_are((ax.title, ax.xaxis.label, ax.yaxis.label, *ax.texts), 60)
@@ -157,13 +157,7 @@ def _draw_names_as_they_are(ax: Axes) -> None:
 def _draw_as_they_are(texts: Iterable[Text], most: int) -> None:
     """Take no text for a formula, and shorten those of more than `most` characters."""
     for text in texts:
-        text.set(text=_shortened(text.get_text(), most), parse_math=False, usetex=False)
-
-
-def _shortened(name: str, most: int) -> str:
-    """A text of at most `most` characters: of a longer one the beginning and the end, where names differ."""
-    name = plain_text(name)
-    return name if len(name) <= most else f"{name[: most - most // 3 - 1]}…{name[-(most // 3) :]}"
+        text.set(text=shortened(text.get_text(), most), parse_math=False, usetex=False)
 
 
 def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: bool = False) -> list[Axes]:

@@ -29,7 +29,7 @@ from dkl.data.frames import (
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.column_rules import ColumnRule, decide_rule
 from dkl.data.ingest.columns import array_table, as_table
-from dkl.data.ingest.encoding import TableEncoding, decide_encoding
+from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.versions import VersionSource
@@ -48,6 +48,8 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.uncertainty.drift_statistics import LEAST_EXPECTED
 
 _NAMES = ("a", "b")
+# How columns of names that differ in (almost) every row are compared all the same: nothing of `drift` says so.
+_NAMES_IN_A_STORE = "compare with a store that takes them for categories: create_dataset('a.zarr', a, categorical={})"
 
 
 def compared_samples(
@@ -186,7 +188,8 @@ def _rules_of_both(given: Sequence[Any], weights: Sequence[GivenValues]) -> Tabl
         )
         both = TableStatistics(columns, first.rows + second.rows, first.sample.merge(second.sample))
     with problems.collected():
-        rules = decide_encoding(both, layout="auto" if are_frames else "dense", without="X.drop(columns={})")
+        layout: Layout = "auto" if are_frames else "dense"
+        rules = decide_encoding(both, layout=layout, without="X.drop(columns={})", with_names=_NAMES_IN_A_STORE)
     problems.raise_all()
     return rules if are_frames else replace(rules, array_dtype=np.result_type(*(rows.dtype for rows in given)).str)
 

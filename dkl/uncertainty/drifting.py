@@ -30,7 +30,7 @@ from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
 from dkl.methods.steps.binning import column_bins
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.plain_text import plain_text
+from dkl.plain_text import plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.block import Block
@@ -472,7 +472,7 @@ class Drift:
         """The cells of the table of columns, with its head first."""
         rows = [
             [
-                column.name,
+                shortened(column.name),
                 f"{column.distance:.3f}",
                 f"{column.p_value:.2g}",
                 *(f"{mean:.6g}" for mean in column.means),

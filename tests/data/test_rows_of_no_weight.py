@@ -210,3 +210,82 @@ def test_a_row_that_counts_is_named_by_its_number_where_others_do_not_count(tmp_
     for given in (rows, in_chunks(rows), sparse.csr_array(rows)):
         with pytest.raises(ValueError, match=r"X\[20, 1\] is -inf"):
             dkl.create_dataset(tmp_path / "a.zarr", given, sample_weight=WEIGHT)
+
+
+def fitted(target: str, rows: Any, y: Any, weight: Any, **parameters: Any) -> Any:
+    machine = dkl.KernelRegressor if target == "numbers" else dkl.KernelClassifier
+    given = {"n_features": 20, "alpha": 1e-2, "solver": "newton", "random_state": 0, **parameters}
+    return machine("random", **given).fit(rows, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("beside", ["in memory", "lazy"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_weight_0_are_not_scored_however_they_come(way: str, target: str, beside: str) -> None:
+    (alone, mixed), (y, y_mixed), given = WAYS[way](), TARGETS[target], as_given(beside)
+    weight = WEIGHT[COUNTED]
+    model = fitted(target, alone, y, weight)
+    expected = model.score(alone, y, weight)
+    assert expected > 0.0
+    assert model.score(mixed, given(y_mixed), given(WEIGHT)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_weight_0_have_no_part_in_what_follows_a_fit(way: str) -> None:
+    (alone, mixed), (y, y_mixed), weight = WAYS[way](), TARGETS["numbers"], WEIGHT[COUNTED]
+    expected, found = (fitted("numbers", alone, y, weight) for _ in range(2))
+    expected.conformalize(alone, y, sample_weight=weight)
+    found.conformalize(mixed, y_mixed, sample_weight=WEIGHT)
+    for one, other in zip(expected.conformal_.scores, found.conformal_.scores, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    shares = dkl.explain.importance(found, mixed, sample_weight=WEIGHT).strengths
+    wanted = dkl.explain.importance(expected, alone, sample_weight=weight).strengths
+    np.testing.assert_allclose(shares, wanted, rtol=1e-5)
+    going_on = {"solver": "sgd", "alpha": 1e-4, "epochs": 2}
+    expected, found = (fitted("numbers", alone, y, weight, **going_on) for _ in range(2))
+    expected.partial_fit(alone, y, sample_weight=weight)
+    found.partial_fit(mixed, y_mixed, sample_weight=WEIGHT)
+    np.testing.assert_allclose(dask.compute(found.predict(alone)), dask.compute(expected.predict(alone)), rtol=1e-5)
+
+
+def test_a_chunk_whose_rows_all_have_weight_0_is_not_scored() -> None:
+    rows, y = arrays([0.0] * 4)[0], 1.0 + TARGETS["numbers"][0]
+    model = fitted("numbers", rows, y, None, loss="gamma")
+    expected, deviance = model.score(rows, y), model.deviance(rows, y)
+    bad, weight = np.full((9, 2), np.inf), np.repeat([1.0, 0.0], [N, 9])
+    given = da.from_array(np.concatenate([rows, bad]), chunks=(10, 2)), np.concatenate([y, np.full(9, -1.0)]), weight
+    assert model.score(*given) == pytest.approx(expected, rel=1e-9)
+    assert model.deviance(given[0], da.from_array(given[1], chunks=10), weight) == pytest.approx(deviance, rel=1e-9)
+    labels = np.where(y > 2.0, "yes", "no")
+    classes = fitted("labels", rows, labels, None)
+    mixed = da.from_array(np.array([*labels, *[None] * 9], dtype=object), chunks=10)
+    assert classes.score(given[0], mixed, weight) == pytest.approx(classes.score(rows, labels), rel=1e-9)
+
+
+@pytest.mark.parametrize("form", [np.asarray, in_chunks])
+def test_exposures_of_rows_of_weight_0_may_be_anything(form: Any) -> None:
+    alone, mixed = arrays([np.inf] * 4)
+    counts, weight = I % 4, WEIGHT[COUNTED]
+    exposure = 1.0 + I % 3
+    wrong = np.concatenate([exposure, [np.nan, -1.0, 0.0, np.inf]])[ORDER]
+    y = np.concatenate([counts, [np.nan, -1.0, 0.5, np.inf]])[ORDER]
+    parameters = {"n_features": 20, "alpha": 1e-2, "solver": "newton", "loss": "poisson", "random_state": 0}
+    model, other = (dkl.KernelRegressor("random", **parameters) for _ in range(2))
+    model.fit(alone, counts, sample_weight=weight, exposure=exposure)
+    other.fit(form(mixed), y, sample_weight=WEIGHT, exposure=wrong)
+    np.testing.assert_allclose(other.predict(alone), model.predict(alone), rtol=1e-4)
+    expected = model.score(alone, counts, weight, exposure=exposure)
+    assert model.score(form(mixed), y, WEIGHT, exposure=wrong) == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_error_of_a_score_names_the_row_that_counts() -> None:
+    alone, mixed = arrays([np.inf] * 4)
+    model = fitted("numbers", alone, TARGETS["numbers"][0], None)
+    mixed[20, 1] = np.inf
+    for rows in (mixed, sparse.csr_array(mixed), mixed.tolist()):
+        with pytest.raises(ValueError, match=r"X\[20, 1\] is inf"):
+            model.score(rows, TARGETS["numbers"][1], WEIGHT)
+    with pytest.raises(ValueError, match=r"sample_weight has shape \(3,\); expected \(44,\)"):
+        model.score(mixed, TARGETS["numbers"][1], np.ones(3))
+    with pytest.raises(ValueError, match=r"sample_weight\[1\] is -1"):
+        model.score(alone, TARGETS["numbers"][0], np.where(I == 1, -1.0, 1.0))

@@ -328,6 +328,16 @@ def test_sums_that_do_not_belong_together_are_refused(agreed: Any, change: Any, 
         dkl.fit_from_sums(agreement, change(parts))
 
 
+def test_lists_of_sites_that_are_none_are_refused_by_name(agreed: Any) -> None:
+    agreement, parts = agreed
+    for without in ("west", None, {"west": 1}, 3):
+        with pytest.raises(TypeError, match=r"without is of type .*; expected a list with names of sites"):
+            dkl.fit_from_sums(agreement, parts[:2], without=without)  # type: ignore[arg-type]
+    for sums in (None, dict(zip("abc", parts, strict=True)), 3):
+        with pytest.raises(TypeError, match=r"sums is of type .*; expected a list with those of each site"):
+            dkl.fit_from_sums(agreement, sums)  # type: ignore[arg-type]
+
+
 def changed(field: str, place: Any = 0, value: Any = None, name: str = "") -> Any:
     """The first site's sums with another number at a place of one array, or with another array."""
 

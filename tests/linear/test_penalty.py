@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
+from dkl.data.coerce import as_dataset
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.kernels.threads import usable_cores
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import Folds, PenaltyChoice, clear_gain
 from dkl.linear.minibatches import HeldOut
@@ -21,8 +23,10 @@ from dkl.linear.newton import subsample_problem
 from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
+from dkl.machines.machine import _FACTORS
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
+from dkl.solvers import systems
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
@@ -432,3 +436,26 @@ def test_the_log_loss_of_too_many_classes_and_features_says_how_many_do(monkeypa
         for asked in (machine.fit, partial(plan, machine)):
             with pytest.raises(ValueError, match="log_loss' of 5 classes is fitted to at most 20 features, and these"):
                 asked(X, y)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "squared_hinge", "log_loss"])
+@pytest.mark.parametrize("alpha", ["auto", 1e-2])
+def test_the_planned_seconds_of_the_driver_are_those_of_its_factors(
+    loss: str, alpha: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cholesky factors of w unknowns take w^3 / 3 operations each; a plan expects about as many as a fit makes."""
+    factorise, made = systems.factorise, []
+
+    def counted(matrix: np.ndarray) -> bool:
+        made.append(len(matrix))
+        return factorise(matrix)
+
+    X, codes = rows(600, 3)
+    features = RandomFeatures(n_features=40, random_state=0)
+    given = {"loss": loss, "solver": "newton", "alpha": alpha, "calibrate": False, "random_state": 0}
+    machine = KernelClassifier(features, **given)
+    planned = machine.planned_driving(as_dataset(X, codes), X[:2], 1e9) * _FACTORS * usable_cores() * 1e9
+    monkeypatch.setattr(systems, "factorise", counted)
+    machine.fit(X, codes)
+    found = sum(width**3 / 3.0 for width in made)
+    assert 0.33 * found < planned < 3.0 * found

@@ -99,8 +99,8 @@ class Decided:
         self.rules.append(ColumnRule(column.name, "text", names, fill, missing=column.missing, unforeseen=unforeseen))
         self.hints += _near_names(column)
 
-    def say(self, without: str) -> None:
-        """Warn of all of it; `without` is how the caller leaves columns out."""
+    def say(self, without: str, with_names: str) -> None:
+        """Warn of all of it; the caller leaves columns out, or takes names of rows for categories, by these words."""
         level = users_level()
         for sentence in self.said:
             warnings.warn(sentence, UserWarning, stacklevel=level)
@@ -108,7 +108,7 @@ class Decided:
             warnings.warn(
                 f"{spoken_names(self.aside)} set aside: texts that differ in (almost) every row are names of rows, "
                 f"from which nothing can be learned. Leave them out, {without.format(self.aside)}, to hear no more of "
-                f"it; to use them all the same, name them: categorical={self.aside}",
+                f"it; to use them all the same, {with_names.format(self.aside)}",
                 UserWarning,
                 stacklevel=level,
             )

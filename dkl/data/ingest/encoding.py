@@ -310,13 +310,15 @@ def decide_encoding(
     layout: Layout = "auto",
     ignored: Collection[str] = (),
     without: str = "drop={}",
+    with_names: str = "name them: categorical={}",
     marks: Marks | None = None,
     said: list[Callable[[], None]] | None = None,
     problems: Problems | None = None,
 ) -> TableEncoding:
     """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
 
-    `without` is how the caller leaves columns out, for a warning; `marks` how the texts write numbers; `said` takes the
+    `without` is how the caller leaves columns out, and `with_names` how texts that differ in (almost) every row become
+    categories all the same, for a warning; `marks` how the texts write numbers; `said` takes the
     warnings, for the caller to give them once nothing else is wrong; `problems` collects what is wrong.
 
     Raises
@@ -344,12 +346,12 @@ def decide_encoding(
     if not decided.rules:
         raise ValueError(
             f"no column is left to learn from: the texts of {spoken_names(decided.aside)} differ in (almost) every "
-            f"row; to use them all the same, name them: categorical={decided.aside}"
+            f"row; to use them all the same, {with_names.format(decided.aside)}"
         )
     if said is None:
-        decided.say(without)
+        decided.say(without, with_names)
     else:
-        said.append(partial(decided.say, without))
+        said.append(partial(decided.say, without, with_names))
     rules = decided.rules
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.

@@ -1,4 +1,4 @@
-"""ArraySource: rows that are NumPy or CSR arrays in memory, handed out as views."""
+"""ArraySource: rows in NumPy or CSR arrays in memory, whose blocks are views."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ class ArraySource(BaseRows):
         Rows of weight 0 are left out.
     n_classes : int or None
     row_id : ndarray of shape (n,), int64, or None
-        None numbers the rows.
+        None numbers the rows from 0.
     taken : ndarray of shape (n,), int64, or None
-        Which row of X each row is, ascending; None is each row of X once. `y`, `weight` and `row_id` are of these.
+        The row of X for each row, ascending; None uses each row of X once. `y`, `weight` and `row_id` are of these
+        rows.
     given : ndarray of shape (n,), int64, or None
-        Which of the rows that a user has given each row is, where X holds others; None is `taken`.
+        The position of each row among the rows that a user gave, if X contains other rows; None is `taken`.
     rows_a_block : int or None
-        None follows the rule of `dkl.data.store.blocking`.
+        None uses the rule of `dkl.data.store.blocking`.
     """
 
     stored_nbytes = 0
@@ -64,7 +65,7 @@ class ArraySource(BaseRows):
                 row_id[counted],
                 len(counted),
             )
-        # X is not copied: the caller keeps these arrays as they are for as long as the source is in use.
+        # X is not copied: the caller must not change these arrays while the source is in use
         self._X, self._y, self._weight, self.row_id = X, y, weight, row_id
         self._taken, self.given, self._n_rows = taken, taken if given is None else given, n_rows
         self._n_classes = n_classes
@@ -79,7 +80,7 @@ class ArraySource(BaseRows):
         self.place = "an array in memory"
 
     def numbered(self, row_id: np.ndarray) -> ArraySource:
-        """The same rows under other numbers: int64, one a row that was given."""
+        """The same rows with other row ids: int64, one for each given row."""
         return ArraySource(
             self._X,
             self._y,
@@ -109,12 +110,12 @@ class ArraySource(BaseRows):
 
     @property
     def read_nbytes(self) -> int:
-        """A copy of a block, where not each row of X is there once."""
+        """The bytes of a copy of a block, if not each row of X is used once."""
         return 0 if self._taken is None else self.block_nbytes
 
     @cached_property
     def fingerprint(self) -> str:
-        # The shape and the cut are part of it: the same rows in other blocks give sums with other bits.
+        # includes the shape and the cut: the same rows in other blocks give sums with other bits
         shape = self._n_rows, self.n_columns
         digest = hashlib.sha256(repr((shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
         for i in self._numbers:
@@ -125,7 +126,7 @@ class ArraySource(BaseRows):
         return TicketReader()
 
     def ticket(self, index: int) -> Block:
-        """The rows of block `index`: views of the arrays where each row of X is there once."""
+        """The rows of block `index`, which are views of the arrays if each row of X is used once."""
         return self._block(index, slice(self._bounds[index], self._bounds[index + 1]))
 
     def _block(self, index: int, rows: slice | np.ndarray) -> Block:
@@ -135,9 +136,8 @@ class ArraySource(BaseRows):
         return Block(index, X, y, weight, self.row_id[rows])
 
     def reordered(self, order: np.ndarray) -> Iterator[Block]:
-        """Blocks of the rows in another order, each copied when it is asked for."""
-        # Rows of one block of the result come from all over X, so that this is the one place where rows in memory are
-        # copied.
+        """Blocks of the rows in another order, each copied when it is needed."""
+        # rows of a block of the result come from all parts of X, so that this is the only method that copies rows
         for index in self._numbers:
             yield self._block(index, order[self._bounds[index] : self._bounds[index + 1]])
 
@@ -146,17 +146,17 @@ class ArraySource(BaseRows):
 
 
 def counted_of_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
-    """Where the rows of a source stood among the rows that a user gave with weights, and the number of rows given.
+    """The positions of a source's rows among the rows that a user gave with weights, and the number of given rows.
 
-    Rows of weight 0 are not in the source, and others may be there as copies (`dkl.data.row_sources.counted_rows`).
-    None where no row was left out or repeated.
+    Rows of weight 0 are not in the source, and others may be repeated (`dkl.data.row_sources.counted_rows`). None if no
+    row was left out or repeated.
     """
     if sample_weight is None:
         return None
     (weight,) = dask.compute(sample_weight)
     given = source.base.given if isinstance(source.base, ArraySource) else None
     if np.ndim(weight) == 0:
-        # one number for all rows
+        # one weight for all rows
         return None if given is None else (given, int(given[-1]) + 1)
     weight = np.asarray(weight).ravel()
     return np.flatnonzero(weight) if given is None else given, len(weight)

@@ -1,4 +1,4 @@
-"""InPlaceSource: zarr arrays that exist already, used where they are: not copied, and without checksums of ours."""
+"""InPlaceSource: existing zarr arrays, used in place: not copied, and without checksums of dkl."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
 
-# Digests are remembered of the rows that were opened last, so many sets of them.
+# Number of row sets, the most recently opened ones, whose digests are kept.
 _MOST_KNOWN = 16
-# Rows of sparse arrays end within chunks: of so many chunks that a task decodes, one more task decodes the last one.
+# Rows of sparse arrays end within chunks: of so many chunks that a task decodes, another task decodes the last one too.
 _CHUNKS_A_TASK = 16
 
 
 def open_in_place(values: Any, options: Mapping[str, Any] | None) -> Any:
-    """The zarr array or group behind a path or URL; anything else as it is.
+    """The zarr array or group at a path or URL; anything else unchanged.
 
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        If nothing exists there.
     """
     if not isinstance(values, str | os.PathLike):
         return values
@@ -63,7 +63,7 @@ def open_in_place(values: Any, options: Mapping[str, Any] | None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CsrRows:
-    """CSR rows in three arrays, laid out as anndata does.
+    """CSR rows in three arrays, in the layout of anndata.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class CsrRows:
         Raises
         ------
         StoreError
-            It does not say that it holds CSR rows.
+            If it is not marked as CSR rows.
         """
         if group.attrs.get("encoding-type") != "csr_matrix":
             raise StoreError(
@@ -110,10 +110,9 @@ class CsrRows:
 
     def rows(self, start: int, stop: int) -> sparse.csr_array:
         """Rows `start` to `stop`; only their entries are read."""
-        # One pointer more than there are rows: the end of the last row.
+        # one pointer more than rows, for the end of the last row
         indptr = self.indptr.rows(start, stop + 1)
-        # Pointers count from the first row of the whole matrix; within a slice they are checked from its own first
-        # entry.
+        # pointers count from the first row of the whole matrix; within a slice they are checked from its first entry
         before = max(int(indptr[0]), 0) if start and len(indptr) else 0
         check_pointers(indptr - before, stop - start, self.nnz - before, first_line=start)
         entries = int(indptr[0]), int(indptr[-1])
@@ -125,14 +124,14 @@ class CsrRows:
         return sum(array.chunk_rows * array.dtype.itemsize for array in (self.data, self.indices))
 
     def parts(self, rows: int) -> int:
-        """How many blocks of so many rows one task goes through, so that few chunks are decoded by two of them."""
+        """How many blocks of `rows` rows a task processes, so that two tasks decode the same chunk only rarely."""
         entries = max(1.0, rows * self.nnz / max(self.shape[0], 1))
         return _power_of_two(_CHUNKS_A_TASK * self.data.chunk_rows / entries)
 
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Rows of a zarr array of two dimensions."""
+    """Rows of a two-dimensional zarr array."""
 
     array: ForeignArray
 
@@ -159,12 +158,12 @@ class DenseRows:
         return min(self.array.chunk_rows, self.shape[0]) * self.shape[1] * self.dtype.itemsize
 
     def parts(self, rows: int) -> int:
-        """How many blocks of so many rows are cut from a row of chunks: a power of two, which one task goes through."""
+        """How many blocks of `rows` rows are cut from a row of chunks: a power of two, all for the same task."""
         return _power_of_two(self.array.chunk_rows / rows)
 
 
 def _power_of_two(least: float) -> int:
-    """The smallest power of two that is not below a number; blocks of a task are so many (`dkl.passes.tree_sum`)."""
+    """The smallest power of two that is not below `least`, as required for blocks of a task (`dkl.passes.tree_sum`)."""
     return 1 << max(0, math.ceil(math.log2(max(least, 1.0))))
 
 
@@ -175,7 +174,7 @@ def opened_rows(node: zarr.Array | zarr.Group, token: str) -> DenseRows | CsrRow
 
 @dataclass(frozen=True)
 class InPlaceTicket:
-    """Rows start to stop, and the parts of arrays in memory that belong to them."""
+    """Rows start to stop, and their parts of the arrays in memory."""
 
     index: int
     start: int
@@ -185,13 +184,13 @@ class InPlaceTicket:
 
 @dataclass(frozen=True, eq=False)
 class InPlaceReader:
-    """Reads rows of zarr arrays and checks them as new rows are checked.
+    """Reads rows of zarr arrays and checks them like new rows.
 
     Parameters
     ----------
     X : DenseRows or CsrRows
     beside : mapping of str to ForeignArray
-        Those of "y" and "weight" that are not in memory.
+        The arrays "y" and "weight" that are not in memory.
     classes : ndarray of shape (K,) or None
     place : str
     """
@@ -207,11 +206,11 @@ class InPlaceReader:
         Raises
         ------
         ValueError
-            NaN, infinity or an unknown label; the row is named.
+            For NaN, infinity or an unknown label, with the row.
         """
         with located(f"block {ticket.index} of {self.place}"):
             n_rows = ticket.stop - ticket.start
-            # Weights come first: they say which labels count and which rows stay.
+            # weights first, as they determine the labels that count and the rows that stay
             weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
             X = self._rows(ticket, weight) if "X" in parts else np.empty((n_rows, 0))
             y = self._part("y", ticket) if "y" in parts else None
@@ -239,8 +238,8 @@ class InPlaceReader:
 class InPlaceSource(BaseRows):
     """See `dkl.protocols.source.BlockSource` for the attributes.
 
-    Nothing is read before the first pass but metadata, and the names, sizes and times of the objects that hold chunks.
-    The digests of chunks are noted as passes decode them, and every later pass is compared with them.
+    Before the first pass only metadata is read, and the names, sizes and times of the objects with chunks. Passes note
+    the digests of chunks as they decode them, and every later pass is compared with these.
 
     Parameters
     ----------
@@ -252,7 +251,7 @@ class InPlaceSource(BaseRows):
     def __init__(self, X: zarr.Array | zarr.Group, y: Any, weight: Any, classes: np.ndarray | None) -> None:
         self.token = uuid.uuid4().hex
         self._rows = opened_rows(X, self.token)
-        # What is a zarr array is read block by block; values in memory travel with the tickets.
+        # zarr arrays are read block by block; values in memory are sent with the tickets
         given = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
         nodes = {name: node for name, node in given.items() if isinstance(node, zarr.Array)}
         self._beside = {name: ForeignArray.of(name, node, self.token) for name, node in nodes.items()}
@@ -272,7 +271,7 @@ class InPlaceSource(BaseRows):
 
     @cached_property
     def place(self) -> str:
-        """How messages call the rows, with what is peculiar to them."""
+        """The name of the rows in messages, with their properties."""
         facts = ["in place", "not checksummed", f"in chunks of {format_bytes(self._rows.chunk_nbytes)}"]
         if any(objects is None for objects in self._objects.values()):
             facts.append("known by its metadata alone, since its store lists no objects")
@@ -282,12 +281,12 @@ class InPlaceSource(BaseRows):
     def labelled(
         cls, X: zarr.Array | zarr.Group, y: Any, weight: Any, task: TaskChoice, classes: Any
     ) -> tuple[InPlaceSource, Task | None, np.ndarray | None]:
-        """The rows, their task and their sorted classes, which are found by reading y once where nobody names them.
+        """The rows, their task and their sorted classes; y is read once if neither is given.
 
         Raises
         ------
         ValueError
-            NaN or infinity, labels of two dimensions, or no dimension at all.
+            For NaN or infinity, labels of two dimensions, or targets without dimensions.
         """
         if y is None:
             return cls(X, y, weight, None), None, None
@@ -307,17 +306,17 @@ class InPlaceSource(BaseRows):
         return source, "classification", found
 
     def _found_classes(self, task: TaskChoice) -> np.ndarray | None:
-        """The sorted labels of all rows that count, whose weights are counted on the way; None for numbers."""
+        """The sorted labels of all rows that count, whose weights are counted at the same time; None for numbers."""
         reader, tallies, labels = self.reader(), [], np.empty(0)
         for index in range(self.n_blocks):
             values, weight = reader.targets(self.ticket(index))
-            # One fraction makes all of it a regression; what comes after it need not be looked at.
+            # a single fraction makes it a regression, so that the remaining values need not be read
             if task == "auto" and guess_task(values) == "regression":
                 return None
             counts = np.ones(len(values)) if weight is None else weight
             here, codes = np.unique(labels_that_count(values, weight), return_inverse=True)
             tallies.append((here, np.bincount(codes, counts[counts > 0.0], len(here)), np.count_nonzero(counts)))
-            # a block without rows that count says nothing of the type of the labels
+            # a block without rows that count does not determine the type of the labels
             if len(here):
                 labels = np.unique(np.concatenate([labels, here])) if len(labels) else here
         self._classes = classes = sorted_classes(labels)
@@ -345,18 +344,18 @@ class InPlaceSource(BaseRows):
 
     @property
     def read_nbytes(self) -> int:
-        """The chunks that a block is cut from, as zarr decodes them and as they are kept for the other blocks."""
+        """The bytes of the chunks of a block, once as zarr decodes them and once as they are kept for other blocks."""
         beside = sum(min(array.chunk_rows, array.shape[0]) * array.dtype.itemsize for array in self._beside.values())
         return 2 * max(self._rows.chunk_nbytes, self.block_nbytes) + beside
 
     @cached_property
     def _objects(self) -> dict[str, dict[str, tuple[int, str]] | None]:
-        """The objects that hold each array, as they were when this was asked first; None where a store lists none."""
+        """The objects with each array, at the time of the first call; None if a store cannot list them."""
         return {name: listed_objects(node) for name, node in self._nodes.items()}
 
     @cached_property
     def stored_nbytes(self) -> int:
-        """Of the objects that hold the arrays, where their store says so, else of the decoded rows."""
+        """Bytes of the objects with the arrays if their store lists them, else of the decoded rows."""
         listed = [objects for objects in self._objects.values() if objects is not None]
         stored = sum(nbytes for objects in listed for nbytes, _ in objects.values())
         decoded = int(self._rows.row_nbytes * self._rows.shape[0])
@@ -364,16 +363,16 @@ class InPlaceSource(BaseRows):
 
     @cached_property
     def identity(self) -> str:
-        """What the rows are apart from their values: of another shape, dtype or cut they are other rows."""
+        """A hash of everything but the values: rows with another shape, dtype or cut are other rows."""
         in_memory = {name: digest(values) for name, values in self._in_memory.items()}
         facts = (self._bounds.tolist(), self._classes, sorted(self._metadata.items()), in_memory)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     @cached_property
     def known_as(self) -> str:
-        """What tells the stored values apart from others: names, sizes and times of the objects that hold them.
+        """A hash that represents the stored values: names, sizes and times of the objects that hold them.
 
-        Where a store lists none, nothing does before they are read: the handle is known as itself.
+        If a store cannot list objects, values cannot be identified before they are read, and each handle differs.
         """
         if any(objects is None for objects in self._objects.values()):
             return self.token
@@ -391,7 +390,7 @@ class InPlaceSource(BaseRows):
         Raises
         ------
         StoreError
-            The arrays were resized, or written anew in another form, since they were opened.
+            If the arrays were resized, or written in another form, since they were opened.
         """
         for name, node in self._nodes.items():
             try:
@@ -420,7 +419,7 @@ class InPlaceSource(BaseRows):
         return _digests_of(self.fingerprint)
 
     def expect(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Take digests that another process noted: what is read is compared with them.
+        """Add digests that another process noted, with which later reads are compared.
 
         Parameters
         ----------
@@ -431,11 +430,11 @@ class InPlaceSource(BaseRows):
             self._digests.update({(name, int(number)): int(value) for number, value in pairs})
 
     def keep_digests(self, keep: Callable[[Mapping[str, np.ndarray]], None]) -> None:
-        """Have `keep` called with what `expect` takes, once every chunk of X was read."""
+        """Call `keep` once every chunk of X was read, with the argument for `expect`."""
         self._keep = keep
 
     def _kept(self) -> None:
-        """Hand the digests on once there is one of every chunk of X."""
+        """Pass on the digests once there is one of every chunk of X."""
         n_chunks = self._rows.array.n_chunks if isinstance(self._rows, DenseRows) else self._rows.data.n_chunks
         name = "X" if isinstance(self._rows, DenseRows) else "data"
         if self._keep is None or len(self._digests) < n_chunks:
@@ -449,15 +448,15 @@ class InPlaceSource(BaseRows):
         self._keep = None
 
     def compare(self, digests: Mapping[tuple[str, int], int], absent: Collection[str] = ()) -> None:
-        """Take digests of chunks that were read, and refuse those that are not what was read before.
+        """Add digests of chunks that were read; raises an error if they differ from earlier ones.
 
         Raises
         ------
         StoreError
-            A chunk has other values, or is not there any more.
+            If a chunk has other values, or no longer exists.
         """
         for key in absent:
-            # of arrays that were never written to in full some chunks are absent, and read as the fill value
+            # arrays that were never completely written lack some chunks, which read as the fill value
             if any(objects is not None and key in objects for objects in self._objects.values()):
                 raise StoreError(
                     f"the chunk {key!r} of {self.place} was there when the array was opened, and is gone: its rows "
@@ -474,7 +473,7 @@ class InPlaceSource(BaseRows):
         self._kept()
 
     def _described(self, name: str, number: int) -> str:
-        """A row of chunks as a person finds it."""
+        """A description of a row of chunks for messages."""
         arrays = {**self._beside, **vars(self._rows), "X": getattr(self._rows, "array", None)}
         array = arrays[name]
         first = number * array.chunk_rows
@@ -483,7 +482,7 @@ class InPlaceSource(BaseRows):
         return f"the chunk {number} of {name!r} ({what} {first} to {last})"
 
     def faults(self) -> Iterator[str]:
-        """A sentence for each way in which what is stored differs from what was opened and read."""
+        """A sentence for each difference between the stored arrays and what was opened and read."""
         now = {name: listed_objects(node) for name, node in self._nodes.items()}
         for name, objects in self._objects.items():
             found = now[name]
@@ -496,18 +495,18 @@ class InPlaceSource(BaseRows):
                     yield f"{key!r} of {place_of(self._nodes[name])} was written since the array was opened"
 
 
-# The sources of this process by their tokens: digests of chunks come back from passes under these.
+# The sources of this process by their tokens, which passes return with digests of chunks.
 _OPEN: WeakValueDictionary[str, InPlaceSource] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def _digests_of(fingerprint: str) -> dict[tuple[str, int], int]:
-    """What is noted of rows, one table for all handles on them: blocks may be cached that another one has read."""
+    """The digests for rows, shared by all handles on them, as cached blocks may come from another handle."""
     return {}
 
 
 def compare_noted(noted: Noted) -> None:
-    """Compare what a pass has read of arrays in place with what was read of them before: `InPlaceSource.compare`."""
+    """Compare what a pass has read of arrays in place with earlier reads: `InPlaceSource.compare`."""
     found: dict[str, dict[tuple[str, int], int]] = {}
     for (token, name, number), value in noted.digests.items():
         found.setdefault(token, {})[name, number] = value
@@ -515,16 +514,16 @@ def compare_noted(noted: Noted) -> None:
     for token, key in noted.absent:
         gone.setdefault(token, set()).add(key)
     for token in found.keys() | gone.keys():
-        # a source that nobody holds any more has nothing to compare with
+        # a source that no longer exists has nothing to compare with
         if (source := _OPEN.get(token)) is not None:
             source.compare(found.get(token, {}), gone.get(token, set()))
 
 
 def _cut(rows: DenseRows | CsrRows) -> tuple[np.ndarray, int]:
-    """The first row of each block and, last, the number of rows; and how many blocks one task goes through.
+    """The first row of each block and, last, the number of rows; and how many blocks one task processes.
 
-    Blocks end where chunks do. A row of chunks that is larger than a block is cut into even parts, a power of two of
-    them: those are a node of the tree in which sums are added up, so that a single task decodes the chunks for all.
+    Blocks end where chunks do. A row of chunks that is larger than a block is cut into a power of two of equal parts,
+    which form a node of the tree of sums, so that a single task decodes the chunks for all.
     """
     n_rows, most = rows.shape[0], block_rows(rows.row_nbytes)
     if isinstance(rows, CsrRows):

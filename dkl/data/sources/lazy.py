@@ -1,4 +1,4 @@
-"""DaskSource: rows that are Dask arrays, computed where a pass runs; and the rows of any source as Dask arrays."""
+"""DaskSource: rows in Dask arrays, computed by the tasks of a pass; and the rows of any source as Dask arrays."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _AT_ONCE = 64
 
 
 def is_lazy(value: object) -> bool:
-    """Whether `value` is a Dask array, series or delayed frame of values."""
+    """Whether `value` is a Dask array, series or delayed data frame."""
     return dask.is_dask_collection(value)
 
 
 def lazy_rows(X: GivenRows) -> da.Array:
-    """X as a Dask array whose chunks have known sizes, which are computed where they are not known.
+    """X as a Dask array with known chunk sizes, which are computed if necessary.
 
     Raises
     ------
     ValueError
-        X is not two-dimensional or has no rows.
+        If X is not two-dimensional or has no rows.
     """
-    # Rows in memory are one chunk now, which is cut as the other arrays are.
+    # rows in memory become one chunk, which is cut like the other arrays
     X = _known(X, "X") if is_lazy(X) else da.from_array(as_rows(X), chunks=-1, asarray=False)
     if X.ndim != 2:
         raise ValueError(f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1)")
@@ -69,11 +69,11 @@ def lazy_rows(X: GivenRows) -> da.Array:
 
 
 def zarr_behind(values: Any) -> Any:
-    """The zarr array that a Dask array reads and nothing else; what does more, or is no Dask array, as it is."""
+    """The zarr array behind a Dask array that only reads it; any other value unchanged."""
     if not isinstance(values, da.Array):
         return values
     layers = values.dask.layers
-    # `dask.array.from_zarr` and `from_array` make one layer that holds the array, and one of the chunks cut from it.
+    # `dask.array.from_zarr` and `from_array` make a layer with the array, and one of the chunks cut from it
     if len(layers) != 2 or values.name not in layers or f"original-{values.name}" not in layers:
         return values
     (held,) = layers[f"original-{values.name}"].values()
@@ -88,7 +88,7 @@ def as_dask_array(values: GivenValues, name: str) -> da.Array:
     Raises
     ------
     TypeError
-        A Bag or a Delayed, which have no columns.
+        For a Bag or a Delayed, which have no columns.
     """
     if isinstance(values, da.Array):
         return values
@@ -101,25 +101,28 @@ def as_dask_array(values: GivenValues, name: str) -> da.Array:
 
 
 def _known(values: GivenValues, name: str) -> da.Array:
-    """A Dask array or frame as an array whose chunks have known sizes."""
+    """A Dask array or frame as an array with known chunk sizes."""
     values = as_dask_array(values, name)
     if any(np.isnan(n) for sizes in values.chunks for n in sizes):
         values = values.compute_chunk_sizes()
     return values
 
 
-def targets_beside(y: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
-    """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now."""
-    return cut_rows(_lazy_targets(y, sum(chunks)), chunks)
+def targets_beside(y: GivenValues, chunks: tuple[int, ...], weight: da.Array | None = None) -> da.Array | None:
+    """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now.
+
+    Of rows of weight 0 they may be anything; weights are computed where targets are in memory.
+    """
+    return cut_rows(_lazy_targets(y, sum(chunks), weight), chunks)
 
 
 def weights_beside(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
-    """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked now."""
+    """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked at once."""
     return cut_rows(_lazy_weights(weight, sum(chunks)), chunks)
 
 
 def _lazy_targets(y: GivenValues, n_rows: int, weight: da.Array | None = None) -> da.Array | None:
-    """Targets as a Dask array of (n,) or (n, t); weights are computed where targets are in memory."""
+    """Targets as a Dask array of (n,) or (n, t); weights are computed if targets are in memory."""
     if y is None:
         return None
     if not is_lazy(y):
@@ -143,13 +146,13 @@ def _lazy_weights(weight: GivenValues, n_rows: int) -> da.Array | None:
 
 
 def cut_rows(values: da.Array | None, chunks: tuple[int, ...]) -> da.Array | None:
-    """An array in these chunks of rows, its columns in one piece; None for none."""
+    """An array in these chunks of rows, with all columns in each chunk; None for None."""
     return None if values is None else values.rechunk((chunks, *((n,) for n in values.shape[1:])))
 
 
 def chunks_together(*arrays: da.Array | None) -> list[list[Delayed] | None]:
-    """The chunks of each array; what several arrays are made of is one task in all of them, and is computed once."""
-    # Chains of tasks that are fused into one would each have a copy of the first of them.
+    """The chunks of each array; tasks that several arrays share are computed once."""
+    # fused chains of tasks would each have a copy of their first task
     with dask.config.set({"optimization.fuse.active": False}):
         optimized = iter(dask.optimize(*(array for array in arrays if array is not None)))
     return [None if array is None else list(next(optimized).to_delayed(optimize_graph=False).flat) for array in arrays]
@@ -157,7 +160,7 @@ def chunks_together(*arrays: da.Array | None) -> list[list[Delayed] | None]:
 
 @dataclass(frozen=True, eq=False)
 class MakeBlock:
-    """Turns the computed chunks of one block into a checked Block."""
+    """Makes a checked Block from the computed chunks of one block."""
 
     classes: np.ndarray | None
 
@@ -170,7 +173,7 @@ class MakeBlock:
         weight: np.ndarray | None,
         first_id: int | None = None,
     ) -> Block:
-        """The block; rows that count are numbered from `first_id`, or all of them from `first_row`."""
+        """The block; rows that count are numbered from `first_id`, or all rows from `first_row`."""
         with located(f"block {index} of a Dask array"):
             rows = as_rows(X)
             block = self.beside(index, first_row, rows, y, weight)
@@ -180,7 +183,7 @@ class MakeBlock:
             return replace(block, row_id=first_id + np.cumsum(block.weight > 0.0) - 1)
 
     def beside(self, index: int, first_row: int, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> Block:
-        """The block with checked targets and weights beside an `X` that is taken as it is given."""
+        """The block with checked targets and weights, and `X` unchanged."""
         n_rows = X.shape[0]
         weight = checked_weight(weight, n_rows, first_row=first_row)
         codes = None if y is None else block_targets(y, n_rows, self.classes, weight, first_row=first_row)
@@ -196,10 +199,10 @@ class DaskSource(BaseRows):
     y, weight : dask arrays of n rows, or None
     classes : ndarray of shape (K,) or None
     repeats : bool
-        Leave rows of weight 0 out before rows are numbered.
+        Whether rows of weight 0 are left out before rows are numbered.
     chunks : tuple of int or None
-        Rows of each block. None is blocks of dkl's own size, whatever the chunks of X are: sums depend on the cut, and
-        memory does.
+        Rows of each block. None uses blocks of dkl's own size, for any chunks of X, since sums and memory depend on the
+        cut.
     """
 
     stored_nbytes = 0
@@ -229,7 +232,7 @@ class DaskSource(BaseRows):
 
     @property
     def rows_in_blocks(self) -> tuple[int, ...]:
-        """The number of rows of each block; rows of weight 0 are counted, too."""
+        """The number of rows of each block, including rows of weight 0."""
         return self._X.chunks[0]
 
     @cached_property
@@ -246,9 +249,9 @@ class DaskSource(BaseRows):
 
     @property
     def block_nbytes(self) -> int:
-        """For sparse rows, whose density is not known ahead, as if a twentieth of the values were not zero."""
+        """Bytes of a block; for sparse rows, whose density is not known, as if a twentieth of the values were set."""
         width = self.n_columns * self.dtype.itemsize
-        # A twentieth of the values, each with a column number beside it: a tenth of the dense bytes.
+        # a twentieth of the values, each with a column number: a tenth of the dense bytes
         width = max(width // 10, 16) if self.is_sparse else width
         return max(self.rows_in_blocks) * (width + 8 * (1 + self.has_y + self.has_weight))
 
@@ -258,7 +261,7 @@ class DaskSource(BaseRows):
 
     @cached_property
     def fingerprint(self) -> str:
-        # Dask names an array by a hash of what it is computed from; computing the rows to hash them would cost a pass.
+        # Dask names an array by a hash of its computation; hashing the rows themselves would cost a pass
         names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
         return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
 
@@ -267,18 +270,18 @@ class DaskSource(BaseRows):
 
     @cached_property
     def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:
-        """The chunks of X, y and the weights that make up each block."""
+        """The chunks of X, y and the weights of each block."""
         arrays = (self._X, self._y, self._weight)
         if self._as_chunked:
             chunks = chunks_together(*arrays)
         else:
-            # fused, so that a part of a large chunk may be read where the rows of a block are such a part
+            # fused, so that only a part of a large chunk may be read if a block is such a part
             chunks = [None if array is None else list(array.to_delayed().flat) for array in arrays]
         columns: list[list[Any]] = [column or [None] * self.n_blocks for column in chunks]
         return list(zip(*columns, strict=True))
 
     def ticket(self, index: int) -> Delayed:
-        """A Delayed of the rows of block `index`, rows of weight 0 among them."""
+        """A Delayed of the rows of block `index`, including rows of weight 0."""
         first_id = int(self._first_ids[index]) if self._repeats else None
         return delayed(self._make, pure=False)(index, int(self._starts[index]), *self._chunks[index], first_id)
 
@@ -287,10 +290,10 @@ class DaskSource(BaseRows):
         return np.concatenate([[0], np.cumsum(self.block_rows)])
 
     def blocks_as_chunked(self, most_bytes: int) -> DaskSource:
-        """The same rows in blocks that are the chunks of X as it was given, each of which is then computed once.
+        """The same rows in blocks that are the given chunks of X, each of which is then computed once.
 
-        Small chunks are joined to about a block. Where a chunk holds more than `most_bytes`, blocks stay what they are:
-        Dask may be able to make a part of such a chunk by itself.
+        Small chunks are joined to about a block. If a chunk holds more than `most_bytes`, blocks do not change, as Dask
+        may be able to compute a part of such a chunk.
         """
         given = self._given[0].chunks[0]
         joined = [0]
@@ -304,7 +307,7 @@ class DaskSource(BaseRows):
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         beside, first_id = delayed(self._make.beside, pure=False), 0
-        # Many at once, since these graphs are small; not all, since those of a million blocks are not.
+        # many at once, since these graphs are small; not all, as there may be a million
         for start in range(0, self.n_blocks, _AT_ONCE):
             indices = range(start, min(start + _AT_ONCE, self.n_blocks))
             tasks = [
@@ -333,11 +336,10 @@ def lazy_source(
     repeats: bool = False,
     looked: Callable[[np.ndarray], bool] | None = None,
 ) -> tuple[DaskSource, Schema, bool]:
-    """The blocks of Dask arrays, their schema, and whether `looked` is true of any chunk of X.
+    """The blocks of Dask arrays, their schema, and whether `looked` is true for any chunk of X.
 
-    y and the weights are computed once; X is where `looked` is given, in the same pass: what both are made of is then
-    computed once for both. With `repeats` rows are numbered once those of weight 0 are left out, so that weights count
-    as repeated rows.
+    y and the weights are computed once; X only if `looked` is given, in the same pass, so that shared tasks are
+    computed once. With `repeats` rows are numbered without those of weight 0, so that weights count like repeated rows.
     """
     is_one_chunk = not is_lazy(X)
     X = lazy_rows(X)
@@ -347,7 +349,7 @@ def lazy_source(
     parts = chunks_together(X, cut_rows(y, chunks), cut_rows(weight, chunks))
     look = []
     if looked is not None:
-        # rows may be cut by columns, too
+        # rows may also be cut by columns
         pieces, weights = parts[0] or [], parts[2] or [None] * len(chunks)  # type: ignore[list-item]
         beside = np.repeat(np.arange(len(chunks)), X.numblocks[1])
         look = [
@@ -362,7 +364,7 @@ def lazy_source(
 
 
 def _of_rows_that_count(looked: Callable[[np.ndarray], bool], X: np.ndarray, weight: np.ndarray | None) -> bool:
-    """`looked` of the rows of a chunk whose weight is not 0; what is wrong with weights is said elsewhere."""
+    """`looked` for the rows of a chunk whose weight is not 0; invalid weights are reported elsewhere."""
     return looked(X if weight is None else X[np.ravel(weight) != 0.0])
 
 
@@ -375,13 +377,13 @@ def lazy_classes(
     classes: GivenValues,
     beside: list[Delayed],
 ) -> tuple[Task | None, np.ndarray | None, list[Any]]:
-    """The task of a Dask array of targets and its sorted classes, and the values of `beside`: found in one pass.
+    """The task of a Dask array of targets, its sorted classes, and the values of `beside`, computed in one pass.
 
     `targets` and `weights` hold one chunk each for every entry of `chunks`, the numbers of their rows.
     """
 
     def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
-        """The distinct labels of one chunk, of rows that count; None where its values are no labels."""
+        """The distinct labels of one chunk, from rows that count; None if its values are not labels."""
         weight = checked_weight(weights, len(chunk), first_row=first_row)
         values = read_targets(chunk, first_row=first_row, weight=weight)
         if task == "auto" and guess_task(values) == "regression":
@@ -402,33 +404,32 @@ def lazy_classes(
         return None, None, found
     if not is_open or any(of_chunk is None for of_chunk in labels):
         return "regression", None, found
-    # a chunk without rows that count says nothing of the type of the labels
+    # a chunk without rows that count does not determine the type of the labels
     there = [of_chunk for of_chunk in labels if len(of_chunk)]
     return "classification", sorted_classes(np.concatenate(there or [[]]) if classes is None else classes), found
 
 
 def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:
-    """One part of all rows as a Dask array with a chunk a block; nothing is read before it is computed.
+    """One part of all rows as a Dask array with a chunk for each block; nothing is read before it is computed.
 
     Parameters
     ----------
     source : RowSource
     part : {"X", "y", "weight", "row_id"}
     meta : ndarray or csr_array of shape (0, ...)
-        What a chunk is like.
+        An empty chunk, for its type.
     classes : ndarray of shape (K,) or None
-        y as these labels instead of as codes.
+        Returns y as these labels instead of codes.
     """
     name = f"dkl-{part}-{uuid.uuid4().hex}"
     reader, tail = f"{name}-reader", (0,) * (meta.ndim - 1)
-    # One node holds the reader for all chunks; each chunk is a node of its own, so that Dask reads only what is asked
-    # for.
+    # one node holds the reader for all chunks; each chunk has its own node, so that Dask reads only what is needed
     graph: dict[Any, Any] = {reader: _Constant(source.reader())}
-    # Dask arrays may have chunks without rows, but many functions on them fail there.
+    # Dask arrays may have chunks without rows, but many functions fail for them
     filled = np.flatnonzero(source.block_rows)
     tickets = [source.ticket(int(index)) for index in filled]
     for position, ticket in enumerate(tickets):
-        # The rows of a Dask source are nodes of another graph, to which this one refers.
+        # the rows of a Dask source are nodes of another graph, to which this one refers
         handed = ticket.key if isinstance(ticket, Delayed) else _Constant(ticket)
         graph[(name, position, *tail)] = (_read_part, reader, handed, part, _Constant(classes))
     if not tickets:
@@ -439,7 +440,7 @@ def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | 
 
 
 class _Constant:
-    """A value that Dask must hand over as it is, without looking for keys and tasks in it."""
+    """A value that Dask must pass on without looking for keys and tasks in it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -450,7 +451,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_part(reader: Any, ticket: Any, part: str, classes: _Constant) -> Any:
-    """One part of a block's rows, with class codes turned into labels where there are classes."""
+    """One part of a block's rows; with classes, codes are replaced by labels."""
     block = _plain(reader).load(_plain(ticket), (part,))
     values = block.weights if part == "weight" else getattr(block, part)
     return values if classes.value is None else classes.value[values]

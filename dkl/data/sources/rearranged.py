@@ -1,4 +1,4 @@
-"""RearrangedSource: blocks of another source as blocks of its own: a few of them, renumbered, or parts of several."""
+"""RearrangedSource: blocks that are renumbered blocks of another source, or parts of several of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dkl.protocols.source import PARTS, BaseSource, BlockReader, BlockSource
 
 @dataclass(frozen=True)
 class BlockPart:
-    """One of `of` parts of the rows of a block, in an order drawn from `seed`; of one part it is the whole block."""
+    """One of `of` parts of the rows of a block, in random order by `seed`; with one part, the whole block."""
 
     block: int
     number: int = 0
@@ -27,21 +27,21 @@ class BlockPart:
     seed: int = 0
 
     def rows(self, block: Block) -> Block:
-        """The rows of the part, in the order that they have in the block."""
+        """The rows of the part, in the order of the block."""
         if self.of == 1:
             return block
-        # the order depends on seed and block alone, so that the parts of a block are disjoint and together all of it
+        # the random order depends on seed and block alone, so that the parts of a block are disjoint and complete
         order = np.random.default_rng([self.seed, block.index]).permutation(block.n_rows)
         return block.rows(np.sort(order[self.number :: self.of]))
 
     def size(self, n_rows: int) -> int:
-        """How many rows of a block of `n_rows` the part has."""
+        """The number of rows of the part, for a block of `n_rows`."""
         return len(range(self.number, n_rows, self.of))
 
 
 @dataclass(frozen=True, eq=False)
 class RearrangedTicket:
-    """One block: the parts that it consists of, and for each part the ticket by which its block is read."""
+    """A block: its parts, and for each part the ticket of its block."""
 
     index: int
     parts: tuple[BlockPart, ...]
@@ -49,13 +49,13 @@ class RearrangedTicket:
 
     @classmethod
     def of(cls, index: int, parts: tuple[BlockPart, ...], *tickets: object) -> Self:
-        """The ticket with those of the blocks behind it one by one, as Dask computes them for a task."""
+        """A ticket from those of its parts as separate arguments, as Dask computes them for a task."""
         return cls(index, parts, tickets)
 
 
 @dataclass(frozen=True)
 class RearrangedReader:
-    """Reads the blocks behind one in turn and keeps its part of each."""
+    """Reads the blocks of the parts in turn, and keeps the part of each."""
 
     rows: BlockReader
 
@@ -93,13 +93,13 @@ class RearrangedSource(BaseSource):
 
     @property
     def read_nbytes(self) -> int:
-        """A block that is read whole for a part of it, and the parts before they are joined."""
+        """Bytes of a block that is read for a part of it, and of the parts before they are joined."""
         is_joined = any(len(parts) > 1 for parts in self._made_of.values())
         return self._rows.read_nbytes + 2 * is_joined * self._rows.block_nbytes
 
     @property
     def stored_nbytes(self) -> int:
-        """As many times the bytes of a block as blocks are read."""
+        """The bytes of a block times the number of blocks that are read."""
         return self._rows.stored_nbytes * self._n_read // max(int(np.count_nonzero(self._rows.block_rows)), 1)
 
     @cached_property
@@ -111,7 +111,7 @@ class RearrangedSource(BaseSource):
         return RearrangedReader(self._rows.reader())
 
     def ticket(self, index: int) -> Any:
-        """What the reader needs for a block: lazy where the tickets of the blocks behind it are."""
+        """The ticket of a block; a Delayed if the tickets of its parts are."""
         parts = self._made_of[index]
         tickets = [self._rows.ticket(part.block) for part in parts]
         if any(isinstance(ticket, Delayed) for ticket in tickets):

@@ -1,4 +1,4 @@
-"""RowSource: what the data package asks of a source beyond what a pass does."""
+"""RowSource: the methods of a source that the data package needs in addition to those for passes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from dkl.protocols.source import PARTS, BaseSource, BlockSource
 
 
 class HeldRule(Protocol):
-    """The rule by which rows are held out together: `dkl.data.together.rules` has that of groups and that of times."""
+    """A rule for rows that are held out together: `dkl.data.together.rules` has those of groups and of times."""
 
     @property
     def most_folds(self) -> int: ...
 
 
 class RowSource(BlockSource, Protocol):
-    """What the data package asks of a source beyond what a pass does.
+    """The methods of a source that the data package needs in addition to those for passes.
 
     Attributes
     ----------
     has_y : bool
     counts : RowCounts
     held_rule : HeldRule or None
-        The rule by which the rows are held out, where groups or times hold them together.
+        The rule by which rows are held out; None if neither groups nor times require one.
     version : int
-        Of the store; 0 elsewhere.
+        Version of the store; 0 for other rows.
     rows_a_block : int or None
-        Rows of the blocks in which a store of these rows is written; None where the rule of stores decides.
+        Rows of the blocks when these rows are written to a store; None uses the rule of stores.
     storage_facts : mapping
-        How the rows are kept, for `describe`.
+        Properties of the storage, for `describe`.
     """
 
     @property
@@ -58,16 +58,16 @@ class RowSource(BlockSource, Protocol):
     def storage_facts(self) -> Mapping[str, Any]: ...
 
     def block_identity(self, index: int) -> str:
-        """Changes whenever a value, a label, the choice of the rows of a block or what comes with them changes."""
+        """Changes whenever a value, a label, the selection of the rows of a block, or a row column changes."""
         ...
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        """Every block in turn without its X, read here and now; `extra` names row columns for `Block.columns`."""
+        """Every block in order without its X, read in this process; `extra` names row columns for `Block.columns`."""
         ...
 
 
 class BaseRows(BaseSource, ABC):
-    """What rows outside of stores say of themselves where they have nothing else to say; see `RowSource`."""
+    """Default properties of rows outside stores; see `RowSource`."""
 
     held_rule: HeldRule | None = None
     version: int = 0
@@ -79,18 +79,18 @@ class BaseRows(BaseSource, ABC):
 
     @property
     def storage_facts(self) -> Mapping[str, Any]:
-        """Stores of dkl say how they keep the rows; nobody checks others."""
+        """Properties of the storage: only stores of dkl have checksums."""
         return {"checksums": "none: the rows are used where they are, unverified"}
 
     def block_identity(self, index: int) -> str:
-        """The blocks of such rows are known by all rows alone."""
+        """The identity of a block, here from the fingerprint of all rows."""
         return f"block {index} of {self.fingerprint}"
 
 
 def schema_of(
     source: RowSource, task: Task | None, classes: np.ndarray | None, y_shape: tuple[int, ...] = ()
 ) -> Schema:
-    """What is known of the rows of a source, whose targets have this shape, (n,) or (n, t)."""
+    """The schema for the rows of a source, with targets of shape (n,) or (n, t)."""
     return Schema(
         n_columns=source.n_columns,
         dtype=source.dtype,
@@ -103,16 +103,16 @@ def schema_of(
 
 
 class TicketReader:
-    """The reader of blocks that are whole in their tickets: rows in memory, or such as Dask has computed."""
+    """The reader of blocks that are their own tickets: rows in memory, or computed by Dask."""
 
     def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket` whose weight is not 0; all parts are there already, so none is left out."""
+        """The rows of `ticket` whose weight is not 0, with all parts."""
         return drop_weightless(ticket)
 
 
 def drop_weightless(block: Block) -> Block:
-    """The rows whose weight is not 0; the block itself when that is all of them."""
-    # The common case costs one look at the weights, and no copy.
+    """The rows whose weight is not 0; the block itself if that is all of them."""
+    # the common case only checks the weights, and copies nothing
     if block.weight is None or block.weight.all():
         return block
     return block.rows(np.flatnonzero(block.weight))

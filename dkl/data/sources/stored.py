@@ -1,4 +1,4 @@
-"""StoreSource: the blocks of a store, as passes and views see them."""
+"""StoreSource: the blocks of a store, for passes and views."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class StoreSource(BaseRows):
     Parameters
     ----------
     store : OpenStore
-        As this process opened it.
+        The store, opened by this process.
     """
 
     def __init__(self, store: OpenStore) -> None:
-        # The readers of this process find the store open already: opening it reads the manifest and every array's
-        # metadata.
+        # the readers of this process share the open store: opening it reads the manifest and the metadata of every
+        # array
         keep_open(store, store.token)
         self.location: Location = store.location
         self.schema = store.schema
@@ -60,7 +60,7 @@ class StoreSource(BaseRows):
         """Bytes of X in each block."""
         if self._manifest.entries is None:
             return self._manifest.stored_rows * self.n_columns * self.dtype.itemsize
-        # Of CSR rows: a value and an int32 column an entry, and an int32 pointer a row.
+        # for CSR rows a value and an int32 column for each entry, and an int32 pointer for each row
         return np.diff(self._manifest.entries) * (self.dtype.itemsize + 4) + 4 * (self._manifest.stored_rows + 1)
 
     @property
@@ -70,13 +70,13 @@ class StoreSource(BaseRows):
 
     @property
     def read_nbytes(self) -> int:
-        """The stored chunk and what it is decoded to, besides a filtered copy where rows have weight 0."""
+        """Bytes of the stored chunk and its decoded form, and of a filtered copy if rows have weight 0."""
         filtered = bool((self.block_rows != self._manifest.stored_rows).any())
         return (2 + filtered) * int(self._x_nbytes.max())
 
     @cached_property
     def fingerprint(self) -> str:
-        # The manifest's digest covers those of all blocks, so that no row is read for it.
+        # the manifest's digest covers those of all blocks, so that no row is read
         facts = [self._facts["manifest"], self._facts["rows_a_block"], self._facts["schema"]["classes"]]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -87,19 +87,18 @@ class StoreSource(BaseRows):
 
     @property
     def token(self) -> str:
-        """Of the writer; another store at the same place has another one."""
+        """Identity of the write; another store at the same place has another one."""
         return str(self._facts["token"])
 
     def block_identity(self, index: int) -> str:
-        """Changes whenever a value or a label of a block changes, whatever happens to other blocks."""
-        # Stored digests of the block's parts, its rows and the labels that its codes stand for: nothing of any other
-        # block.
+        """Changes whenever a value or a label of this block changes, independently of other blocks."""
+        # stored digests of the block's parts, its rows and the labels of its codes, but nothing of other blocks
         digests = sorted((name, int(values[index])) for name, values in self._manifest.digests.items())
         return repr((int(self._manifest.stored_rows[index]), digests, self._facts["schema"]["classes"]))
 
     @property
     def storage_facts(self) -> dict[str, Any]:
-        """How the rows are stored, for `describe`."""
+        """Properties of the storage, for `describe`."""
         codecs = {name: ", ".join(facts["codecs"]) for name, facts in self._facts["arrays"].items()}
         shards = next(iter(self._facts["arrays"].values()))["shards"]
         return {
@@ -122,9 +121,9 @@ class StoreSource(BaseRows):
         return (reader.load(index, (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))
 
     def write_split(self, name: str, split: SplitSet, *, overwrite: bool) -> SplitSet:
-        """Keep a set of splits beside the rows."""
+        """Store a set of splits with the rows."""
         store = opened(self.location, self._facts["token"])
-        # Codes are kept of all stored rows, those of weight 0 too, since chunks of codes go beside chunks of rows.
+        # codes of all stored rows, including those of weight 0, since chunks of codes correspond to chunks of rows
         weights = (store.values("weight", i) if self.has_weight else None for i in range(self.n_blocks))
         codes = code_blocks(split, weights)
         chunk, shards = self._facts["rows_a_block"], self._facts["arrays"]["row_id"]["shards"]
@@ -133,9 +132,9 @@ class StoreSource(BaseRows):
         return write_split(home, name, split, codes, chunk, shard=shard, overwrite=overwrite)
 
     def read_splits(self) -> dict[str, SplitSet]:
-        """The sets of splits that the store keeps."""
+        """The sets of splits in the store."""
         folder = self.location.child(FOLDER)
         names = sorted(folder.folders())
-        # One that is being written at this moment is not there yet.
+        # a set that is being written is not complete yet
         splits = {name: read_split(folder.child(name)) for name in names}
         return {name: split for name, split in splits.items() if split is not None}

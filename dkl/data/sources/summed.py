@@ -1,4 +1,4 @@
-"""Blocks of one tree over several sites: a site's own rows under their agreed numbers, and sums in place of rows."""
+"""Blocks of one tree over several sites: a site's own rows under their agreed numbers, and sums instead of rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dkl.protocols.block import Block
 
 
 class SummedSource(BaseRows):
-    """Sums in place of rows; see `dkl.protocols.source.BlockSource` for the attributes.
+    """Sums instead of rows; see `dkl.protocols.source.BlockSource` for the attributes.
 
-    The sum of a node of the tree stands where the first block of the node is, and its other blocks are empty: to add
-    nothing changes no bit, so that the tree above the nodes gives what it would give with the rows.
+    The sum of a node of the tree is at the first block of the node, whose other blocks are empty: adding nothing
+    changes no bit, so that the tree above the nodes has the same result as with the rows.
 
     Parameters
     ----------
     sums : mapping of int to mapping of str to ndarray
-        The sums of each node by the number of its first block.
+        The sums of each node, by the number of its first block.
     counts : RowCounts
-        Of all blocks, those of a node standing where its first block is.
+        Counts of all blocks; those of a node are at its first block.
     schema : Schema
     place : str
-        How messages call it.
+        Name in messages.
     """
 
     has_weight = False
@@ -65,7 +65,7 @@ class SummedSource(BaseRows):
 
     @property
     def added(self) -> SummedSource:
-        """The same sums as a pass adds them up: of at most a row each, since no memory is needed for their rows."""
+        """The same sums with at most one row for each block, as passes need no memory for their rows."""
         counts = replace(self.counts, rows=np.minimum(self.counts.rows, 1))
         return SummedSource(self._sums, counts, self.schema, self.place)
 
@@ -73,7 +73,7 @@ class SummedSource(BaseRows):
         return TicketReader()
 
     def ticket(self, index: int) -> Block:
-        # A block without rows would be passed over, so this one has one; only kept sums look into it.
+        # blocks without rows are skipped, so that this one has one row; only kept sums use it
         return Block(index, np.empty((1, 0)), None, None, np.zeros(1, np.int64), self._sums[index])
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""VersionSource: the blocks of a store and of those appended to it since, less the rows that were dropped."""
+"""VersionSource: the blocks of a store and of later appended ones, without the dropped rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
 
 
 class VersionTicket(NamedTuple):
-    """Where a block is: its number in the dataset and in a part, and which rows are left (None: all; empty: none)."""
+    """The number of a block in the dataset, its part and number there, and its remaining rows (None for all)."""
 
     number: int
     part: int
@@ -30,16 +30,16 @@ class VersionTicket(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class VersionReader:
-    """Reads blocks of several stores, less the rows that were dropped.
+    """Reads blocks of several stores without the dropped rows.
 
     Parameters
     ----------
     parts : tuple of StoreReader
-        The first one keeps the codes of splits.
+        The first one has the codes of splits.
     empty : Block
         A block without rows.
     row_columns : tuple of str
-        Columns that all parts keep.
+        Columns that all parts have.
     """
 
     parts: tuple[StoreReader, ...]
@@ -47,15 +47,15 @@ class VersionReader:
     row_columns: tuple[str, ...]
 
     def load(self, ticket: VersionTicket, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of a block that are left, verified."""
+        """The remaining rows of a block, verified."""
         number, part, place, kept = ticket
         columns = [name for name in parts if name not in PARTS]
-        # Of a block that has lost all of its rows nothing is read at all.
+        # a block without remaining rows is not read
         if kept is not None and not len(kept):
             return replace(self.empty, index=number, columns={name: np.empty(0, np.uint8) for name in columns})
-        # Codes of splits are kept beside the first part alone; appended blocks belong to one split as a whole.
+        # only the first part has codes of splits; the rows of an appended block are all in the same split
         wanted = parts if part == 0 else tuple(name for name in parts if name in (*PARTS, *self.row_columns))
-        # In its own store the block has another number; sums, samples and row columns go by the one in the dataset.
+        # in its own store the block has another number; sums, samples and row columns use the one in the dataset
         block = replace(self.parts[part].load(place, wanted), index=number)
         return block if kept is None else block.rows(kept)
 
@@ -63,26 +63,26 @@ class VersionReader:
 class VersionSource(BaseRows):
     """The blocks of a version; see `dkl.protocols.source.BlockSource` for the attributes.
 
-    Absolute block numbers stay: a dropped block has no rows, appended blocks come last.
+    Absolute block numbers do not change: a dropped block has no rows, and appended blocks come last.
 
     Parameters
     ----------
     first : StoreSource
-        Version 0.
+        Version 0 of the store.
     """
 
     def __init__(self, first: StoreSource) -> None:
         self.location, self.schema, self.place = first.location, first.schema, first.place
         self.n_columns, self.dtype, self.is_sparse = first.n_columns, first.dtype, first.is_sparse
         self.has_y, self.has_weight = first.has_y, first.has_weight
-        # Rows of each block but the last.
+        # rows of each block but the last
         self.stored_block_rows = first.stored_block_rows
         self.version, self.token = 0, first.token
         self.parts: tuple[StoreSource, ...] = (first,)
-        # Of each block that lost rows: which of the rows of its part are left; an empty mask where none is.
+        # for each block that lost rows, a mask of the remaining rows of its part; an empty mask if there are none
         self.kept: dict[int, np.ndarray] = {}
         self.counts = first.counts
-        # Of each block: the part that holds it, and its number there.
+        # for each block, the part that holds it, and its number there
         self._places = [(0, index) for index in range(first.n_blocks)]
 
     def appended(self, part: StoreSource, version: int) -> VersionSource:
@@ -94,12 +94,12 @@ class VersionSource(BaseRows):
         return other
 
     def without(self, dropped: Mapping[str, np.ndarray], version: int, token: str) -> VersionSource:
-        """This version less the rows of a record of `dkl.data.store.version_files.drop_record`."""
+        """This version without the rows of a record of `dkl.data.store.version_files.drop_record`."""
         other = self._next(version, token)
         blocks, rows = dropped["blocks"], dropped["rows"]
-        # The record holds the counts that the blocks have now, so that nothing need be subtracted (and rounded).
+        # the record has the new counts of the blocks, so that nothing is subtracted (and rounded)
         other.counts = self.counts.recounted(blocks, RowCounts.of_arrays(dropped))
-        # The masks of all these blocks lie one behind the other; a block without any row left has none.
+        # the masks of all these blocks are concatenated; a block without remaining rows has none
         start = 0
         for block, left in zip(blocks.tolist(), rows.tolist(), strict=True):
             size = self.part_rows(block) if left else 0
@@ -108,7 +108,7 @@ class VersionSource(BaseRows):
         return other
 
     def _next(self, version: int, token: str) -> VersionSource:
-        """A copy of this version under another number, to which a change is made."""
+        """A copy of this version with another number, to be changed."""
         other = VersionSource(self.parts[0])
         other.version, other.token = version, token
         other.parts, other.kept, other.counts = self.parts, dict(self.kept), self.counts
@@ -121,7 +121,7 @@ class VersionSource(BaseRows):
         return int(self.parts[part].block_rows[own])
 
     def rows_left(self, index: int) -> np.ndarray:
-        """Which of the rows of a block before any was dropped are left: (part_rows,) bool."""
+        """A mask of the remaining rows of a block: (part_rows,) bool."""
         kept = self.kept.get(index, np.ones(self.part_rows(index), bool))
         return kept if len(kept) else np.zeros(self.part_rows(index), bool)
 
@@ -139,7 +139,7 @@ class VersionSource(BaseRows):
 
     @property
     def read_nbytes(self) -> int:
-        # Where rows were dropped, a block is there whole before those that are left are copied out of it.
+        # if rows were dropped, a block is read whole before the remaining rows are copied
         return max(part.read_nbytes for part in self.parts) + (self.block_nbytes if self.kept else 0)
 
     @property
@@ -151,20 +151,20 @@ class VersionSource(BaseRows):
         return hashlib.sha256(repr([self.block_identity(index) for index in range(self.n_blocks)]).encode()).hexdigest()
 
     def block_identity(self, index: int) -> str:
-        """Changes whenever a value, a label or the choice of the rows of a block changes."""
+        """Changes whenever a value, a label or the selection of the rows of a block changes."""
         part, own = self._places[index]
-        # Where rows were dropped, which ones are left is part of what the block is.
+        # the remaining rows are part of the block's identity
         identity, kept = self.parts[part].block_identity(own), self.kept.get(index)
         return identity if kept is None else f"{identity} {hashlib.sha256(kept.tobytes()).hexdigest()}"
 
     @property
     def storage_facts(self) -> dict[str, Any]:
-        """How the rows are stored, for `describe`."""
+        """Properties of the storage, for `describe`."""
         dropped = int(sum(part.block_rows.sum() for part in self.parts) - self.block_rows.sum())
         return {**self.parts[0].storage_facts, "version": self.version, "rows dropped": dropped}
 
     def reader(self) -> VersionReader:
-        # What is handed out for a block that has lost all of its rows.
+        # the block for blocks without remaining rows
         X: Any = np.empty((0, self.n_columns), self.dtype)
         y = None
         if self.has_y:

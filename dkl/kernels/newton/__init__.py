@@ -1,1 +1,1 @@
-"""What Newton steps add up over mapped rows."""
+"""The sums over mapped rows that Newton steps need."""

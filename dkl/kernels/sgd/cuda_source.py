@@ -1,10 +1,10 @@
-"""The CUDA sources of `dkl.kernels.sgd.steps`: a thread block takes rows, in order, through one model.
+"""The CUDA sources of `dkl.kernels.sgd.steps`: a thread block takes steps of one model on rows in order.
 
-A step depends on the one before by a score alone, and scores of a batch of rows follow from their products with the
-models at its start and with each other, which all multiprocessors of a GPU make at once. So `sgd_shares` goes through a
-batch by these numbers, and what the models become are sums of its rows. The l1 penalty stops each coefficient at 0 by
-itself, which no such sum knows: there `sgd_rows` goes through the coefficients with each row. Steps of the softmax loss
-depend on the scores of all models: `sgd_jointly` goes through the coefficients of all.
+A step depends on earlier ones only by the score of its row, and scores of a batch of rows follow from their products
+with the models at its start and with each other, which all multiprocessors of a GPU compute at once. So `sgd_shares`
+takes the steps of a batch from these numbers, and the new models are sums of its rows. The l1 penalty stops each
+coefficient at 0 separately, which such sums cannot express: `sgd_rows` updates all coefficients with each row. Steps of
+the softmax loss depend on the scores of all models: `sgd_jointly` updates the coefficients of all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dkl.solvers.losses import LOG_LINK
 # the square of GROUP threads share the coefficients of a model, or the rows of a batch
 GROUP = 16
 
-# in C, what `slope` of `dkl.solvers.losses` is in Python; a test compares the two
+# `slope` of `dkl.solvers.losses` in C; a test compares the two
 _SLOPES = {
     "hinge": "y * p <= 1 ? -y : 0",
     "perceptron": "y * p <= 0 ? -y : 0",
@@ -34,7 +34,8 @@ _SLOPES = {
 }
 _PASSIVE_STEPS = {"pa1": "fmin(loss / square, eta)", "pa2": "loss / (square + 0.5 / eta)"}
 
-# What the first thread makes of the score p of row i, whose squared length is `square`: the step, and what shrinks w.
+# Computed by the first thread from the score p of row i, whose squared length is `square`: the step, and the factor of
+# w.
 _STEP = r"""
             const double y = Y[(size_t)i * K + k], eta = steps[i];
             const bool passed_over = PASSES_OVER && square == 0;
@@ -244,19 +245,19 @@ extern "C" __global__ void sgd_jointly(
 def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
     """The source for rules of one kind (their numbers are arguments), for NVRTC or nvcc; `group` squared threads.
 
-    The softmax loss has the kernel ``sgd_jointly``, other rules with an l1 penalty ``sgd_rows``, all others
-    ``sgd_shares``.
+    The kernel is ``sgd_jointly`` for the softmax loss, ``sgd_rows`` for other rules with an l1 penalty, and
+    ``sgd_shares`` for all others.
     """
     step = ""
     if rule.is_passive:
-        # A passive-aggressive step is as long as brings the row's loss to zero, within the rule's bound.
+        # a passive-aggressive step brings the row's loss to zero, within the rule's bound
         hinged = rule.loss == "hinge"
         loss, towards = ("1 - y * p", "y") if hinged else ("fabs(y - p) - epsilon", "(y < p ? -1 : 1)")
         length = _PASSIVE_STEPS[rule.learning_rate]
         step = f"const double loss = fmax(0.0, {loss}); step = {towards} * {length};"
     elif rule.loss != "softmax":
         step = f"const double slope = {_SLOPES[rule.loss]}; step = -eta * fmin(fmax(slope, -1e12), 1e12);"
-    # What a rule never does is compiled out: averaging and sparse rows cost a branch a number otherwise.
+    # unused parts of a rule are not compiled: averaging and sparse rows would cost a branch for every number
     names = {
         "REAL": {"float32": "float", "float64": "double"}[dtype.name],
         "GROUP": group,

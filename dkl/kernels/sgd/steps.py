@@ -16,9 +16,9 @@ from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of
 
 __all__ = ["sgd_rows"]
 
-# what scikit-learn clips slopes to
+# scikit-learn's bound on slopes
 _STEEPEST = 1e12
-# Losses by number, in the order of `_slope`; and the rules of passive-aggressive steps, 0 for none.
+# Losses by number, in the order of `_slope`; numbers of the passive-aggressive rules, 0 for other rules.
 _LOSSES = (
     "hinge",
     "perceptron",
@@ -40,27 +40,27 @@ _PASSIVE = {"pa1": 1, "pa2": 2}
 def sgd_rows(
     X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule, order: np.ndarray | None = None
 ) -> SGDModels:
-    """The models after a step on each row, in order; on a GPU in one launch, a thread block a model.
+    """The models after a step on each row, in order; on a GPU in one launch, with a thread block for each model.
 
-    Results are scikit-learn's within rounding. A deviation: with penalty "l1" and averaging scikit-learn leaves the
-    shrinking out of the mean of the iterates, so that this pair is refused. Of the losses that scikit-learn has no
-    steps of, "pinball" is of the quantile `epsilon`. A step of "poisson" and "gamma" moves the score of its own row by
-    at most 1, since their slopes grow as fast as exp(f). Those of "softmax" move the models of all classes by the
-    probabilities of the row, in one thread block on a GPU.
+    Results equal scikit-learn's up to rounding. With penalty "l1" and averaging scikit-learn omits the shrinking from
+    the mean of the iterates; this pair raises an error here. scikit-learn has no steps of these losses: "pinball" is
+    for the quantile `epsilon`; a step of "poisson" and "gamma" changes the score of its own row by at most 1, since
+    their slopes grow like exp(f); those of "softmax" change the models of all classes by the probabilities of the row,
+    in one thread block on a GPU.
 
     Parameters
     ----------
     X : array of shape (n, m)
-        Dense rows of any array namespace, NumPy's and CuPy's too, in the dtype of the coefficients.
+        Dense rows of any array namespace, including NumPy and CuPy, in the dtype of the coefficients.
     Y : ndarray of shape (n, K)
         Targets of each model; -1 and 1 for classes.
     S : ndarray of shape (n, K)
-        Weights of the rows, those of the classes included.
+        Weights of the rows, times those of the classes.
     models : SGDModels
-        On the host, or with the rows on a GPU; so is what is returned.
+        On the host, or with the rows on a GPU; the result is on the same device.
     rule : SGDRule
     order : ndarray of shape (n,), int64, or None
-        Of NumPy's rows: the row of X that each step is on, so that no row is copied; None takes all as they stand.
+        For NumPy rows the row of X for each step, so that no row is copied; None takes all in their order.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def sgd_rows(
     if not isinstance(X, np.ndarray):
         coef, b, mean, mean_b = map(np.asarray, _in_order(X.__array_namespace__(), X, (Y, S), models, rule))
         return SGDModels(coef, b, mean, mean_b, models.clock + X.shape[0])
-    # Copies: the new models are written over them.
+    # copies, which are overwritten by the new models
     coef, mean = (np.array(values, X.dtype, order="C") for values in (models.coef, models.average_coef))
     b, mean_b = (np.array(values, np.float64) for values in (models.intercept, models.average_intercept))
     Y, S = (np.ascontiguousarray(values, np.float64) for values in (Y, S))
@@ -110,15 +110,15 @@ def _walk_rows(
     numbers: tuple[float, float, float, float, float, float],
     kinds: tuple[int, int, int],
 ) -> None:
-    """`_in_order`, model after model, over the rows X in an order, which `drawn` has both of.
+    """`_in_order`, model after model; `drawn` has the rows X and their order.
 
-    `models` has coefficients, their means, intercepts and theirs, overwritten.
+    `models` has coefficients, their means, intercepts and the means of these, which are overwritten.
     """
     X, order = drawn
     coef, mean, intercepts, mean_intercepts = models
     l1, l2, epsilon, intercept_rate, first_clock, first_averaged = numbers
     loss, passive, sparse = kinds
-    # no model is stepped through twice at once, so that one debt serves all: see `_in_order`
+    # models are processed one after the other, so that one array serves all: see `_in_order`
     owed = np.zeros(coef.shape[1], coef.dtype)
     for k in range(len(coef)):
         w, clock, debt = coef[k], first_clock, 0.0
@@ -139,9 +139,9 @@ def _walk_rows(
             if loss == 9 or loss == 10:
                 longest = 1.0 / (_squared_length(x) + 1.0)
                 step = min(max(step, -longest), longest)
-            # a slope may take no notice of a score that has overflown: the coefficients shall show it
+            # a slope may be finite for a score that is NaN: the coefficients become NaN too
             step = score if np.isnan(score) else step
-            # The l2 penalty shrinks all coefficients first, then the row is added.
+            # the l2 penalty shrinks all coefficients first, then the row is added
             _shrink_and_add(w, max(0.0, 1.0 - eta * l2), step, x)
             intercepts[k] += intercept_rate * step
             if 0.0 < first_averaged <= clock:
@@ -164,7 +164,7 @@ def _walk_rows_jointly(
     numbers: tuple[float, float, float, float, float, float],
     kinds: tuple[int, int, int],
 ) -> None:
-    """`_walk_rows` of the softmax loss: row after row, whose scores under all models make its step in each."""
+    """`_walk_rows` for the softmax loss: the scores of a row under all models determine its step in each."""
     X, order = drawn
     coef, mean, intercepts, mean_intercepts = models
     l1, l2, _, intercept_rate, clock, first_averaged = numbers
@@ -175,7 +175,7 @@ def _walk_rows_jointly(
         for k in range(len(coef)):
             scores[k] = _dot(coef[k], x) + intercepts[k]
         top = scores.max()
-        # less the largest one, no score is so large that it overflows
+        # minus the largest score, so that none overflows
         shares = np.exp(scores - top)
         total = shares.sum()
         debt += l1 * eta
@@ -183,7 +183,7 @@ def _walk_rows_jointly(
             w = coef[k]
             step = -eta * (shares[k] / total - (1.0 if Y[i, k] > 0.0 else 0.0)) * S[i, k]
             step = scores[k] if np.isnan(scores[k]) else step
-            # as in `_walk_rows`: a compiled function for both takes two to five times as long at 20 columns
+            # as in `_walk_rows`: a compiled function for both takes two to five times as long for 20 columns
             _shrink_and_add(w, max(0.0, 1.0 - eta * l2), step, x)
             intercepts[k] += intercept_rate * step
             if 0.0 < first_averaged <= clock:
@@ -197,7 +197,7 @@ def _walk_rows_jointly(
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot(w: np.ndarray, x: np.ndarray) -> float:
-    """w.x, in their own precision."""
+    """w.x, in the precision of w."""
     total = w.dtype.type(0)
     for j in range(len(w)):
         total += w[j] * x[j]
@@ -223,7 +223,7 @@ def _shrink_and_add(w: np.ndarray, shrink: float, step: float, x: np.ndarray) ->
 
 @numba.njit(nogil=True, cache=True)
 def _truncate(w: np.ndarray, owed: np.ndarray, debt: float, x: np.ndarray, sparse: int) -> None:
-    """Move each coefficient towards 0 by what it has not paid of the debt yet, where it stops."""
+    """Move each coefficient towards 0, but not beyond, by the part of the l1 penalty that it has not had yet."""
     for j in range(len(w)):
         if sparse and x[j] == 0.0:
             continue
@@ -237,7 +237,7 @@ def _truncate(w: np.ndarray, owed: np.ndarray, debt: float, x: np.ndarray, spars
 
 @numba.njit(nogil=True, cache=True)
 def _slope(loss: int, y: float, p: float, epsilon: float) -> float:
-    """The slope of `_LOSSES[loss]` at score p, as `dkl.solvers.losses` defines it."""
+    """The slope of `_LOSSES[loss]` at score p, as in `dkl.solvers.losses`."""
     if loss == 0:
         return -y if y * p <= 1.0 else 0.0
     if loss == 1:
@@ -271,7 +271,7 @@ def _in_order(
     Y, S = (xp.asarray(values, dtype=xp.float64) for values in by_row)
     coef, mean = (xp.asarray(values, dtype=X.dtype) for values in (models.coef, models.average_coef))
     b, mean_b = (xp.asarray(values, dtype=xp.float64) for values in (models.intercept, models.average_intercept))
-    # `debt` is what the l1 penalty has come to, and `owed` what each coefficient has paid of it (Tsuruoka et al. 2009).
+    # `debt` is the total l1 penalty so far, `owed` what each coefficient has had of it (Tsuruoka et al. 2009)
     (l1, l2), clock, owed, debt = rule.penalties, models.clock, xp.zeros_like(coef), 0.0
     for i, eta in enumerate(map(float, rule.step_lengths(models.clock, X.shape[0]))):
         x, score = X[i, :], xp.asarray(xp.matmul(coef, X[i, :]), dtype=xp.float64) + b
@@ -282,18 +282,18 @@ def _in_order(
         if rule.loss in LOG_LINK:
             longest = 1.0 / (float(xp.sum(xp.asarray(x, dtype=xp.float64) ** 2)) + 1.0)
             step = xp.clip(step, -longest, longest)
-        # a slope may take no notice of a score that has overflown: the coefficients shall show it
+        # a slope may be finite for a score that is NaN: the coefficients become NaN too
         step = xp.where(xp.isnan(score), score, step)
-        # The l2 penalty shrinks all coefficients first, then the row is added.
+        # the l2 penalty shrinks all coefficients first, then the row is added
         coef = coef * max(0.0, 1.0 - eta * l2) + xp.asarray(step, dtype=X.dtype)[:, None] * x[None, :]
         b = b + rule.intercept_rate * step
         if 0 < rule.average <= clock:
-            # The running mean of the iterates from step `average` on.
+            # the running mean of the iterates from step `average` on
             share = 1.0 / (clock - rule.average + 1.0)
             mean, mean_b = mean + share * (coef - mean), mean_b + share * (b - mean_b)
         if l1:
             debt += l1 * eta
-            # Each coefficient moves towards 0 by what it has not paid yet, and stops there.
+            # each coefficient moves towards 0 by the part that it has not had yet, and stops there
             down = xp.clip(coef - (owed + debt), 0.0, None)
             up = xp.clip(coef + (debt - owed), None, 0.0)
             shrunk = xp.where(coef > 0, down, xp.where(coef < 0, up, coef))
@@ -304,16 +304,15 @@ def _in_order(
 
 
 def _unit_step(xp: ModuleType, row: tuple[Array, Array, Array], rule: SGDRule, eta: float) -> Array | None:
-    """The multiple of a row (y, score, x) of weight 1 that each model takes; None where a passive rule skips it."""
+    """The factor of a row (y, score, x) of weight 1 in each model's step; None if a passive rule skips the row."""
     y, score, x = row
     if rule.loss == "softmax":
         return -eta * (SOFTMAX.shares(score) - xp.where(y > 0.0, xp.ones_like(y), xp.zeros_like(y)))
     if not rule.is_passive:
-        # the mean exp(f) of a score that is far too large is infinite, and its slope as good as that
+        # exp(f) of a very large score is infinite, which the clipped slope handles
         with np.errstate(over="ignore"):
             return -eta * xp.clip(loss_of(rule.loss, rule.epsilon).slope(y, score), -_STEEPEST, _STEEPEST)
-    # Passive-aggressive steps (Crammer et al. 2006): as long as brings the loss of the row to 0, bounded (pa1) or
-    # damped (pa2).
+    # passive-aggressive steps (Crammer et al. 2006) bring the loss of the row to 0, bounded (pa1) or damped (pa2)
     square = float(xp.sum(xp.asarray(x, dtype=xp.float64) ** 2))
     if rule.learning_rate == "pa1" and square == 0.0:
         return None

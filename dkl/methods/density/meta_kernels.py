@@ -1,4 +1,4 @@
-"""Meta-kernels: kernels between frequencies, which say how smooth a learned spectral density is expected to be."""
+"""Meta-kernels: kernels between frequencies, which determine how smooth a learned spectral density is to be."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class MetaKernel(Protocol):
     """The interface of a meta-kernel for `dkl.methods.density.penalty`: a frozen dataclass with two methods."""
 
     def validate(self) -> None:
-        """Raise ValueError if a parameter has no meaning."""
+        """Raise ValueError for an invalid parameter."""
         ...
 
     def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
-        """kappa(w_i, v_j), float64 of shape (len(W), len(V)); positive semidefinite where V is W."""
+        """kappa(w_i, v_j), float64 of shape (len(W), len(V)); positive semidefinite if V is W."""
         ...
 
 
 class _Smooth:
-    """A meta-kernel with a closed form; `even` makes it kappa_e of section 3.1, the kernel of the even densities."""
+    """A meta-kernel in closed form; with `even` it is kappa_e of section 3.1, the kernel of the even densities."""
 
     even: bool
 
@@ -52,14 +52,14 @@ class _Smooth:
 
 @dataclass(frozen=True)
 class RBFMetaKernel(_Smooth):
-    """kappa(w, v) = exp(-|w - v|^2 / (2 length_scale^2)): very smooth densities, the paper's choice.
+    """kappa(w, v) = exp(-|w - v|^2 / (2 length_scale^2)), for very smooth densities; the paper's choice.
 
     Parameters
     ----------
     length_scale : float
-        In the units of frequencies, the inverse of the units of the (scaled) columns.
+        In the units of frequencies, which are those of 1 / (scaled columns).
     even : bool
-        (kappa(w, v) + kappa(w, -v)) / 2 instead: the density of a real kernel is even (section 3.1).
+        Use (kappa(w, v) + kappa(w, -v)) / 2, as the density of a real kernel is even (section 3.1).
 
     References
     ----------
@@ -82,16 +82,16 @@ class RBFMetaKernel(_Smooth):
 
 @dataclass(frozen=True)
 class MaternMetaKernel(_Smooth):
-    """The Matern kernel of smoothness nu: rougher densities than `RBFMetaKernel`, whose limit it is.
+    """The Matern kernel of smoothness nu, for rougher densities; it tends to `RBFMetaKernel` for large nu.
 
     Parameters
     ----------
     length_scale : float
-        As of `RBFMetaKernel`.
+        As in `RBFMetaKernel`.
     nu : float
-        Smoothness, positive; as of `dkl.Matern`.
+        Smoothness, positive, as in `dkl.Matern`.
     even : bool
-        As of `RBFMetaKernel`.
+        As in `RBFMetaKernel`.
 
     Examples
     --------
@@ -114,21 +114,21 @@ class MaternMetaKernel(_Smooth):
 
 @dataclass(frozen=True)
 class PolynomialMetaKernel(_Smooth):
-    """kappa(w, v) = (constant + w.v / length_scale^2)^degree: densities that are polynomials in w.
+    """kappa(w, v) = (constant + w.v / length_scale^2)^degree, for densities that are polynomials in w.
 
-    A positive constant puts the function 1 into the space, so that the reference density is met exactly: mu-hat = 1
-    (footnote 1 of the paper). With ``even=True`` the odd powers go.
+    With a positive constant the function 1 is in the space, so that the reference density can be reproduced exactly:
+    mu-hat = 1 (footnote 1 of the paper). ``even=True`` removes the odd powers.
 
     Parameters
     ----------
     degree : int
-        >= 1.
+        At least 1.
     constant : float
-        Positive: without it no linear combination of the features is 1.
+        Positive: with 0 no linear combination of the features is the function 1.
     length_scale : float
-        As of `RBFMetaKernel`.
+        As in `RBFMetaKernel`.
     even : bool
-        As of `RBFMetaKernel`.
+        As in `RBFMetaKernel`.
 
     Examples
     --------
@@ -156,7 +156,7 @@ class PolynomialMetaKernel(_Smooth):
 
 @dataclass(frozen=True)
 class DeltaMetaKernel:
-    """kappa(w, v) = 1 if w = v, else 0: no frequency says anything about another. Fourier kernel learning's choice.
+    """kappa(w, v) = 1 if w = v, else 0: densities of frequencies are independent, as in Fourier kernel learning.
 
     References
     ----------
@@ -170,25 +170,25 @@ class DeltaMetaKernel:
     """
 
     def validate(self) -> None:
-        """There is nothing to set."""
+        """Do nothing, as there are no parameters."""
 
     def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
-        """1 where two rows are the same frequency."""
+        """1 for pairs of equal rows, else 0."""
         W, V = _frequencies(W, V)
-        # equal rows get equal numbers, also where a frequency stands twice in W
+        # equal rows get the same number, even if they are in W twice
         names = np.unique(np.concatenate([W, V]), axis=0, return_inverse=True)[1].ravel()
         return (names[: len(W), None] == names[len(W) :]).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class SumMetaKernel:
-    """A weighted sum of meta-kernels: a smooth density plus a rough one, say.
+    """A weighted sum of meta-kernels, for example of a smooth and a rough one.
 
     Parameters
     ----------
     kernels : tuple of MetaKernel
     weights : tuple of float, or None
-        Positive, one a kernel; None weighs each 1.
+        Positive, one for each kernel; None gives each the weight 1.
 
     Examples
     --------
@@ -202,7 +202,7 @@ class SumMetaKernel:
     weights: tuple[float, ...] | None = None
 
     def validate(self) -> None:
-        """Raise ValueError if there is nothing to add, or a weight is not positive."""
+        """Raise ValueError if there are no kernels, or a weight is not positive."""
         if not isinstance(self.kernels, Sequence) or not self.kernels:
             raise ValueError(
                 f"SumMetaKernel: kernels is {self.kernels!r}; it must be a tuple of at least one meta-kernel"
@@ -221,7 +221,7 @@ class SumMetaKernel:
         """The weighted sum of the kernels' values."""
         self.validate()
         weights = self.weights or (1.0,) * len(self.kernels)
-        # in place, so that two matrices of pairs stand at once and not one for each kernel
+        # in place, so that two matrices are in memory at once instead of one for each kernel
         gram = weights[0] * self.kernels[0].gram(W, V)
         for weight, kernel in zip(weights[1:], self.kernels[1:], strict=True):
             gram += weight * kernel.gram(W, V)
@@ -237,14 +237,14 @@ NAMED = {
 
 
 def as_meta_kernel(kernel: str | MetaKernel, length_scale: float = 1.0) -> MetaKernel:
-    """The meta-kernel that a name or an object stands for, with its parameters checked.
+    """The meta-kernel for a name or an object, with its parameters checked.
 
     Parameters
     ----------
     kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
-        By name: Matern of smoothness 3/2, a polynomial of degree 2.
+        "matern" has smoothness 3/2, "polynomial" degree 2.
     length_scale : float
-        Of a kernel by name; an object has its own.
+        For a name only; an object has its own.
 
     Returns
     -------
@@ -253,7 +253,7 @@ def as_meta_kernel(kernel: str | MetaKernel, length_scale: float = 1.0) -> MetaK
     Raises
     ------
     ValueError
-        If the name is unknown, the object is no meta-kernel or a parameter has no meaning.
+        If the name is unknown, the object is not a meta-kernel, or a parameter is invalid.
 
     Examples
     --------
@@ -267,8 +267,8 @@ def as_meta_kernel(kernel: str | MetaKernel, length_scale: float = 1.0) -> MetaK
 
 
 def _checked_kernel(kernel: object) -> MetaKernel:
-    """The object itself, where it is a meta-kernel whose parameters have a meaning; else ValueError."""
-    # a class has the methods, too, but not the parameters
+    """The object itself; ValueError if it is not a meta-kernel with valid parameters."""
+    # a class has the methods, but no parameters
     if isinstance(kernel, type) or not isinstance(kernel, MetaKernel):
         raise ValueError(
             f"meta_kernel is {kernel!r}; it must be one of {sorted(NAMED)}, or an object with validate() and gram(W, "
@@ -279,20 +279,20 @@ def _checked_kernel(kernel: object) -> MetaKernel:
 
 
 def _is_positive(value: object) -> bool:
-    """Whether a value is a positive finite number; True is none."""
+    """Whether a value is a positive finite number; False for True."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < math.inf
 
 
 def _check_positive(kernel: _Smooth, name: str) -> None:
-    """Raise ValueError where a parameter is no positive finite number."""
+    """Raise ValueError if a parameter is not a positive finite number."""
     value = getattr(kernel, name)
     if not _is_positive(value):
         raise ValueError(f"{type(kernel).__name__}: {name} is {value!r}; it must be a positive finite number")
 
 
 def _frequencies(W: np.ndarray, V: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float64 matrices of the same columns."""
-    # float64 for any input: eigenvalues of smooth meta-kernels fall below the rounding of float32
+    """Both as float64 matrices with the same number of columns."""
+    # always float64: eigenvalues of smooth meta-kernels are below the rounding errors of float32
     W = np.asarray(W, dtype=np.float64)
     V = W if V is None else np.asarray(V, dtype=np.float64)
     if W.ndim != 2 or V.ndim != 2 or W.shape[1] != V.shape[1]:
