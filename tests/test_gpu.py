@@ -640,6 +640,18 @@ def test_rows_are_scaled_by_one_kernel(kind: str, dtype: str, gpu: str) -> None:
     np.testing.assert_allclose(found.get(), scale_rows(X, scaler, dtype), rtol=1e-12 if dtype == "float64" else 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logarithms_of_counts_are_those_of_the_host(dtype: str, gpu: str) -> None:
+    X = cases.scalable(cases.holey_rows(500, 6), "counts")
+    feature_map = cases.weighted_map(Gaussian(1.5), 20, 6, dtype, "counts")
+    expected = map_rows(X, feature_map, dtype)
+    for rows in (X, sparse.csr_array(X)):
+        found = device.map_rows(device.rows_on(rows, "gpu"), feature_map, np.dtype(dtype))
+        np.testing.assert_allclose(found.get(), expected, atol=1e-12 if dtype == "float64" else 1e-5)
+    with pytest.raises(ValueError, match="column 2 holds -1: scaling='counts'"):
+        feature_sums(device.rows_on(np.where(np.arange(6) == 2, -1.0, X), "gpu"), np.ones(500), feature_map, dtype)
+
+
 LOSSES = ("squared_hinge", "log_loss", "squared_error", "huber", "pinball", "poisson", "gamma", "softmax")
 
 

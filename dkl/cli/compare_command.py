@@ -40,8 +40,10 @@ class EntryOptions:
     family: Annotated[FamilyName, typer.Option(help="The kernel whose features are the candidates.")] = "gaussian"
     sigma: Annotated[str, typer.Option(help="Bandwidth: a number, or 'median'.")] = "median"
     scaling: Annotated[
-        Literal["standard", "minmax", "unit", "quantile", "none"],
-        typer.Option(help="Scaling of the columns before anything else; quantile for heavy tails."),
+        Literal["standard", "minmax", "unit", "quantile", "counts", "none"],
+        typer.Option(
+            help="Scaling of the columns before anything else; quantile for heavy tails, counts for counts of words."
+        ),
     ] = "standard"
 
     rivals: Annotated[

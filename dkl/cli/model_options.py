@@ -64,9 +64,9 @@ class FeatureOptions:
         ),
     ] = None
     scaling: Annotated[
-        Literal["standard", "minmax", "unit", "quantile", "none"] | None,
+        Literal["standard", "minmax", "unit", "quantile", "counts", "none"] | None,
         typer.Option(
-            help="Scaling of the columns before anything else; quantile for heavy tails.",
+            help="Scaling of the columns before anything else; quantile for heavy tails, counts for counts of words.",
             rich_help_panel=FEATURES,
             show_default="by the rows, or standard but for sparse rows",
         ),

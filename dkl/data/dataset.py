@@ -435,8 +435,9 @@ class Dataset:
 
         Returns
         -------
-        One sentence for each fault, with its block; empty if there are none. Rows without checksums (arrays in memory,
-        `dkl.from_zarr`) are read and checked for NaN and infinity.
+        list of str
+            One sentence for each fault, with its block; empty if there are none. Rows without checksums (arrays in
+            memory, `dkl.from_zarr`) are read and checked for NaN and infinity.
         """
         return list(faults(self.source))
 

@@ -12,7 +12,14 @@ from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.kernel_factors import ColumnKernels, KernelFactors, term_values
-from dkl.explain.model import model_of, output_labels, parts_of, rows_to_explain, wave_amplitudes
+from dkl.explain.model import (
+    mixes_columns,
+    model_of,
+    output_labels,
+    parts_of,
+    rows_to_explain,
+    wave_amplitudes,
+)
 from dkl.explain.step_factors import ColumnSteps, StepFactors
 from dkl.explain.sums import ColumnWaves, unit_waves
 from dkl.explain.wave_pass import dense, part_of
@@ -207,11 +214,12 @@ def effects(
         )
         for part in parts_of(scorer)
     ]
-    unknown = [part.feature_map.activation for part, *read in parts if all(one is None for one in read)]
+    unknown = [part.feature_map for part, *read in parts if all(one is None for one in read)]
     if unknown:
+        which = " of rows scaled as 'counts', whose columns depend on each other" if mixes_columns(unknown[0]) else ""
         raise TypeError(
-            f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, such as those of "
-            "MarginFeatures and StepFeatures, and off kernels of few columns, such as "
+            f"the features are {unknown[0].activation!r}{which}; effects are read off Fourier features and steps, such "
+            "as those of MarginFeatures and StepFeatures, and off kernels of few columns, such as "
             "NystromFeatures(SparseFrequencies(Laplacian(), most_columns=2)); dkl.explain.partial_dependence takes "
             "models on all features"
         )

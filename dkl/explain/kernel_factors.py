@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from dkl.explain.column_groups import Columns
+from dkl.explain.model import mixes_columns
 from dkl.explain.wave_pass import chosen_scaler
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.scaling import Scaler
@@ -88,8 +89,8 @@ class KernelFactors:
         if not isinstance(projection, NystromProjection):
             return None
         kernel, metric = projection.kernel, projection.metric
-        # with a metric that mixes columns there are no functions of single columns
-        is_apart = metric is None or metric.ndim == 1
+        # with a metric or scaling that mixes columns there are no functions of single columns
+        is_apart = (metric is None or metric.ndim == 1) and not mixes_columns(feature_map)
         if not (isinstance(kernel, SparseFrequencies) and kernel.most_columns is not None and is_apart):
             return None
         parts = []

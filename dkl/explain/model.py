@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.features.feature_map import combined_map
+from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.linear.answers import Scorer
@@ -70,7 +70,9 @@ def parts_of(scorer: Scorer) -> list[Scorer]:
     """
     parts, others = [], []
     for feature_map, coef in scorer.feature_map.split(scorer.coef):
-        if isinstance(feature_map.projection, Similarities):
+        if feature_map.activation != "identity" and mixes_columns(feature_map):
+            others.append((feature_map, coef))
+        elif isinstance(feature_map.projection, Similarities):
             parts.append((wave_map(feature_map), on_waves(feature_map, coef)))
         elif feature_map.is_fourier or feature_map.activation in ("steps", "identity"):
             parts.append((feature_map, coef))
@@ -91,9 +93,14 @@ def device_of(estimator: FittedModel) -> str:
 
 
 def wave_amplitudes(scorer: Scorer) -> np.ndarray | None:
-    """a (m, K), complex, such that decision values are sums of Re(a_j exp(i w_j.x)); None if features are no waves."""
+    """a (m, K), complex, such that decision values are sums of Re(a_j exp(i w_j.x)); None if features are no waves.
+
+    Waves of rows whose scaling mixes columns are no products of waves of single columns, and count as none.
+    """
     feature_map, m = scorer.feature_map, scorer.feature_map.n_frequencies
     # c cos z + s sin z = Re((c - i s) exp(i z)), and cos(z + b) = Re(exp(i b) exp(i z)).
+    if mixes_columns(feature_map):
+        return None
     if feature_map.activation == "cos-sin":
         a = scorer.coef[:, :m] - 1j * scorer.coef[:, m:]
     elif feature_map.activation == "cos":
@@ -101,6 +108,11 @@ def wave_amplitudes(scorer: Scorer) -> np.ndarray | None:
     else:
         return None
     return (a * feature_map.amplitudes).T
+
+
+def mixes_columns(feature_map: FeatureMap) -> bool:
+    """Whether a scaled column of these features depends on the other columns of its row."""
+    return feature_map.scaler is not None and feature_map.scaler.mixes_columns
 
 
 def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = None) -> Dataset:

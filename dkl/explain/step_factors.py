@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 
 from dkl.explain.column_groups import Columns
+from dkl.explain.model import mixes_columns
 from dkl.explain.sums import factor_sums
 from dkl.explain.wave_pass import chosen_scaler
 from dkl.features.feature_map import FeatureMap
@@ -63,7 +64,7 @@ class StepFactors:
     def of(cls, scorer: Scorer, known: Columns, coef: np.ndarray | None = None) -> Self | None:
         """The factors of a model on steps, with its coefficients or `coef` (K, m); None for other features."""
         feature_map, steps = scorer.feature_map, scorer.feature_map.projection
-        if not isinstance(steps, StepProjection):
+        if not isinstance(steps, StepProjection) or mixes_columns(feature_map):
             return None
         column_of = np.empty(feature_map.n_columns, np.int64)
         for position, members in enumerate(known.members):

@@ -681,6 +681,9 @@ class SymbolNamespace:
     def floor(self, x: Symbol) -> Symbol:
         return _elementwise("Floor", x)
 
+    def log1p(self, x: Symbol) -> Symbol:
+        return _elementwise("Log", x + 1)
+
     def exp(self, x: Symbol) -> Symbol:
         return _elementwise("Exp", x)
 

@@ -29,6 +29,7 @@ from sklearn.preprocessing import (
     Binarizer,
     FunctionTransformer,
     MinMaxScaler,
+    Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
     StandardScaler,
@@ -64,6 +65,8 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     feature_map = model.feature_map_
     for part, _ in feature_map.split(np.ones(feature_map.n_features)):
         lacking = "scaling='quantile'" if part.scaler is not None and part.scaler.kind == "quantile" else None
+        if part.scaler is not None and part.scaler.kind == "counts" and part.scaler.passthrough.any():
+            lacking = "scaling='counts' beside columns that are not counts"
         if part.activation in ("arc-cosine", "harmonics"):
             lacking = f"{part.activation} features"
         if lacking:
@@ -103,16 +106,17 @@ def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
         linear = _LinearStep(model, coef.astype(np.float64), scorer.intercept.astype(np.float64))
         return [*_side_by_side(scorer.feature_map), ("linear", linear.fitted())]
     forms = Forms.of(scorer)
+    first = _count_steps(scorer.feature_map)
     if forms.activation == "identity":
         linear = _LinearStep(model, forms.matrix.T, forms.intercept + forms.offset)
-        return [("linear", linear.fitted())]
+        return [*first, ("linear", linear.fitted())]
     matrix, offset = forms.matrix, forms.offset
     if forms.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
     # The sampler multiplies its cosines by a factor of its own, which the coefficients take back.
     linear = _LinearStep(model, forms.coef.T / _factor(sampler), forms.intercept)
-    return [("waves", sampler), ("linear", linear.fitted())]
+    return [*first, ("waves", sampler), ("linear", linear.fitted())]
 
 
 def _with_sines(matrix: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -197,9 +201,14 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         return [*_scaling(feature_map), *products, ("amplitudes", affine_scaler(None, scale))]
     if feature_map.activation == "identity":
         scaler = feature_map.scaler
-        center = np.zeros(feature_map.n_columns) if scaler is None else linear_part(scaler)[0]
+        center = np.zeros(feature_map.n_columns)
+        if scaler is not None and scaler.is_linear:
+            center = linear_part(scaler)[0]
         matrix, _, _ = linear_forms(feature_map)
-        return [("columns kept", linear_map(matrix * feature_map.amplitudes, center))]
+        return [
+            *_count_steps(feature_map),
+            ("columns kept", linear_map(matrix * feature_map.amplitudes, center)),
+        ]
     has_landmarks = isinstance(feature_map.projection, Similarities)
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
@@ -210,11 +219,12 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     if has_landmarks:
         # A similarity to a landmark is a weighted sum of waves, so a linear map of the sampler's columns.
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
-        return [("waves", sampler), ("similarities", linear_map(weights.T, np.zeros(len(offset))))]
+        similarities = linear_map(weights.T, np.zeros(len(offset)))
+        return [*_count_steps(feature_map), ("waves", sampler), ("similarities", similarities)]
     # Cosines are multiplied by their amplitudes: a division by the scale, which is infinite for an amplitude of 0.
     with np.errstate(divide="ignore"):
         scale = _factor(sampler) / amplitudes
-    return [("waves", sampler), ("amplitudes", affine_scaler(None, scale))]
+    return [*_count_steps(feature_map), ("waves", sampler), ("amplitudes", affine_scaler(None, scale))]
 
 
 def _side_by_side(feature_map: FeatureMap) -> list[tuple[str, Any]]:
@@ -228,9 +238,19 @@ def _scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """The scaling of features that no frequencies take up; in double precision, as dkl scales rows."""
     if feature_map.scaler is None:
         return []
+    if not feature_map.scaler.is_linear:
+        return _count_steps(feature_map)
     center, factor = linear_part(feature_map.scaler)
     widened = FunctionTransformer(np.asarray, kw_args={"dtype": "float64"}, feature_names_out="one-to-one")
     return [("double precision", widened), ("scaling", affine_scaler(center, 1.0 / factor))]
+
+
+def _count_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
+    """The scaling of counts, which no frequencies take up: logarithms, and rows of unit length. Sparse rows stay so."""
+    if feature_map.scaler is None or feature_map.scaler.kind != "counts":
+        return []
+    logarithms = FunctionTransformer(np.log1p, accept_sparse=True, feature_names_out="one-to-one")
+    return [("logarithms", logarithms), ("unit length", Normalizer())]
 
 
 def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:

@@ -324,11 +324,12 @@ def _folded(
     matrix: np.ndarray, offset: np.ndarray, scaler: Scaler | None
 ) -> tuple[np.ndarray, np.ndarray, Scaler | None]:
     """Forms of scaled rows as forms of raw ones: w.((x - c) f) + b = (w f).x + (b - c.(w f))."""
-    if scaler is not None and scaler.knots is not None:
-        # Knots are stored in the order in which the arithmetic reads them, so that no call copies them.
-        return matrix, offset, replace(scaler, knots=np.asfortranarray(scaler.knots))
     if scaler is None:
         return matrix, offset, None
+    if not scaler.is_linear:
+        # Knots are stored in the order in which the arithmetic reads them, so that no call copies them.
+        knots = None if scaler.knots is None else np.asfortranarray(scaler.knots)
+        return matrix, offset, replace(scaler, knots=knots)
     center, factor = linear_part(scaler)
     matrix = matrix * factor[:, None]
     return matrix, offset - center @ matrix, None

@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.errors import refuse_non_finite
 
-ScalingKind = Literal["standard", "minmax", "unit", "quantile"]
+ScalingKind = Literal["standard", "minmax", "unit", "quantile", "counts"]
 ScalingChoice = ScalingKind | Literal["auto"]
 """The parameter of learners: "auto" is "standard" for dense rows, and no scaling for sparse ones."""
 
@@ -20,10 +20,12 @@ class Scaler:
 
     Parameters
     ----------
-    kind : {"standard", "minmax", "unit", "quantile"}
+    kind : {"standard", "minmax", "unit", "quantile", "counts"}
         "standard" and "minmax": ``(x - center) / scale``. "unit": all rows divided by one number, ``scale[0]``, the
         largest norm of a training row. "quantile": each column is mapped by its empirical distribution function to a
-        standard normal one, clipped at +-3.
+        standard normal one, clipped at +-3. "counts": each number becomes
+        ``log(1 + x)``, and each row is then divided by its Euclidean length; rows of zeros stay. Numbers below 0 are
+        refused.
     center, scale : ndarray of shape (d,), float64
         0 and 1 for columns that are not scaled (one-hot, flags) and for kinds that do not use them.
     knots : ndarray of shape (q, d) or None
@@ -52,6 +54,16 @@ class Scaler:
     @property
     def n_columns(self) -> int:
         return len(self.center)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether a scaled column is ``(x - center) * factor`` of the column alone."""
+        return self.kind not in ("quantile", "counts")
+
+    @property
+    def mixes_columns(self) -> bool:
+        """Whether a scaled column depends on the other columns of its row."""
+        return self.kind == "counts"
 
 
 def same_scaling(first: Scaler | None, second: Scaler | None) -> bool:

@@ -20,7 +20,8 @@ from dkl.features.step_projection import HINGE, StepProjection
 from dkl.kernels.cuda_source import scaling_source
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import nystrom_precision, similarity_values, wave_map
-from dkl.kernels.scale import linear_part, normal_scores
+from dkl.kernels.refusals import refuse_later
+from dkl.kernels.scale import linear_part, negative_count, normal_scores, scale_dense_counts
 from dkl.protocols.arrays import Array
 
 _THREADS = 128
@@ -223,13 +224,37 @@ def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) ->
     if scaler is None:
         return xp.asarray(X, dtype=dtype)
     # In float64 first: a column of large mean and small spread would lose its digits in float32 by subtraction.
+    if scaler.kind == "counts" and xp is np:
+        return scale_dense_counts(X, scaler, np.dtype(dtype))
     X = xp.asarray(X, dtype=xp.float64)
+    if scaler.kind == "counts":
+        return xp.asarray(_scaled_counts(xp, X, scaler), dtype=dtype)
     if getattr(xp, "__name__", "") == "cupy":
         return _scaled_on_gpu(xp, X, scaler, np.dtype(dtype))
     if scaler.kind == "quantile":
         return xp.asarray(_quantile_scores(xp, X, scaler), dtype=dtype)
     center, factor = linear_part(scaler)
     return xp.asarray((X - xp.asarray(center)) * xp.asarray(factor), dtype=dtype)
+
+
+def _scaled_counts(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
+    """Logarithms of counts in rows of unit length, as `dkl.kernels.scale.scale_dense_counts`."""
+    passes = xp.asarray(scaler.passthrough)[None, :]
+    counts = xp.where(passes, xp.zeros_like(X), X)
+    if getattr(xp, "__name__", "") == "cupy":
+
+        def negative() -> ValueError:
+            values = counts.get()
+            row, column = np.argwhere(values < 0.0)[0]
+            return negative_count(int(column), values[row, column])
+
+        refuse_later(counts < 0.0, negative)
+        logs = xp.log1p(xp.where(counts > 0.0, counts, xp.zeros_like(X)))
+    else:
+        logs = xp.log1p(counts)
+    squares = xp.sum(logs * logs, axis=1)[:, None]
+    lengths = xp.where(squares > 0.0, xp.sqrt(squares), xp.ones_like(squares))
+    return xp.where(passes, X, logs / lengths)
 
 
 def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) -> Any:

@@ -29,6 +29,7 @@ from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
 from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
+from dkl.kernels.scale import keeps_zeros, scale_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
@@ -200,9 +201,9 @@ def weighted_sums(weights: Any, phi: Any) -> Any:
 
 
 def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
-    """Whether mapped rows are columns of these rows, times an amplitude each."""
+    """Whether mapped rows are columns of these sparse rows, scaled by what keeps zeros, times an amplitude each."""
     is_columns = feature_map.activation == "identity" and isinstance(feature_map.projection, ColumnProjection)
-    return is_columns and feature_map.scaler is None and sparse.issparse(X)
+    return is_columns and keeps_zeros(feature_map.scaler) and sparse.issparse(X)
 
 
 def sparse_rows(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> sparse.csr_array:
@@ -210,13 +211,12 @@ def sparse_rows(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> spa
     projection = feature_map.projection
     if not isinstance(projection, ColumnProjection):
         raise TypeError(f"a map of {type(projection).__name__} has no columns of its rows")
-    columns, X = projection.columns, sparse.csr_array(X)
+    columns, X = projection.columns, scale_rows(sparse.csr_array(X), feature_map.scaler, dtype)
     if not np.array_equal(columns, np.arange(X.shape[1])):
         X = X[:, columns]
-    mapped = X.astype(dtype)
     # each stored value times the amplitude of its column
-    mapped.data = mapped.data * feature_map.amplitudes.astype(dtype)[mapped.indices]
-    return mapped
+    data = X.data * feature_map.amplitudes.astype(dtype)[X.indices]
+    return sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
 
 
 def sparse_tiles(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, sparse.csr_array]]:

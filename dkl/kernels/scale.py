@@ -49,6 +49,8 @@ def scale_rows(X: Rows, scaler: Scaler | None, dtype: DTypeLike = "float32") -> 
         return scale_columns(X, None, dtype)
     if is_written_out(scaler):
         return scale_dense(write_out(X, "scaling by quantiles"), scaler, dtype)
+    if scaler.kind == "counts":
+        return scale_sparse_counts(X, scaler, dtype)
     center, factors = linear_part(scaler)
     # A centre makes something other than 0 of entries that are not stored, so that rows would not stay sparse.
     if center.any():
@@ -63,7 +65,9 @@ def check_columns(X: Rows, scaler: Scaler | None) -> None:
 
 
 def linear_part(scaler: Scaler) -> tuple[np.ndarray, np.ndarray]:
-    """(centre, factor) of a scaling that is ``(x - centre) * factor``: every kind but "quantile"."""
+    """(centre, factor) of a scaling that is ``(x - centre) * factor``: of every kind that `is_linear`."""
+    if not scaler.is_linear:
+        raise ValueError(f"scaling {scaler.kind!r} is no linear function of a column")
     if scaler.kind == "unit":
         # All rows divided by one number, the largest norm of a training row.
         center, factor = np.zeros(scaler.n_columns), np.full(scaler.n_columns, 1.0 / scaler.scale[0])
@@ -86,6 +90,8 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
             knots = np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
             _SCORING(rows.size, rows, knots, normal_scores(knots.shape[1]), scaler.passthrough, factor, out)
             return out
+        if scaler.kind == "counts":
+            return scale_dense_counts(X, scaler, dtype, factor=factor)
         center, factors = linear_part(scaler)
         out = np.empty(X.shape, dtype)
         # The compiled loop takes native numbers of four and eight bytes, and whole ones; others, such as half
@@ -93,6 +99,51 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
         known = X.dtype.isnative and (X.dtype.kind != "f" or X.dtype.itemsize in (4, 8))
         _LINEAR(X.size, X if known else X.astype(np.float64), center, factors * factor, out)
         return out
+
+
+def scale_dense_counts(X: np.ndarray, scaler: Scaler, dtype: np.dtype, *, factor: float = 1.0) -> np.ndarray:
+    """Logarithms of counts in rows of unit length, times `factor`; columns that pass through are multiplied alone."""
+    rows = np.array(X, dtype=np.float64, order="C")
+    counted = ~scaler.passthrough
+    own = rows[:, counted]
+    if (own < 0.0).any():
+        row, column = np.argwhere(own < 0.0)[0]
+        raise negative_count(int(np.flatnonzero(counted)[column]), own[row, column])
+    own = np.log1p(own)
+    rows[:, counted] = own / _lengths(np.square(own).sum(axis=1))[:, None]
+    return np.ascontiguousarray(rows * factor, dtype=dtype)
+
+
+def scale_sparse_counts(
+    X: sparse.csr_array, scaler: Scaler, dtype: np.dtype, rows: slice | None = None, *, factor: float = 1.0
+) -> sparse.csr_array:
+    """`scale_dense_counts` of sparse rows, or of some of them; zeros are not stored, as before."""
+    start, stop = (0, X.shape[0]) if rows is None else (rows.start, rows.stop)
+    first, last = X.indptr[start], X.indptr[stop]
+    data, indices = X.data[first:last].astype(np.float64), X.indices[first:last]
+    indptr = X.indptr[start : stop + 1] - first
+    counted = ~scaler.passthrough[indices]
+    if (data[counted] < 0.0).any():
+        place = int(np.flatnonzero(counted & (data < 0.0))[0])
+        raise negative_count(int(indices[place]), data[place])
+    row_of = np.repeat(np.arange(stop - start), np.diff(indptr))
+    logs = np.log1p(np.where(counted, data, 0.0))
+    lengths = _lengths(np.bincount(row_of, np.square(logs), minlength=stop - start))
+    data = np.where(counted, logs / lengths[row_of], data) * factor
+    return sparse.csr_array((data.astype(dtype), indices, indptr), shape=(stop - start, X.shape[1]))
+
+
+def _lengths(squares: np.ndarray) -> np.ndarray:
+    """Lengths of rows from sums of squares; 1 for rows of zeros, which nothing divides."""
+    return np.where(squares > 0.0, np.sqrt(squares), 1.0)
+
+
+def negative_count(column: int, value: float) -> ValueError:
+    """The error for a number whose logarithm scaling='counts' does not take."""
+    return ValueError(
+        f"column {column} holds {value:g}: scaling='counts' takes the logarithms log(1 + x) of counts, which are not "
+        "negative; use scaling=None, 'unit' or 'standard' for such rows"
+    )
 
 
 @numba.njit(nogil=True, cache=True)
@@ -114,8 +165,15 @@ _LINEAR = TwoForms(_scale_few_linearly, _scale_linearly, 10_000_000)
 
 
 def is_written_out(scaler: Scaler | None) -> bool:
-    """Whether sparse rows must be written out before this scaling (it has no linear form)."""
+    """Whether sparse rows must be written out before this scaling, which takes zeros to other numbers."""
     return scaler is not None and scaler.kind == "quantile"
+
+
+def keeps_zeros(scaler: Scaler | None) -> bool:
+    """Whether zeros stay zeros, so that scaled sparse rows are as sparse as before."""
+    if scaler is None or scaler.kind == "counts":
+        return True
+    return scaler.is_linear and not linear_part(scaler)[0].any()
 
 
 def write_out(X: sparse.csr_array, purpose: str) -> np.ndarray:

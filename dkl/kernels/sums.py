@@ -197,8 +197,8 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
 
     Raises
     ------
-    If the block has no targets, or a code is not in 0 .. K-1; on a GPU it is raised once the host waits for sums.
-        If the block has no targets, or a code is not among 0 .. K-1; of targets on a GPU when the host waits for sums.
+    ValueError
+        If the block has no targets, or a code is not in 0 .. K-1; on a GPU it is raised once the host waits for sums.
     """
     if block.y is None:
         raise ValueError("these rows have no target (y); supervised sums need one")

@@ -91,11 +91,11 @@ class RowTiles:
         self.constant: np.ndarray | None = None
         self._factors: np.ndarray | None = None
         if self.sparse and not self.written_out:
-            if self.scaler is not None:
+            if self.scaler is not None and self.scaler.is_linear:
                 center, factors = scale.linear_part(self.scaler)
                 self.constant = center * factors * factor if center.any() else None
                 self._factors = factors * factor
-            elif factor != 1.0:
+            elif self.scaler is None and factor != 1.0:
                 self._factors = np.full(self.X.shape[1], factor)
 
     def __iter__(self) -> Iterator[tuple[slice, Any]]:
@@ -109,6 +109,8 @@ class RowTiles:
 
     def _tile(self, rows: slice) -> Any:
         if self.sparse and not self.written_out:
+            if self.scaler is not None and self.scaler.kind == "counts":
+                return scale.scale_sparse_counts(self.X, self.scaler, self.dtype, rows, factor=self.factor)
             return scale.scale_columns(self.X, self._factors, self.dtype, rows)
         # What needs every column gets dense rows: written out a tile at a time, never as a block.
         part = self.X[rows]

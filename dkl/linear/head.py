@@ -488,6 +488,12 @@ class NewtonDriver:
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model in the pass, and compute the next direction."""
         models = _next_models(problem, state)
+        searching = _searching(state, models)
+        if len(searching):
+            changed = ("directions", "residuals", "searches", "products", "slope")
+            state = replace(state, **{name: getattr(state, name).copy() for name in changed})
+            _conjugate_step(problem, state, searching, results[0]["product"])
+            return state
         hessians, (_, hessian_of) = _hessians(state, results), _sharing(problem, state, models)
         sums = _first_order(results)
         if state.hessian is None and (parts := problem.parts) is not None:
@@ -503,10 +509,6 @@ class NewtonDriver:
         shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes", "rounded")
         own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own.items() if value is not None})
-        searching = _searching(state, models)
-        if len(searching):
-            _conjugate_step(problem, state, searching, sums["product"])
-            return state
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
         before, lengths = state.coefficients.copy(), state.gradient.copy()

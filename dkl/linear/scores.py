@@ -84,7 +84,8 @@ def decision_values(
 
     Returns
     -------
-    Of shape (n, K), float64; with a posterior (n, K + 1), whose last column has the lengths.
+    ndarray of shape (n, K), float64
+        With a posterior (n, K + 1), whose last column has the lengths.
     """
     if is_on_gpu(X) and posterior is None:
         return on_host(values_where_rows_are(X, feature_map, coef, intercept, dtype=dtype))

@@ -334,7 +334,8 @@ def candidate_losses(
 
     Returns
     -------
-    Of shape (v, n, c), float64, on the device of the scores.
+    array of shape (v, n, c), float64
+        On the device of the scores.
     """
     xp = namespace_of(scores)
     if name == "softmax":

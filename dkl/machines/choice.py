@@ -22,7 +22,9 @@ from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import planned_suspects, suspect_memory
 from dkl.errors import gives_hints
 from dkl.events import Event, StopRequested
+from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
+from dkl.linear import head
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
@@ -40,6 +42,7 @@ from dkl.machines.contenders import (
     GROWTH,
     Contender,
     contenders,
+    has_columns_alone,
     is_kernel,
     is_learned,
     joined,
@@ -50,7 +53,14 @@ from dkl.machines.contenders import (
 from dkl.machines.contest import BEHIND, ENOUGH_ROWS, FEWEST_ROWS, MOST_SPENT, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock
 from dkl.machines.machine_plan import Passes, calibration_passes
-from dkl.machines.suggest import Advice, RowsAlikeError, advice_memory, advise
+from dkl.machines.suggest import (
+    DENSE_SCALINGS,
+    SPARSE_SCALINGS,
+    Advice,
+    RowsAlikeError,
+    advice_memory,
+    advise,
+)
 from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered_bytes, planned_gathering
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
@@ -155,13 +165,14 @@ class Choice:
         if rows.total_weight < FEWEST_ROWS:
             return self._plainest(f"{rows.n_rows} rows are too few to choose by")
         try:
-            advice = advise(rows, self._run, terms.seed, terms.budget.advised(terms.shape(rows)))
+            judged_rows = 0 if has_columns_alone(rows, terms.knobs) else terms.budget.advised(terms.shape(rows))
+            advice = advise(rows, self._run, terms.seed, judged_rows)
         except RowsAlikeError:
             return self._plainest("the rows do not differ")
         first = contenders(rows, advice, terms.budget, terms.knobs)
         sample = self._bench.sample(rows, columns.own_columns, judging_seed=columns.judging_seed)
         log_loss = LogLoss(self._bench, sample, rows, columns.own_columns)
-        race = _race(terms, first, columns, sample, log_loss)
+        race = _race(terms, first, columns, sample, advice.scalings, log_loss)
         trials = Trials(self._bench, sample, race, log_loss, clock)
         trials.run_all()
         won, grown, expected, known = race.winner, None, 1.0, None
@@ -271,12 +282,16 @@ class Choice:
 
 
 def _race(
-    terms: Terms, first: list[Contender], columns: Columns, sample: Sample, log_loss: LogLoss | None = None
+    terms: Terms,
+    first: list[Contender],
+    columns: Columns,
+    sample: Sample,
+    scalings: tuple[ScalingKind | None, ...],
+    log_loss: LogLoss | None = None,
 ) -> Race:
     """The candidates of a choice, with the work that each trial and each last fit is counted for."""
     whole, judged, rows = terms.shape(columns.dataset), terms.shape(sample.rows), sample.rows
-    # one-hot columns are the same in any scaling
-    scales = not (rows.source.is_sparse or np.all(rows.passthrough))
+    advising = 0.0 if has_columns_alone(columns.dataset, terms.knobs) else terms.budget.advising(whole)
     return Race(
         list(first),
         len(sample.folds),
@@ -286,13 +301,13 @@ def _race(
         joining=cache(lambda contender: judged.comparing(contender.learner)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
-            contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scales=scales
+            contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
         ),
         join=joined,
         of_losses=None if log_loss is None else log_loss.kept_work,
         judging_rows=sample.folds[0].share * rows.total_weight if sample.folds else ENOUGH_ROWS,
         plan=terms.trials,
-        spent=columns.spent + terms.budget.advising(whole),
+        spent=columns.spent + advising,
         most_landmarks=min(terms.budget.most_features, columns.dataset.n_rows)
         if terms.knobs.n_features == "auto"
         else 0,
@@ -376,7 +391,9 @@ class Trials:
             known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
             fitted = (pilot for (one, _), (pilot, _) in pilots.items() if one == number)
             drawn = None if contender.learner._supervised else next(fitted, None)
-            many = self._terms.shape(self._sample.rows).features_of(contender.learner) > MANY_FEATURES
+            # wide columns in another scaling are not more of the same features: all penalties are compared again
+            size = self._terms.shape(self._sample.rows).features_of(contender.learner)
+            many = MANY_FEATURES < size <= head.MOST_FEATURES
             near = race.preferred(number) if many else None
             judged = self._bench.trial(
                 contender.learner,
@@ -635,8 +652,8 @@ class LogLoss:
 
 
 def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
-    """Whether the log loss may replace the squared error on these rows."""
-    return terms.takes_log_loss and bool(dataset.schema.n_classes)
+    """Whether the log loss may replace the squared error on these rows; wide ones have no Hessian."""
+    return terms.takes_log_loss and bool(dataset.schema.n_classes) and not has_columns_alone(dataset, terms.knobs)
 
 
 def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
@@ -652,7 +669,10 @@ class PlannedChoice:
         self._terms, self._dataset = terms, dataset
         self._sample = terms.sample(dataset)
         kinds = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
-        self._race = _race(terms, kinds, Columns(dataset, dataset.n_columns, 0.0, None, ()), self._sample)
+        scalings = SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
+        columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
+        # one-hot columns are the same in any scaling
+        self._race = _race(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
         self._tried = self._race.reachable()
         self._takes_log_loss = may_take_log_loss(terms, dataset)
 

@@ -11,10 +11,11 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
-from dkl.linear.head import MOST_FEATURES
+from dkl.features.scaling import ScalingKind
+from dkl.linear import head
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
-from dkl.machines.suggest import Advice
+from dkl.machines.suggest import DENSE_SCALINGS, Advice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
@@ -96,9 +97,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     given = {} if searched is None else searched.get_params(deep=False)
     size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
-    if dataset.source.is_sparse and dataset.n_columns > MOST_FEATURES and knobs.sigma == "auto":
-        # Frequencies take n_features numbers a column, where a row holds few, and hardly tell rows of so many columns
-        # apart; joined with the columns themselves they would have every zero written out.
+    if has_columns_alone(dataset, knobs):
         return [Contender(tried[0].name, knobs.with_pinned(columns))]
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
@@ -112,7 +111,9 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         steps = learner_entry("steps").learner_class(bins=_BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
     metrics: list[Contender] = []
-    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
+    has_kernels = not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL
+    may_scale = has_kernels and knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough)
+    if has_kernels:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
             Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
@@ -121,9 +122,9 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         # a product over columns: rows that differ in few columns are similar, even if the differences are large
         product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
         tried.append(Contender("a Laplacian kernel at landmarks", product))
-        if knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough):
+        if may_scale:
             # in quantiles it finds thresholds wherever rows are dense, as trees do
-            other = clone(product).set_params(scaling=_other_scaling(product.scaling))
+            other = clone(product).set_params(scaling=_other_scaling(product.scaling, DENSE_SCALINGS))
             tried.append(Contender(f"a Laplacian kernel at landmarks (scaling {other.scaling})", other))
         if ordered_names(dataset.encoding):
             ranks = clone(product).set_params(categories="ordered")
@@ -136,6 +137,15 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
     return [Contender(contender.name, knobs.with_pinned(contender.learner)) for contender in tried]
+
+
+def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:
+    """Whether the columns themselves are the only kind: of sparse rows with too many columns for a Hessian.
+
+    Frequencies take n_features numbers a column, where a row holds few, and hardly tell rows of so many columns apart;
+    joined with the columns themselves they would have every zero written out.
+    """
+    return dataset.source.is_sparse and dataset.n_columns > head.MOST_FEATURES and knobs.sigma == "auto"
 
 
 def is_searched(contender: Contender) -> bool:
@@ -188,7 +198,7 @@ def variants(
     n_rows: int,
     *,
     is_best: bool = True,
-    scales: bool = True,
+    scalings: tuple[ScalingKind | None, ...] = DENSE_SCALINGS,
 ) -> list[Contender]:
     """The variants of a candidate: more features, more repetitions; for the best also other scalings and bandwidths.
 
@@ -201,8 +211,8 @@ def variants(
     n_rows : int
         Of the sample.
     is_best : bool
-    scales : bool
-        Whether scalings change the rows.
+    scalings : tuple of (str or None)
+        The two that are compared; empty where none changes the rows.
     """
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
@@ -220,21 +230,22 @@ def variants(
     # On rows far from all others waves and straight lines give any number, unless the scaling is bounded. A bandwidth
     # that was found in one scaling means nothing in another.
     has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
-    may_scale = knobs.scaling == "auto" and "scaling" in given and scales
+    may_scale = knobs.scaling == "auto" and "scaling" in given and len(scalings) > 1
     # only the first of a kernel's bandwidths is tried in the other scaling
     is_first = " (" not in contender.name
     if is_best and may_scale and not has_bandwidth and (is_first or not is_kernel(contender)):
-        other = _other_scaling(given["scaling"])
-        found.append(contender.changed(f"scaling {other}", scaling=other))
+        other = _other_scaling(given["scaling"], scalings)
+        found.append(contender.changed(f"scaling {other or 'none'}", scaling=other))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor) for by in _WIDER]
     return found
 
 
-def _other_scaling(scaling: str | None) -> str:
+def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]) -> ScalingKind | None:
     """The other one of the two scalings."""
-    return "standard" if scaling == "quantile" else "quantile"
+    first, second = scalings
+    return first if scaling == second else second
 
 
 def with_landmarks(contender: Contender, size: int) -> Contender:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.features.families import FiniteFamily
-from dkl.linear.head import MOST_FEATURES
+from dkl.linear import head
 from dkl.methods.base import FeatureLearner
 
 # Work is counted in nanoseconds of one core. The work of linear algebra follows from three rates; all other numbers
@@ -75,7 +75,7 @@ class Effort:
     advised_rows : int
         Rows on which scalings and bandwidths are compared, at least.
     folds : int
-        Folds that judge in turn, at most.
+        Largest number of folds that candidates are scored on.
     n_features, most_features : int
         Features of the first candidate of a kind, and of the largest.
     most_bags : int
@@ -171,7 +171,7 @@ class Shape:
         parameters = learner.get_params(deep=False)
         if parts := parameters.get("features"):
             return sum(self.learning(part) for part in parts)
-        if D > MOST_FEATURES:
+        if D > head.MOST_FEATURES:
             return 0.0
         if "features_per_round" not in parameters:
             whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in parameters else 0.0
@@ -241,7 +241,7 @@ class Shape:
     def _steps(self, learner: FeatureLearner, hessians: float, systems: float, maps: float) -> float:
         """Work of Newton steps from their Hessians, n D^2 each, linear systems, D^3/3 each, and maps of all rows."""
         D = float(self.features_of(learner))
-        if D > MOST_FEATURES:
+        if D > head.MOST_FEATURES:
             # conjugate gradients map the rows again for every product
             return _TRIAL + self.n_models * self.n_rows * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
         products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS

@@ -69,7 +69,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     n_features : int or "auto"
         The largest number of features. "auto" adds features while the held-out loss falls; a learner that you pass
         keeps its own number.
-    scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
+    scaling : {"auto", "standard", "quantile", "minmax", "unit", "counts"} or None
         Scaling of the columns. "auto" is the scaling with the least held-out loss where the machine chooses its
         features, "standard" (none for sparse rows) for a learner given by name, and its own for a learner that you
         pass. Steps need no scaling.

@@ -44,6 +44,7 @@ from dkl.linear.newton import (
     target_moments,
 )
 from dkl.machines.choice import Chosen, PlannedChoice, choose
+from dkl.machines.contenders import has_columns_alone
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
@@ -867,7 +868,9 @@ class KernelMachine(
     def _settle(self, dataset: Dataset) -> Settings:
         """Settle open parameters for these rows, and store them in `loss_` and `solver_`."""
         n_classes = dataset.schema.n_classes or 1
-        settings = settled(self._open_parameters(), self._task, dataset.n_rows, 1 if n_classes == 2 else n_classes)
+        is_wide = self._chooses and has_columns_alone(dataset, self._knobs)
+        n_models = 1 if n_classes == 2 else n_classes
+        settings = settled(self._open_parameters(), self._task, dataset.n_rows, n_models, is_wide=is_wide)
         self.loss_, self.solver_ = settings.loss, settings.solver
         return settings
 

@@ -115,16 +115,17 @@ def squared_loss(task: str | None) -> str:
     return "squared_hinge" if task == "classification" else "squared_error"
 
 
-def exact_loss(opened: OpenParameters, task: str) -> str:
+def exact_loss(opened: OpenParameters, task: str, *, is_wide: bool = False) -> str:
     """The default loss of exact steps; the squared error where the machine chooses its features.
 
     One Hessian of the squared error serves all classes, penalties and steps. The same work therefore affords many more
     features, which gain more than the squared hinge does.
 
     Its one Hessian serves all classes, penalties and steps, so that the same work affords many more features, which
-    gain more than the squared hinge does.
+    gain more than the squared hinge does. Wide rows have no Hessian and no further features: their labels take the
+    squared hinge.
     """
-    return "squared_error" if opened.chooses else squared_loss(task)
+    return "squared_error" if opened.chooses and not is_wide else squared_loss(task)
 
 
 def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
@@ -137,7 +138,9 @@ def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
     return "log_loss" if loss == "softmax" and (solver == "newton" or n_classes == 2) else loss
 
 
-def settled(opened: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
+def settled(
+    opened: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1, *, is_wide: bool = False
+) -> Settings:
     """A value for every open parameter that suits the others and the rows; what the user set is kept.
 
     Parameters
@@ -148,6 +151,8 @@ def settled(opened: OpenParameters, task: str, n_rows: int | None = None, n_mode
         None before the rows have been seen.
     n_models : int
         Linear models fitted: one for two classes, else one a class or target.
+    is_wide : bool
+        The machine chooses its features, and the only candidates are columns that are too many for a Hessian.
     """
     # The user's own features keep the defaults of version 0.1. Without any settings, exact steps at the penalty that
     # held-out rows prefer do best, as long as rows are not too many.
@@ -157,19 +162,19 @@ def settled(opened: OpenParameters, task: str, n_rows: int | None = None, n_mode
         # the squared error of class indicators has no stochastic steps
         only_exact = task == "classification" and opened.loss == "squared_error"
         exact = may_be_exact and (opened.chooses or isinstance(opened.alpha, str) or only_exact)
-        named = joint_name(opened.loss or exact_loss(opened, task), "newton")
+        named = joint_name(opened.loss or exact_loss(opened, task, is_wide=is_wide), "newton")
         # the log loss of several classes is preconditioned by a single Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
         # the squared error takes one pass for any number of rows, fewer than stochastic epochs take; the evidence is
         # defined for exact steps only
         one_pass = named == "squared_error" or opened.alpha == "evidence"
-        few = one_pass or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        few = one_pass or (is_wide and opened.loss is None) or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         only_exact = only_exact or (opened.loss in _EXACT_BY_DEFAULT and not opened.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if opened.loss is None else joint_name(opened.loss, solver)
     if loss is None:
-        loss = exact_loss(opened, task) if solver == "newton" or task == "regression" else "hinge"
+        loss = exact_loss(opened, task, is_wide=is_wide) if solver == "newton" or task == "regression" else "hinge"
     alpha = opened.alpha
     if alpha is None:
         alpha = "auto" if opened.chooses and solver == "newton" else LIGHT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from dkl.data.together.telling import kind_of_split
 from dkl.features.families import Coordinates, Gaussian, Laplacian
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.moments import moments_of, moments_record
+from dkl.kernels.moments import Moments, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.linear.fitting import Run
 from dkl.linear.judge import is_clear
@@ -44,6 +44,12 @@ _SIZES = (100, 200, 300, 500, 1_000)
 _MOST_CLASSES, _WIDE = 30, 5_000
 
 
+# The two scalings that are compared of dense rows, and of sparse rows without negative numbers: neither of the latter
+# makes something other than 0 of a zero.
+DENSE_SCALINGS: tuple[ScalingKind | None, ...] = ("standard", "quantile")
+SPARSE_SCALINGS: tuple[ScalingKind | None, ...] = (None, "counts")
+
+
 class RowsAlikeError(ValueError):
     """All sampled rows are equal, so that no kernel can distinguish them."""
 
@@ -54,7 +60,7 @@ class TriedKernel:
 
     Parameters
     ----------
-    scaling : {None, "standard", "quantile"}
+    scaling : {None, "standard", "quantile", "counts"}
     kernel : {"gaussian", "laplacian", "linear"}
     factor : float
         The bandwidth over the median distance between scaled rows.
@@ -97,11 +103,14 @@ class Advice:
         Parameters of a kernel machine on the features; empty for rows without a target.
     reasons : tuple of str
         One sentence for each decision.
+    scalings : tuple of (str or None), of length 0 or 2
+        The two scalings between which held-out rows decide; empty where scaling does not change these rows.
     """
 
     features: FeatureLearner
     machine: Mapping[str, Any]
     reasons: tuple[str, ...]
+    scalings: tuple[ScalingKind | None, ...] = DENSE_SCALINGS
 
     def reasons_for(self, machine: Estimator) -> tuple[str, ...]:
         """The reasons for a machine that uses the advised features but its own parameters."""
@@ -114,8 +123,21 @@ class Advice:
 
 
 def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
-    """Advice from kernel machines on sampled rows, which one pass reads."""
-    sample, scalers = _read(dataset, run, seed)
+    """Advice from kernel machines on sampled rows, which one pass reads.
+
+    With 0 judged rows no kernel machine is fitted, and the advice is all columns themselves.
+
+    Raises
+    ------
+    RowsAlikeError
+        If all rows are equal.
+    """
+    sample, scalers, moments = _read(dataset, run, seed)
+    if dataset.task is not None and judged_rows == 0:
+        if np.all(moments.low == moments.high):
+            raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
+        columns = learner_entry("aligned").learner_class(Coordinates(), n_candidates=None, n_features=None, rho=0.0)
+        return Advice(columns, {}, (_rows_sentence(dataset, 0),), _scalings(dataset, scalers))
     if dataset.task is None:
         scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
         if scaling and len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool))):
@@ -128,7 +150,7 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
         return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
-    return _decided(dataset, sample, trials, judged_rows)
+    return replace(_decided(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
 
 
 def advice_memory(n_rows: int) -> dict[str, int]:
@@ -136,17 +158,32 @@ def advice_memory(n_rows: int) -> dict[str, int]:
     return {BETWEEN_PASSES: 6 * 8 * n_rows**2}
 
 
-def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKind | None, Scaler | None]]:
-    """A sample of the rows, and the scalers to compare."""
+_Scalers = dict[ScalingKind | None, Scaler | None]
+
+
+def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _Scalers, Moments]:
+    """A sample of the rows, the scalers to compare, and the moments of all rows."""
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
     moments_of_all = moments_record(dataset.n_columns, is_sparse=problem.is_sparse)
     records = RowSample("rows to judge on", problem.sample_rows, seed), moments_of_all
     settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-    sample, moments = run_pass(dataset.source, records, **settings).results
+    sample, sums = run_pass(dataset.source, records, **settings).results
+    moments, passthrough = moments_of(sums), problem.passthrough
     if problem.is_sparse:
-        return sample, {None: None}
-    standard = scaler_from_moments("standard", moments_of(moments), problem.passthrough)
-    return sample, {"standard": standard, "quantile": quantile_scaler(sample.X, problem.passthrough), None: None}
+        scalers: _Scalers = {None: None}
+        if not np.all(passthrough) and np.all((moments.low >= 0.0) | passthrough):
+            scalers["counts"] = scaler_from_moments("counts", moments, passthrough)
+        return sample, scalers, moments
+    standard = scaler_from_moments("standard", moments, passthrough)
+    return sample, {"standard": standard, "quantile": quantile_scaler(sample.X, passthrough), None: None}, moments
+
+
+def _scalings(dataset: Dataset, scalers: _Scalers) -> tuple[ScalingKind | None, ...]:
+    """The two scalings that held-out rows may decide between."""
+    # columns of zeros and ones by making, such as one-hot columns, are the same in any scaling
+    if len(scalers) < 2 or np.all(dataset.passthrough):
+        return ()
+    return SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
 
 
 class _Judge:
@@ -155,7 +192,7 @@ class _Judge:
     def __init__(
         self,
         sample: Block,
-        scalers: Mapping[ScalingKind | None, Scaler | None],
+        scalers: _Scalers,
         dataset: Dataset,
         judged_rows: int = JUDGED_ROWS,
     ) -> None:
@@ -261,7 +298,9 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
     size = min(_SIZES, key=lambda size: abs(np.log(size / wanted)))
     features: FeatureLearner
     if sparse.issparse(sample.X) and dataset.n_columns > _WIDE:
-        features = learner_entry("aligned").learner_class(Coordinates(), n_candidates=None, n_features=1_000)
+        features = learner_entry("aligned").learner_class(
+            Coordinates(), n_candidates=None, n_features=1_000, scaling=kernel.scaling
+        )
         reasons.append(
             f"Learner: AlignedFeatures on single columns, since there are {dataset.n_columns:,} sparse ones: a search "
             "in so many directions finds little; D = 1,000 columns are kept."
@@ -305,17 +344,18 @@ def _rows_sentence(dataset: Dataset, judged: int) -> str:
         dataset.task, f"of {dataset.schema.n_classes} classes"
     )
     kind = "sparse " if dataset.source.is_sparse else ""
+    drawn = f"{judged:,} of them, drawn at random, are each predicted by a kernel machine on the others"
+    how = drawn if judged else "the columns are too many for waves and kernels"
     return (
-        f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; {judged:,} of them, drawn at "
-        "random, are each predicted by a kernel machine on the others. The machine's own held-out rows are "
-        f"{kind_of_split(dataset)}."
+        f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; {how}. The machine's own "
+        f"held-out rows are {kind_of_split(dataset)}."
     )
 
 
 def _scaling_sentence(scaled: TriedKernel, rescaled: list[TriedKernel], dataset: Dataset, sample: Block) -> str:
     """A sentence on the advised scaling, with the score of each one tried."""
     if len(rescaled) < 2:
-        return "Scaling: none, so that sparse rows stay sparse."
+        return "Scaling: none, so that sparse rows stay sparse; they hold negative numbers, or zeros and ones alone."
     measure = "R^2" if dataset.classes is None else "accuracy"
     scores = ", ".join(f"{trial.scaling or 'none'} {trial.score:.3f}" for trial in rescaled)
     heavy = len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool)))

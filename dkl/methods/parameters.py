@@ -98,7 +98,7 @@ _FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
     "n_features": [_count(1)],
-    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
     "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],
@@ -245,7 +245,7 @@ MACHINE: Constraints = {
     ],
     "linear": [HasMethods(["partial_fit"]), None],
     "n_features": [_count(1), StrOptions({"auto"})],
-    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
     "effort": [StrOptions({"fast", "balanced", "best"})],
     "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],

@@ -37,9 +37,10 @@ class RandomFeatures(LearnedMetricMixin):
     metric : {"diagonal", "full"} or None
         Draw the frequencies in a metric that is learned from the targets, by rounds of a kernel model (Matern(0.5), at
         most 1,000 landmarks) as in `NystromFeatures`.
-    scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
         How columns are scaled first; the median bandwidth is that of scaled rows. "auto" is "standard", and None for
-        sparse rows.
+        sparse rows. "counts", for counts of words and other numbers that are not negative, takes log(1 + x) and
+        divides each row by its length.
     max_rows : int or None
         Use at most this many rows for scaler and bandwidth.
     class_weight : dict, "balanced" or None

@@ -87,7 +87,7 @@ def compare(
         The sizes: numbers of columns of the mapped rows (of landmarks for `LandmarkFeatures`).
     family : Family or None
         The family of learners given by name; None is their default.
-    scaling : {None, "standard", "minmax", "unit", "quantile"}
+    scaling : {None, "standard", "minmax", "unit", "quantile", "counts"}
         The scaling of learners given by name.
     machine : KernelClassifier or KernelRegressor, or None
         The model that is fitted to the features. None is exact Newton steps with the squared loss, and a penalty chosen

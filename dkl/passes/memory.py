@@ -216,8 +216,8 @@ def fit_limits(
 
     Raises
     ------
-    If not even one block at a time fits; the message contains the sum.
-        If not even one block at a time fits; the message holds the sum.
+    MemoryLimitError
+        If not even one block at a time fits; the message contains the sum.
     """
     check_accumulators(records)
     pieces = kept_bytes(source, records)

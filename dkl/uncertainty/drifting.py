@@ -86,7 +86,7 @@ def drift(
         A family of cosine-sine pairs; None is ``Gaussian()`` with the median distance as bandwidth.
     n_features : int
         The number of features, at most 4,094; the time of a pass grows with its square.
-    scaling : {"standard", "minmax", "unit", "quantile"} or None
+    scaling : {"standard", "minmax", "unit", "quantile", "counts"} or None
     alpha : float
         The level of the tests: the probability that samples of the same distribution are reported to differ, and that
         any of their columns is.
@@ -188,8 +188,8 @@ def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: st
         )
     if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0.0 < float(alpha) < 1.0:
         raise ValueError(f"alpha is {alpha!r}; expected a probability between 0 and 1, such as 0.05")
-    if scaling not in ("standard", "minmax", "unit", "quantile", None):
-        raise ValueError(f"scaling is {scaling!r}; expected 'standard', 'minmax', 'unit', 'quantile' or None")
+    if scaling not in ("standard", "minmax", "unit", "quantile", "counts", None):
+        raise ValueError(f"scaling is {scaling!r}; expected 'standard', 'minmax', 'unit', 'quantile', 'counts' or None")
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype is {dtype!r}; expected 'float32' or 'float64'")
 

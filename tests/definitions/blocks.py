@@ -34,7 +34,13 @@ def rows_of(X: Any) -> np.ndarray:
 
 def scale_rows(X: Any, scaler: Scaler | None, dtype: str = "float64") -> np.ndarray:
     scaled = rows_of(X).copy()
-    if scaler is not None:
+    if scaler is not None and scaler.kind == "counts":
+        for i in range(len(scaled)):
+            logs = {j: math.log(1.0 + scaled[i, j]) for j in range(scaled.shape[1]) if not scaler.passthrough[j]}
+            length = math.sqrt(sum(value * value for value in logs.values()))
+            for j, value in logs.items():
+                scaled[i, j] = value / length if length > 0.0 else 0.0
+    elif scaler is not None:
         for i in range(len(scaled)):
             for j in range(scaled.shape[1]):
                 scaled[i, j] = scaled_number(scaled[i, j], j, scaler)

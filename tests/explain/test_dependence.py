@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dkl.explain import partial_dependence
+import dkl
+from dkl.explain import contributions, effects, partial_dependence
 from dkl.explain.column_groups import patterns_of
 from dkl.plots import DependenceDisplay
 from tests.explain.cases import NAMES, decision_values, machine, mixed_machine, rows
@@ -93,3 +94,20 @@ def test_bad_input_is_one_clear_error() -> None:
         partial_dependence(model, X, "both", groups={"both": [0, 1]})
     with pytest.raises(ValueError, match="at least 2"):
         partial_dependence(model, X, 0, resolution=1)
+
+
+def test_rows_of_unit_length_are_explained_by_predictions_alone() -> None:
+    """A scaled count depends on the other columns of its row: no formula for single columns holds."""
+    counts, y = np.abs(X), np.sin(X[:, 0])
+    for family in (dkl.Gaussian(1.0), dkl.Coordinates()):
+        features = dkl.RandomFeatures(family, 20, scaling="counts", dtype="float64", random_state=0)
+        model = dkl.KernelRegressor(features, solver="newton", alpha=1e-3, progress=False).fit(counts, y)
+        found = partial_dependence(model, counts, 1, resolution=5)
+        for value, pattern in zip(found.values, found.axes[0].patterns, strict=True):
+            changed = counts.copy()
+            changed[:, 1] = pattern
+            np.testing.assert_allclose(value, model.predict(changed).mean(), atol=1e-8)
+        parts = contributions(model, counts[:3], counts)
+        np.testing.assert_allclose(parts.predictions[:, 0], model.predict(counts[:3]), atol=1e-8)
+        with pytest.raises(TypeError, match="rows scaled as 'counts', whose columns depend on each other"):
+            effects(model, counts)

@@ -39,9 +39,11 @@ def assert_same_answers(model: Any, rows: Any, given: dict[str, np.ndarray]) -> 
         assert_agree(found["probabilities"], model.predict_proba(rows))
 
 
-@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile"])
+@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile", "counts"])
 def test_every_scaling_is_in_the_graph(scaling: Any) -> None:
-    assert_same_answers(classifier(random_features(scaling=scaling)).fit(X, TWO), X, {"X": X})
+    rows = np.abs(X) if scaling == "counts" else X
+    for family in (None, dkl.Coordinates()):
+        assert_same_answers(classifier(random_features(family, scaling)).fit(rows, TWO), rows, {"X": rows})
 
 
 @pytest.mark.parametrize("labels", [TWO, THREE, TWO.astype(bool), TWO + 0.0], ids=lambda y: str(y.dtype))

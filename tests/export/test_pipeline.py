@@ -36,6 +36,23 @@ def test_scaling_is_part_of_the_frequencies(scaling: Any) -> None:
     assert_same_answers(classifier(random_features(scaling=scaling)).fit(X, THREE), X)
 
 
+@pytest.mark.parametrize(
+    "features",
+    [
+        random_features(scaling="counts"),
+        random_features(dkl.Coordinates(), scaling="counts"),
+        dkl.NystromFeatures(dkl.Gaussian(), 20, scaling="counts", random_state=0),
+        dkl.CombinedFeatures([random_features(scaling="counts"), random_features(dkl.Coordinates(), "standard")]),
+    ],
+    ids=["waves", "columns", "kernel", "two scalings"],
+)
+def test_logarithms_of_counts_are_steps_of_the_pipeline(features: Any) -> None:
+    rows = np.abs(X)
+    assert_same_answers(classifier(features).fit(rows, THREE), rows)
+    steps = [type(step).__name__ for _, step in features.fit(rows, THREE).to_sklearn().steps]
+    assert "Normalizer" in steps or "FeatureUnion" in steps
+
+
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
 @pytest.mark.parametrize("parameters", [{"loss": "log_loss"}, {"calibrate": True}], ids=str)
 def test_classes_and_probabilities_agree(parameters: dict[str, Any], labels: np.ndarray) -> None:

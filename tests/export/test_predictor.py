@@ -18,24 +18,26 @@ from dkl.errors import TableDifferenceWarning
 from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
 
 
-def assert_same_answers(model: Any) -> None:
+def assert_same_answers(model: Any, rows: np.ndarray = X) -> None:
     """Of all rows at once, and of one by itself."""
     predictor = model.predictor()
     for name in ("predict", "decision_function", "predict_proba"):
         if hasattr(model, name):
-            expected, answer = getattr(model, name)(X), getattr(predictor, name)
+            expected, answer = getattr(model, name)(rows), getattr(predictor, name)
             agree = np.testing.assert_array_equal
             if expected.dtype.kind not in "Uib":
                 # many rows are answered in single precision, whose error is that of the largest terms
                 agree = partial(assert_agree, largest=max(1.0, np.abs(expected).max()))
-            agree(answer(X), expected)
-            agree(answer(X[5]), expected[5])
-            agree(answer(X[:20]), expected[:20])
+            agree(answer(rows), expected)
+            agree(answer(rows[5]), expected[5])
+            agree(answer(rows[:20]), expected[:20])
 
 
-@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile"])
-def test_every_scaling_is_folded_in(scaling: Any) -> None:
-    assert_same_answers(classifier(random_features(scaling=scaling)).fit(X, TWO))
+@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile", "counts"])
+def test_every_scaling_is_part_of_the_predictor(scaling: Any) -> None:
+    rows = np.abs(X) if scaling == "counts" else X
+    for family in (None, dkl.Coordinates()):
+        assert_same_answers(classifier(random_features(family, scaling)).fit(rows, TWO), rows)
 
 
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])

@@ -63,7 +63,7 @@ FAMILIES |= {f"landmarks, {name}": Landmarks(FOURIER[name]) for name in ("gaussi
 FAMILIES |= {f"shared landmarks, {name}": SharedLandmarks(FOURIER[name]) for name in ("gaussian", "structured")}
 STORAGES = ("dense", "sparse")
 DTYPES = ("float32", "float64")
-SCALINGS = (None, "standard", "minmax", "unit", "quantile")
+SCALINGS = (None, "standard", "minmax", "unit", "quantile", "counts")
 # the error of one feature, relative to its size, and of a sum of n of them per sqrt(n)
 PRECISION = {"float32": 4e-6, "float64": 1e-13}
 
@@ -75,6 +75,11 @@ def stored(X: np.ndarray, storage: str) -> Any:
 def holey_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return np.where(rng.random((n, d)) < 0.5, rng.standard_normal((n, d)), 0.0)
+
+
+def scalable(X: np.ndarray, scaling: str | None) -> np.ndarray:
+    """Rows that a scaling takes: without negative numbers, and one row of zeros, for counts."""
+    return np.abs(X) * (np.arange(len(X)) != 3)[:, None] if scaling == "counts" else X
 
 
 def scaler(kind: str | None, d: int) -> Scaler | None:

@@ -23,6 +23,7 @@ from tests.kernels.cases import (
     SCALINGS,
     STORAGES,
     holey_rows,
+    scalable,
     scaler,
     stored,
     weighted_map,
@@ -77,7 +78,7 @@ def test_spans_of_rows_are_mapped_to_the_bits_of_each_alone(family: str, storage
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("family", ["gaussian", "structured phase", "ramp", "coordinates"])
 def test_rows_are_scaled_before_they_are_projected(family: str, storage: str, scaling: str | None) -> None:
-    X, S = holey_rows(N, D_IN), np.random.default_rng(1).standard_normal((N, 2))
+    X, S = scalable(holey_rows(N, D_IN), scaling), np.random.default_rng(1).standard_normal((N, 2))
     feature_map = weighted_map(FAMILIES[family], M, D_IN, "float64", scaling)
     given = stored(X, storage)
     close = {"rtol": 0, "atol": 1e-11}
@@ -106,7 +107,7 @@ def test_gradient_sums_are_their_definition(family: str, storage: str, dtype: st
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_scaled_rows_are_their_definition(scaling: str | None, storage: str, dtype: str) -> None:
-    X = np.round(8 * holey_rows(N, D_IN)) / 8
+    X = scalable(np.round(8 * holey_rows(N, D_IN)) / 8, scaling)
     found = scale_rows(stored(X, storage), scaler(scaling, D_IN), dtype)
     assert found.dtype == dtype
     expected = definitions.scale_rows(X, scaler(scaling, D_IN))

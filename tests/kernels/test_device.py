@@ -26,7 +26,17 @@ from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.protocols.block import Block
-from tests.kernels.cases import FAMILIES, FOURIER, PRECISION, SCALINGS, STORAGES, holey_rows, stored, weighted_map
+from tests.kernels.cases import (
+    FAMILIES,
+    FOURIER,
+    PRECISION,
+    SCALINGS,
+    STORAGES,
+    holey_rows,
+    scalable,
+    stored,
+    weighted_map,
+)
 from tests.kernels.cuda_sources import compiled, host_kernel, played
 
 NO_GPU = device.why_no_gpu()
@@ -85,7 +95,7 @@ def test_the_kernel_makes_the_sums_of_the_cpu(
 def test_the_generic_path_mixes_no_arrays_and_equals_the_kernels(family: str, scaling: str | None) -> None:
     """array-api-strict refuses whatever is not of its own kind, as a GPU would."""
     xp = array_api_strict
-    X = np.round(8 * holey_rows(40, 6)) / 8
+    X = scalable(np.round(8 * holey_rows(40, 6)) / 8, scaling)
     feature_map = weighted_map(FAMILIES[family], 20, 6, "float64", scaling)
     parts = generic.mapped(xp, xp.asarray(X), feature_map, xp.float64)
     found = np.hstack([np.asarray(part) for part in parts])

@@ -9,7 +9,17 @@ from dkl.kernels.left_out import left_out_sums
 from dkl.kernels.shapley import product_contributions, wave_contributions
 from dkl.kernels.slopes import squared_slopes
 from tests.definitions import explain as definitions
-from tests.kernels.cases import DTYPES, FAMILIES, PRECISION, SCALINGS, STORAGES, holey_rows, stored, weighted_map
+from tests.kernels.cases import (
+    DTYPES,
+    FAMILIES,
+    PRECISION,
+    SCALINGS,
+    STORAGES,
+    holey_rows,
+    scalable,
+    stored,
+    weighted_map,
+)
 
 SMOOTH = [name for name in FAMILIES if name != "step" and "landmarks" not in name]
 
@@ -31,7 +41,8 @@ def test_squared_slopes_are_those_of_differences(family: str, storage: str, dtyp
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("storage", STORAGES)
 def test_slopes_are_taken_in_the_scaled_columns(storage: str, scaling: str | None) -> None:
-    X, feature_map = holey_rows(23, 5), weighted_map(FAMILIES["phase"], 9, 5, "float64", scaling)
+    X = scalable(holey_rows(23, 5), scaling)
+    feature_map = weighted_map(FAMILIES["phase"], 9, 5, "float64", scaling)
     coef = np.random.default_rng(2).standard_normal((1, 9))
     found = squared_slopes(stored(X, storage), np.ones(23), feature_map, coef, "float64")
     np.testing.assert_allclose(found, definitions.squared_slopes(X, np.ones(23), feature_map, coef), rtol=1e-8)
@@ -44,7 +55,7 @@ def test_slopes_are_taken_in_the_scaled_columns(storage: str, scaling: str | Non
 def test_sums_without_some_columns_are_their_definition(
     family: str, scaling: str | None, storage: str, dtype: str
 ) -> None:
-    X, s = holey_rows(11, 5), np.random.default_rng(1).standard_normal(11)
+    X, s = scalable(holey_rows(11, 5), scaling), np.random.default_rng(1).standard_normal(11)
     feature_map = weighted_map(FAMILIES[family], 5, 5, dtype, scaling)
     groups = [np.array([], int), np.array([2]), np.array([0, 4])]
     found = left_out_sums(stored(X, storage), s, feature_map, groups, dtype)

@@ -18,7 +18,7 @@ from dkl.methods.landmarks.kmeans_sums import (
 )
 from dkl.protocols.block import Block
 from tests.definitions import blocks as definitions
-from tests.kernels.cases import SCALINGS, STORAGES, holey_rows, scaler, stored
+from tests.kernels.cases import SCALINGS, STORAGES, holey_rows, scalable, scaler, stored
 
 N, D, L, K = 40, 5, 7, 3
 
@@ -61,6 +61,7 @@ def test_sums_of_a_round_are_their_definition(storage: str, scaling: str | None,
     centers = replace(centers_of(codes, scaling), class_weight=np.array([1.0, 0.5, 2.0]))
     for weighted in (False, True):
         block = block_of(storage, weighted=weighted)
+        block = replace(block, X=stored(scalable(holey_rows(N, D), scaling), storage))
         found = cluster_sums(block, {"centers": centers})
         dense = replace(block, X=definitions.rows_of(block.X))
         for name, expected in definitions.cluster_sums(dense, {"centers": centers}).items():

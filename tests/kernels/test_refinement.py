@@ -15,7 +15,7 @@ from dkl.kernels.maps import map_rows
 from dkl.linear.refinement_sums import REFINED_LOSSES, Expansion, adam_update, expansion_gradient, scaled_rows
 from tests.definitions import losses
 from tests.definitions import refinement as definitions
-from tests.kernels.cases import SCALINGS, STORAGES, holey_rows, scaler, stored
+from tests.kernels.cases import SCALINGS, STORAGES, holey_rows, scalable, scaler, stored
 
 N, D_IN, M, K = 17, 5, 7, 3
 
@@ -97,7 +97,8 @@ def test_sparse_rows_give_the_gradient_of_the_same_rows_written_out(scaling: str
     feature_map = sparse_form(feature_map) if form == "sparse" else feature_map
     gradients = []
     for storage in STORAGES:
-        rows = scaled_rows(stored(holey_rows(N, D_IN), storage), feature_map, "float64")
+        X = scalable(holey_rows(N, D_IN), scaling)
+        rows = scaled_rows(stored(X, storage), feature_map, "float64")
         expansion, targets = model(feature_map), targets_of("log_loss")
         gradients.append(expansion_gradient(rows, targets, None, feature_map, expansion, loss="log_loss")[1])
     np.testing.assert_allclose(gradients[0].entries, gradients[1].entries, rtol=0, atol=1e-12)

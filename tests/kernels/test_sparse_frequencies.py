@@ -19,7 +19,17 @@ from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from tests.definitions import blocks as definitions
-from tests.kernels.cases import DTYPES, PRECISION, SCALINGS, STORAGES, assert_same_rows, holey_rows, scaler, stored
+from tests.kernels.cases import (
+    DTYPES,
+    PRECISION,
+    SCALINGS,
+    STORAGES,
+    assert_same_rows,
+    holey_rows,
+    scalable,
+    scaler,
+    stored,
+)
 
 D_IN = 40
 KINDS = {
@@ -78,7 +88,7 @@ def test_sums_squares_and_maps_are_their_definitions(kind: str, storage: str) ->
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_equal_the_matrix_that_they_stand_for(kind: str, storage: str, scaling: str | None, dtype: str) -> None:
-    X, S = holey_rows(1100, D_IN), np.random.default_rng(1).standard_normal((1100, 3))
+    X, S = scalable(holey_rows(1100, D_IN), scaling), np.random.default_rng(1).standard_normal((1100, 3))
     feature_map = sparse_map(kind, 150, dtype, scaling)
     given, twin = stored(X, storage), dense_twin(feature_map)
     mapped = map_rows(given, twin, dtype)

@@ -16,7 +16,15 @@ from sklearn.linear_model import LogisticRegression
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.judge import PenaltyChoice
-from dkl.machines.contenders import GROWTH, Contender, contenders, joined, shares_metric, usual_advice, variants
+from dkl.machines.contenders import (
+    GROWTH,
+    Contender,
+    contenders,
+    joined,
+    shares_metric,
+    usual_advice,
+    variants,
+)
 from dkl.machines.contest import BEHIND, ENOUGH_ROWS, Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
@@ -194,7 +202,7 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0, scaling="standard"), 900) == []
     # one-hot columns are the same in any scaling
-    unscaled = variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900, scales=False)
+    unscaled = variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900, scalings=())
     assert unscaled == []
     waves = next(one for one in tried_on(np.zeros((900, 3))) if one.name == "searched waves")
     assert [one.name.partition(" (")[2] for one in variants(waves, effort, Knobs(), 900)] == [

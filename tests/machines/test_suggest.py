@@ -103,7 +103,8 @@ def test_a_linear_truth_is_told_to_a_machine_that_asks_for_waves() -> None:
 
 
 def test_wide_sparse_rows_get_single_columns_and_stay_sparse() -> None:
-    X = sparse.random_array((200, 6_000), density=0.002, format="csr", rng=np.random.default_rng(0))
+    # numbers below 0 are no counts
+    X = sparse.random_array((200, 6_000), density=0.002, format="csr", rng=np.random.default_rng(0)) * -1.0
     machine = dkl.KernelClassifier(None, random_state=0, progress=False).fit(X, np.arange(200) % 2)
     assert isinstance(machine.features_.family, dkl.Coordinates)
     assert machine.features_.scaling is None

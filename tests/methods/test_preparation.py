@@ -51,6 +51,17 @@ def rows() -> np.ndarray:
     return np.random.default_rng(0).gamma(2.0, size=(300, 4)) * [1.0, 10.0, 1e-3, 1e6] + [0.0, -5.0, 1.0, 1e7]
 
 
+def test_counts_are_not_negative(rows: np.ndarray) -> None:
+    moments = moments_of(column_sums(rows, np.ones(len(rows))))
+    # the second column of these rows is negative; it may be no count
+    with pytest.raises(ValueError, match=r"column 1 holds -.*'counts'.*use scaling=None, 'unit' or 'standard'"):
+        scaler_from_moments("counts", moments, NONE_KEPT)
+    scaler = scaler_from_moments("counts", moments, np.arange(4) == 1)
+    scaled = scale_rows(rows, scaler, "float64")
+    np.testing.assert_array_equal(scaled[:, 1], rows[:, 1])
+    np.testing.assert_allclose(np.square(np.delete(scaled, 1, axis=1)).sum(axis=1), 1.0)
+
+
 @pytest.mark.parametrize("kind", ["standard", "minmax", "unit"])
 def test_scaled_rows_are_the_definition_however_the_blocks_are_cut(rows: np.ndarray, kind: Any) -> None:
     expected = definition.scaler_from_moments(kind, rows)

@@ -29,7 +29,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         The reference kernel, whose frequencies are drawn; None is ``Gaussian()`` with the median bandwidth.
     reference_scale : float or None
         The bandwidth of the family; None keeps its own.
-    scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
         How columns are scaled first; "unit", as in the paper, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
         The paper's problem is convex for every convex loss. Others (the log loss, epsilon-insensitive errors) are

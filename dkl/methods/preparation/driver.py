@@ -38,7 +38,7 @@ class PreparationProblem:
         Columns that are not scaled.
     seed : int
         Draws the sample of rows.
-    scaling : {None, "standard", "minmax", "unit", "quantile"}
+    scaling : {None, "standard", "minmax", "unit", "quantile", "counts"}
     needs_bandwidth : bool
         Whether the bandwidth is the median distance between scaled rows.
     metric : {"euclidean", "cityblock"}
@@ -72,7 +72,7 @@ class PreparationProblem:
     @property
     def needs_moments(self) -> bool:
         """Whether the scaler follows from moments of all rows, rather than from a sample."""
-        return self.scaling in ("standard", "minmax", "unit")
+        return self.scaling in ("standard", "minmax", "unit", "counts")
 
     @property
     def sample_rows(self) -> int:

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import Moments, refuse_lost_squares
-from dkl.kernels.scale import write_out
+from dkl.kernels.scale import negative_count, write_out
 from dkl.protocols.arrays import Rows
 
 # The knots of a column's empirical distribution.
@@ -21,14 +21,14 @@ _ENOUGH_ROWS = 2_000
 def scaler_from_moments(
     kind: ScalingKind, moments: Moments, passthrough: np.ndarray, *, is_sparse: bool = False
 ) -> Scaler:
-    """The "standard", "minmax" or "unit" scaler of rows with these moments.
+    """The "standard", "minmax", "unit" or "counts" scaler of rows with these moments.
 
     Sparse rows are not centred, so that they stay sparse: "standard" divides by the deviation and "minmax" by the
     largest absolute value. A constant column has a scale of 1.
 
     Parameters
     ----------
-    kind : {"standard", "minmax", "unit"}
+    kind : {"standard", "minmax", "unit", "counts"}
     moments : Moments
         Moments of d columns.
     passthrough : ndarray of shape (d,), bool
@@ -42,9 +42,14 @@ def scaler_from_moments(
     Raises
     ------
     ValueError
-        If the squares behind a scale overflow or underflow in float64.
+        If the squares behind a scale overflow or underflow in float64, or a count is negative.
     """
     width = len(moments.mean)
+    if kind == "counts":
+        negative = np.flatnonzero((moments.low < 0.0) & ~passthrough)
+        if len(negative):
+            raise negative_count(int(negative[0]), moments.low[negative[0]])
+        return Scaler(kind, np.zeros(width), np.ones(width), passthrough)
     if kind != "minmax":
         refuse_lost_squares(moments, "column", ~passthrough)
     if kind == "unit":
