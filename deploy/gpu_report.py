@@ -390,7 +390,7 @@ def device_bytes() -> str:
     import cupy
 
     pool = cupy.get_default_memory_pool()
-    kept, most = LOADER._cache.there / 1e9, pool.total_bytes() / 1e9
+    kept, most = LOADER._cache.gpu_bytes / 1e9, pool.total_bytes() / 1e9
     return f"on the device: {kept:.3g} GB of rows and targets are kept, {most:.3g} GB were taken at most"
 
 
