@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 _pending = threading.local()
 
 
@@ -21,7 +23,7 @@ def refuse_later(flags: Any, explain: Callable[[], Exception]) -> None:
     if not flags.size:
         return
     # CuPy compiles `any` anew for some numbers of rows, in 7 s each (H200); the largest byte is compiled once
-    flag = flags.view("int8").max()
+    flag = flags.view(np.int8).max()
     _pending.flags = [*getattr(_pending, "flags", []), (flag, explain)]
 
 
