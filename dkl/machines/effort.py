@@ -229,8 +229,6 @@ class Shape:
         """Work of passes that fit all classes jointly, preconditioned by a Gram matrix factored for each penalty.
 
         Each pass computes the scores, their change along the step, and the gradients.
-
-        Each pass has the scores, their change along the step, and the gradients.
         """
         D = float(self.features_of(learner))
         products = _OF_ROWS * self.n_rows * D * _PRODUCTS + _OF_FACTORS * D**2 * _EXACT_PRODUCTS
