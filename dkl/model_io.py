@@ -22,7 +22,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import google_crc32c
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator
@@ -30,6 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.commit import staged
+from dkl.data.store.digests import crc32c
 from dkl.data.store.location import MARKER, Location
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.sealed import is_sealed, sealed
@@ -108,7 +108,7 @@ def save(model: object, store: str | Path, *, overwrite: bool = False, **storage
             "format": FORMAT,
             "version": __version__,
             "model": tree,
-            "digests": [_digest(array) for array in arrays],
+            "digests": [crc32c(array) for array in arrays],
             "arrays": [[array.dtype.str, list(array.shape)] for array in arrays],
         }
         staging.commit(sealed(marker))
@@ -183,7 +183,7 @@ def as_json(model: object) -> dict[str, Any]:
         {
             "dtype": array.dtype.str,
             "shape": list(array.shape),
-            "crc32c": _digest(array),
+            "crc32c": crc32c(array),
             "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii"),
         }
         for array in arrays
@@ -301,11 +301,6 @@ def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
     )
     if array.size:
         stored[...] = array
-
-
-def _digest(array: np.ndarray) -> int:
-    """CRC-32C of the decoded values, which also covers a chunk that is missing: zarr reads it as zeros."""
-    return int(google_crc32c.value(np.ascontiguousarray(array).tobytes()))
 
 
 def _encode(value: object, path: str, arrays: list[np.ndarray]) -> Any:
@@ -466,7 +461,8 @@ class _Reader:
             array = np.asarray(stored[...])
         except (ValueError, RuntimeError, OSError) as error:
             raise CorruptChunkError(f"array {name} cannot be read: {error}") from error
-        if _digest(array) != self.digests[int(name)]:
+        # a chunk that is missing, which zarr reads as zeros, is found too
+        if crc32c(array) != self.digests[int(name)]:
             raise CorruptChunkError(f"array {name} does not hold the bytes that were saved; save the model again")
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 

@@ -41,11 +41,12 @@ def as_dataset(
     categorical : collection of str
         Columns of a data frame whose values are categories even if they look like numbers; a Dataset has its own.
     looks : bool
-        Whether to read a dense Dask array once for missing values, which are then filled like those of arrays in
-        memory; otherwise they are an error when a block is computed.
+        Whether to read a dense Dask array once to find missing values, which are then filled and flagged as in arrays
+        in memory; otherwise a missing value is an error when its block is computed.
     repeats : bool
-        Whether to leave out rows of weight 0 before rows are numbered, and to repeat a row of whole weight w, so that
-        draws by row number equal those of the repeated rows (`dkl.data.row_sources.counted_rows`).
+        Whether rows are numbered as if a row of whole weight w were there w times, and a row of weight 0 were not.
+        Samples and folds, which are drawn by row number, are then those of the repeated rows
+        (`dkl.data.row_sources.counted_rows`).
 
     Returns
     -------

@@ -68,13 +68,13 @@ class RowCounts:
         return int(self.rows.sum())
 
     def followed_by(self, other: RowCounts) -> RowCounts:
-        """These counts, then those of the blocks of `other`; an array that one of the two lacks is left out."""
+        """The counts of these blocks and, after them, of the blocks of `other`; only arrays that both have remain."""
         theirs = other.arrays()
         pairs = {name: (values, theirs[name]) for name, values in self.arrays().items() if name in theirs}
         return RowCounts(**{name: np.concatenate(both) for name, both in pairs.items()})
 
     def recounted(self, blocks: np.ndarray, other: RowCounts) -> RowCounts:
-        """A copy in which the counts of `blocks`, (b,), are replaced by those of `other`."""
+        """A copy in which the blocks numbered `blocks`, (b,) int64, have the counts of the b blocks of `other`."""
         known, theirs = {name: values.copy() for name, values in self.arrays().items()}, other.arrays()
         for name, values in known.items():
             values[blocks] = theirs[name]

@@ -75,7 +75,7 @@ def create_dataset(
     classes : array of shape (K,) or None
         All labels, if y may lack some.
     column_names : list of str or None
-        None uses those of a data frame.
+        Names of the columns of X. None takes those of a data frame; columns of other rows then have no names.
     categorical : collection of str
         Columns of a data frame whose values are categories even if they look like numbers: postcodes, ids.
     drop_missing_target : bool
@@ -143,7 +143,7 @@ def create_dataset(
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema
-    # names given here override those of a frame, or of the dataset that the rows come from
+    # the caller's `column_names` take precedence over those of the data frame or dataset that X is
     names = schema.column_names if column_names is None else list(column_names)
     schema = replace(
         schema,

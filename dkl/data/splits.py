@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from dkl.data.counts import RowCounts
 from dkl.data.sources.rows import RowSource
+from dkl.data.store.digests import crc32c
 from dkl.data.view import RowChoice, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
@@ -157,7 +157,7 @@ def assign(
     for block in source.blocks_without_x(columns):
         codes.append(rule(block).astype(np.uint8, copy=False))
         tables.append(split_table(block, codes[-1], len(names), n_classes))
-        crc = google_crc32c.extend(crc, codes[-1].tobytes())
+        crc = crc32c(codes[-1], crc)
     counts = RowCounts.of_table(np.array(tables).reshape(source.n_blocks, len(names), -1), n_classes)
     in_all = counts.rows.sum(axis=0).tolist()
     for name, count in zip(names, in_all, strict=True):

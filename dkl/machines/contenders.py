@@ -10,12 +10,12 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
+from dkl.features.families import Gaussian, Laplacian, Matern
 from dkl.features.scaling import ScalingKind
 from dkl.linear import head
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
-from dkl.machines.suggest import DENSE_SCALINGS, Advice
+from dkl.machines.suggest import DENSE_SCALINGS, Advice, columns_themselves
 from dkl.methods.base import FeatureLearner
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
@@ -82,14 +82,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         Parameters that the user has pinned. If the bandwidth is pinned, only kinds that have one are tried.
     """
     scaling = getattr(advice.features, "scaling", None)
-    columns = learner_entry("aligned").learner_class(
-        # a ball of radius 0 gives all columns the same weight, so that the features are the columns themselves
-        Coordinates(),
-        n_candidates=None,
-        n_features=None,
-        rho=0.0,
-        scaling=scaling,
-    )
+    columns = columns_themselves(scaling)
     tried = [Contender("the columns themselves", columns)]
     # in wide sparse rows a search finds little, and columns chosen by targets would be scored on rows they were chosen
     # by

@@ -122,6 +122,12 @@ class Advice:
         return (*self.reasons[:-1], f"Machine: {own}, as given; {wanted} would be suggested.")
 
 
+def columns_themselves(scaling: ScalingKind | None = None) -> FeatureLearner:
+    """The learner whose features are all columns, scaled: a ball of radius 0 gives them the same weight."""
+    learner_class = learner_entry("aligned").learner_class
+    return learner_class(Coordinates(), n_candidates=None, n_features=None, rho=0.0, scaling=scaling)
+
+
 def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
     """Advice from kernel machines on sampled rows, which one pass reads.
 
@@ -136,8 +142,7 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     if dataset.task is not None and judged_rows == 0:
         if np.all(moments.low == moments.high):
             raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
-        columns = learner_entry("aligned").learner_class(Coordinates(), n_candidates=None, n_features=None, rho=0.0)
-        return Advice(columns, {}, (_rows_sentence(dataset, 0),), _scalings(dataset, scalers))
+        return Advice(columns_themselves(), {}, (_rows_sentence(dataset, 0),), _scalings(dataset, scalers))
     if dataset.task is None:
         scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
         if scaling and len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool))):

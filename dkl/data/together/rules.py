@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from dkl.data.schema import HeldBy, RowColumn, Schema
 from dkl.data.sources.rows import RowSource
+from dkl.data.store.digests import crc32c
 from dkl.data.view import RowNote, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
@@ -158,7 +158,7 @@ class HeldRows(RowStep):
 def _digest(arrays: Iterable[np.ndarray]) -> str:
     crc = 0
     for values in arrays:
-        crc = google_crc32c.extend(crc, np.ascontiguousarray(values).view(np.uint8).tobytes())
+        crc = crc32c(values, crc)
     return f"{crc:08x}"
 
 
