@@ -29,7 +29,8 @@ def script() -> Any:
 
 
 def compile_for(module: Any, *learners: str) -> None:
-    few = np.random.default_rng(0).normal(size=(3_000, 30)).astype(np.float32)
+    # so many rows in a block that the kernels of large blocks are among them: compiling them takes a worker 60 MB
+    few = np.random.default_rng(0).normal(size=(20_000, 30)).astype(np.float32)
     with dask.config.set(scheduler="synchronous"):
         for name in learners:
             module.LEARNERS[name]().fit(few, few[:, 0] > 0)
