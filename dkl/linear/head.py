@@ -39,6 +39,8 @@ _HESSIAN_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
 # With more features no Hessian is formed: each would take 800 MB.
 MOST_FEATURES = 10_000
+# With fewer features the factor of a Hessian, of D^3 / 3 operations, takes less time than the passes of all products.
+_FEATURES_BY_PRODUCTS = 2_000
 # Step lengths that one pass tries; fewer for jointly fitted classes, where each costs K exponentials a row and the
 # first is nearly always accepted.
 _TRIALS, _JOINT_TRIALS = 9, 3
@@ -66,11 +68,35 @@ def most_log_loss_features(n_classes: int) -> int:
     return min(MOST_FEATURES, _GRADIENT_BYTES // (8 * n_classes) - 1)
 
 
+def uses_products(loss: str, n_features: int, n_rows: float, *, of_columns: bool) -> bool:
+    """Whether directions come from conjugate gradients, by products of Hessians with vectors, without any Hessian.
+
+    More than `MOST_FEATURES` have no Hessian. The squared hinge has one for each model and step, whose factor takes
+    D^3 / 3 operations; conjugate gradients take at most `_MOST_PRODUCTS` products, each of at most 4 n D operations on
+    features that are columns, which need no mapping (eight classes of 1,875 sparse rows x 6,000 columns: 84 s of
+    factors).
+
+    Parameters
+    ----------
+    loss : str
+    n_features : int
+        D.
+    n_rows : float
+        n.
+    are_columns : bool
+        Whether the features are columns of the rows.
+    """
+    if n_features > MOST_FEATURES:
+        return True
+    if loss not in ("squared_hinge", "squared_error") or not of_columns or n_features < _FEATURES_BY_PRODUCTS:
+        return False
+    return _MOST_PRODUCTS * 4.0 * n_rows * n_features <= n_features**3 / 3.0
+
+
 @dataclass(frozen=True, eq=False)
 class NewtonProblem:
     """Minimise ``alpha/2 |w|^2 + (1/N) sum_i s_i loss(y_i, w.phi(x_i) + b)`` for each of several models.
 
-    N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is solved
     N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is fitted
     class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets in the same pass: these
     are the problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. "softmax" is the
@@ -121,6 +147,8 @@ class NewtonProblem:
         Only for the squared error on GPUs: whether the Hessian may be summed from rows rounded to 10 bits. Each further
         pass corrects the step by an exact gradient, until a step is a millionth of the coefficients. If a gradient is
         not halved, the Hessian is summed again in `dtype`.
+    n_rows : float
+        The number of rows, which decides between Hessians and products with them (`uses_products`).
     token : str
         Identifies the mapped rows that workers keep between the passes of this problem.
     """
@@ -142,6 +170,7 @@ class NewtonProblem:
     metric: np.ndarray | None = None
     evidence: bool = False
     rounded: bool = False
+    n_rows: float = np.inf
     token: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -165,8 +194,10 @@ class NewtonProblem:
 
     @property
     def is_wide(self) -> bool:
-        """Whether there are too many features for Hessians, so that conjugate gradients compute the directions."""
-        return self.feature_map.n_features > MOST_FEATURES
+        """Whether conjugate gradients compute the directions."""
+        # the Hessian of numbers also gives the variances of coefficients
+        of_columns = self.feature_map.activation == "identity" and self.targets.n_classes is not None
+        return uses_products(self.loss, self.feature_map.n_features, self.n_rows, of_columns=of_columns)
 
     @property
     def varies(self) -> bool:
@@ -430,8 +461,8 @@ class NewtonDriver:
     - that of limited-memory BFGS, if a metric serves all steps, corrected by the gradients since (Nocedal & Wright
     2006, algorithm 7.4): for the softmax a pass then multiplies mapped rows with K functions, where the Hessian would
     need the products of all pairs of features for each pair of classes;
-    - that of conjugate gradients, if there are too many features for a Hessian: further passes sum its product with one
-    vector for each model, over the rows with curvature (Lin, Weng & Keerthi 2008, "Trust region Newton method for
+    - that of conjugate gradients, if there are too many features for a Hessian, or far more than rows: further passes
+    sum its product with one vector for each model, over the rows with curvature (Lin, Weng & Keerthi 2008, "Trust region Newton method for
     large-scale logistic regression").
     """
 

@@ -383,6 +383,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         1.0 if isinstance(problem.alpha, str) else problem.alpha,
         loss,
         dtype=problem.dtype,
+        n_rows=summary.n_rows,
         evidence=problem.alpha == "evidence",
     )
     if task.evidence and task.is_wide:
