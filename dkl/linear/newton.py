@@ -368,8 +368,8 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     Raises
     ------
     ValueError
-        If the evidence of a penalty, or a loss other than squares, is requested for more features than a Gram matrix
-        may have.
+        If the evidence of a penalty is requested for more features than a Gram matrix may have, or the log loss for so
+        many classes and features that their gradients are no single sum.
     """
     units = target_units(problem, summary)
     targets = newton_targets(problem, units.target_center, units.target_scale)
@@ -390,11 +390,6 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         raise ValueError(
             f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
             "than one is held of; use fewer features, or alpha='auto'"
-        )
-    if loss not in SQUARES and task.is_wide:
-        raise ValueError(
-            f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
-            "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
         )
     most = most_log_loss_features(problem.n_models)
     if loss == "log_loss" and task.feature_map.n_features > most:
