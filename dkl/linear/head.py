@@ -142,6 +142,9 @@ class NewtonProblem:
         not halved, the Hessian is summed again in `dtype`.
     n_rows : float
         The number of rows, which decides between Hessians and products with them (`uses_products`).
+    needs_hessian : bool
+        Whether the Hessian is needed beside the coefficients, so that it is summed wherever memory allows: for the
+        variances of coefficients, or the evidence.
     token : str
         Identifies the mapped rows that workers keep between the passes of this problem.
     """
@@ -164,6 +167,7 @@ class NewtonProblem:
     evidence: bool = False
     rounded: bool = False
     n_rows: float = np.inf
+    needs_hessian: bool = False
     token: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -191,9 +195,7 @@ class NewtonProblem:
     def is_wide(self) -> bool:
         """Whether conjugate gradients compute the directions."""
         m = self.feature_map.n_features
-        # the sums of squares of numbers also give the variances of coefficients, and those of the evidence its penalty
-        needs_sums = self.loss == "squared_error" and (self.targets.n_classes is None or self.evidence)
-        if needs_sums or self.feature_map.activation != "identity":
+        if self.needs_hessian or self.feature_map.activation != "identity":
             return m > MOST_FEATURES
         return uses_products(m, self.n_rows, n_functions=self.n_functions)
 

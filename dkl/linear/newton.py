@@ -385,6 +385,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         dtype=problem.dtype,
         n_rows=summary.n_rows,
         evidence=problem.alpha == "evidence",
+        needs_hessian=problem.alpha == "evidence" or (loss == "squared_error" and problem.classes is None),
     )
     if task.evidence and task.is_wide:
         raise ValueError(
@@ -447,7 +448,7 @@ def penalty_problem(
     # at least half of the rows train
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
     return penalty_candidates(
-        replace(task, targets=replace(task.targets, kept=None)),
+        replace(task, targets=replace(task.targets, kept=None), needs_hessian=False),
         validation,
         n_rows=summary.n_rows,
         square_length=square_length,
