@@ -120,9 +120,9 @@ def _say_alike(groups: Any, name: str) -> None:
     if pd.api.types.infer_dtype(counts.index) != "string":
         return
     # it brings pyarrow, which few rows in memory need
-    from dkl.data.columns.deciding import alike_names
+    from dkl.data.columns.deciding import similar_names_warnings
 
-    for sentence in alike_names(name, {str(value): int(count) for value, count in counts.items()}):
+    for sentence in similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}):
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
