@@ -13,7 +13,7 @@ from dkl.data.checks import check_order, did_you_mean, named_place, shown_value,
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.in_memory import counted_of_given
+from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, feature_values
 from dkl.data.together.rows import BesideFeatures
@@ -243,7 +243,7 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
         Rows of weight 0 are not in the dataset, and their exposures are left out.
     """
     source = dataset.source
-    counted = counted_of_given(source, sample_weight)
+    counted = positions_among_given(source, sample_weight)
     if counted is None:
         values = checked_exposure(given, dataset.n_rows)
     else:

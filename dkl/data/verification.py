@@ -21,7 +21,7 @@ from dkl.data.store.ledger import LEDGER
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore
 from dkl.data.store.stored_splits import FOLDER, column_of, whole_split
-from dkl.data.store.version_files import check_note, check_version, newest_version, open_version, version_place
+from dkl.data.store.version_files import check_newest_record, check_version, newest_version, open_version, version_place
 from dkl.errors import CorruptChunkError, StoreError
 
 
@@ -48,7 +48,7 @@ def _version_checks(location: Location) -> Iterator[Callable[[], object]]:
     if not _is_used(folder):
         return
     yield partial(check_group, folder)
-    yield partial(check_note, location)
+    yield partial(check_newest_record, location)
     token = (location.read_marker() or {}).get("token", "")
     for number in range(1, newest_version(location, token) + 1):
         yield partial(check_version, location, number, token)

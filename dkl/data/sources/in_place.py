@@ -39,9 +39,10 @@ from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
 
-# Number of row sets, the most recently opened ones, whose digests are kept.
-_MOST_KNOWN = 16
-# Rows of sparse arrays end within chunks: of so many chunks that a task decodes, another task decodes the last one too.
+# Number of sets of rows whose digests of chunks are kept: the most recently used ones.
+_REMEMBERED_DIGESTS = 16
+# Number of chunks that a task decodes for sparse arrays: their rows end within chunks, so that the next task decodes
+# the last one again.
 _CHUNKS_A_TASK = 16
 
 
@@ -499,7 +500,7 @@ class InPlaceSource(BaseRows):
 _OPEN: WeakValueDictionary[str, InPlaceSource] = WeakValueDictionary()
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
+@lru_cache(maxsize=_REMEMBERED_DIGESTS)
 def _digests_of(fingerprint: str) -> dict[tuple[str, int], int]:
     """The digests for rows, shared by all handles on them, as cached blocks may come from another handle."""
     return {}

@@ -38,6 +38,7 @@ from dkl.errors import located
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
+# Number of blocks whose targets and weights are computed at a time.
 _AT_ONCE = 64
 
 
