@@ -1,4 +1,4 @@
-"""The commands `sums agree`, `sums export` and `sums fit`: sites learn together, and their rows stay where they are."""
+"""The commands `sums agree`, `sums export` and `sums fit`: several sites fit a model without sharing their rows."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def agree(
     seed: Annotated[int, typer.Option(help="Of the candidates.")] = 0,
     overwrite: Overwrite = False,
 ) -> Result:
-    """Settle candidates, scaling, classes and block numbers, so that sites can learn together.
+    """Fix candidates, scaling, classes and block numbers, so that several sites can fit one model.
 
-    STORE holds rows that all sites may know, such as public or made-up ones, with the columns and classes of the sites'
-    rows: scaling and bandwidth are found on them. `dkl info` says how many blocks a store has. Tuned machines take
-    the squared error.
+    STORE has rows that all sites may know, such as public or artificial ones, with the columns and classes of the
+    sites' rows; scaling and bandwidth are computed from them. `dkl info` shows the number of blocks of a store. Tuned
+    machines use the squared error.
     """
     from dkl.federated.agreement import agree as agree_on
     from dkl.federated.agreement import is_agreement_file
@@ -95,9 +95,9 @@ def export(
     ] = False,
     overwrite: Overwrite = False,
 ) -> Result:
-    """Sum the rows of one site as was agreed; the rows themselves are not written.
+    """Write the sums of one site's rows that the agreement defines, but not the rows.
 
-    A sum of fewer rows than they have columns is refused, since it says much about each of them.
+    A sum of fewer rows than columns is refused, since single rows could be inferred from it.
     """
     from dkl.federated.exporting import export_sums
     from dkl.model_io import is_part_of_a_model
@@ -129,7 +129,7 @@ def fit(
     without: Annotated[list[str] | None, typer.Option(help="Leave this site out. May be repeated.")] = None,
     overwrite: Overwrite = False,
 ) -> Result:
-    """Learn from the sums of all sites what a fit to their rows in one store learns, bit by bit."""
+    """Fit a model to the sums of all sites, with the same bits as a fit to all of their rows in one store."""
     from dkl.federated.from_sums import fit_from_sums
     from dkl.model_io import is_part_of_a_model
 

@@ -127,7 +127,7 @@ def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:
 def _note_uncounted_rows(error: Exception, left_out: int) -> None:
     """Add a note to an error whose row numbers do not count `left_out` rows of weight 0."""
     if left_out:
-        error.add_note(f"rows are parts_that_count without the {left_out:,} that have a weight of 0")
+        error.add_note(f"rows are counted without the {left_out:,} that have a weight of 0")
 
 
 def _encoded_part(
