@@ -120,8 +120,8 @@ def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:
     """Rows of a frame or an array in memory whose weight is not 0."""
     if weight is None or weight.all():
         return rows
-    parts_that_count = np.flatnonzero(weight)
-    return rows.iloc[parts_that_count] if hasattr(rows, "iloc") else rows[parts_that_count]
+    counted = np.flatnonzero(weight)
+    return rows.iloc[counted] if hasattr(rows, "iloc") else rows[counted]
 
 
 def _note_uncounted_rows(error: Exception, left_out: int) -> None:
@@ -173,21 +173,19 @@ def _chunk_of_zeros_for_weightless(rows: Any, weight: np.ndarray) -> np.ndarray 
     return zeros_for_weightless(as_rows(rows), weight.ravel() != 0.0)
 
 
-def _with_rows_of_zeros(
-    parts_that_count: np.ndarray | sparse.csr_array, weight: np.ndarray
-) -> np.ndarray | sparse.csr_array:
+def _with_rows_of_zeros(counted: np.ndarray | sparse.csr_array, weight: np.ndarray) -> np.ndarray | sparse.csr_array:
     """The rows that count at their places among all rows, (n, d); those of weight 0 are zeros."""
-    if parts_that_count.shape[0] == len(weight):
-        return parts_that_count
-    shape = (len(weight), parts_that_count.shape[1])
-    if isinstance(parts_that_count, np.ndarray):
-        whole = np.zeros(shape, parts_that_count.dtype)
-        whole[weight != 0.0] = parts_that_count
+    if counted.shape[0] == len(weight):
+        return counted
+    shape = (len(weight), counted.shape[1])
+    if isinstance(counted, np.ndarray):
+        whole = np.zeros(shape, counted.dtype)
+        whole[weight != 0.0] = counted
         return whole
-    entries = np.zeros(len(weight), parts_that_count.indptr.dtype)
-    entries[weight != 0.0] = np.diff(parts_that_count.indptr)
-    indptr = np.concatenate([[0], np.cumsum(entries)]).astype(parts_that_count.indptr.dtype)
-    return sparse.csr_array((parts_that_count.data, parts_that_count.indices, indptr), shape=shape)
+    entries = np.zeros(len(weight), counted.indptr.dtype)
+    entries[weight != 0.0] = np.diff(counted.indptr)
+    indptr = np.concatenate([[0], np.cumsum(entries)]).astype(counted.indptr.dtype)
+    return sparse.csr_array((counted.data, counted.indices, indptr), shape=shape)
 
 
 def encode_frame(
