@@ -111,7 +111,7 @@ class Reading:
         Number of values in no such form, which count as missing; texts that mean "missing" are not counted.
     first_unread : tuple of (int, str)
         Rows and texts of the first unread values.
-    either : tuple of (int, str)
+    first_ambiguous : tuple of (int, str)
         Row and text of the first number whose mark may be a decimal or a thousands mark, if another decimal mark would
         read as many values; else empty.
     zoneless : int
