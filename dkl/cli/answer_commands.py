@@ -54,9 +54,9 @@ def explain(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to explain on (default: test where it is there).")] = None,
-    row: Annotated[int | None, typer.Option(help="Explain the answer to the row of this row_id, too.")] = None,
-    most: Annotated[int, typer.Option(min=1, help="Columns that are shown.")] = 20,
+    split: Annotated[str | None, typer.Option(help="Split whose rows are used (default: test if it exists).")] = None,
+    row: Annotated[int | None, typer.Option(help="Also explain the answer for the row with this row_id.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Number of columns to show.")] = 20,
     output: Annotated[
         Path | None, typer.Option(help="Folder for pictures: importance.png, dependence.png, row.png.")
     ] = None,
@@ -154,12 +154,12 @@ def suggest(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to judge on (default: train where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split for the comparison (default: train if it exists).")] = None,
     effort: Annotated[
-        Literal["fast", "balanced", "best"], typer.Option(help="How much work the choice may take.")
+        Literal["fast", "balanced", "best"], typer.Option(help="Amount of work for the choice.")
     ] = "balanced",
-    seed: Annotated[int, typer.Option(help="Of the race, and of the model.")] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All that was tried, and why.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the comparison and of the model.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all trials and reasons.")] = False,
 ) -> Result:
     """Show what `dkl fit` without options chooses for these rows: the trials, their scores, and the parameters.
 
@@ -204,9 +204,9 @@ def drift(
     *,
     split_a: Annotated[str, typer.Option(help="A split of the first store.", show_default="all rows")] = "",
     split_b: Annotated[str, typer.Option(help="A split of the second store.", show_default="all rows")] = "",
-    features: Annotated[int, typer.Option(min=2, help="Columns of the feature map that the rows are seen by.")] = 500,
-    level: Annotated[float, typer.Option(help="The share of false alarms among samples that are alike.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of the frequencies and of the sampled rows.")] = 0,
+    features: Annotated[int, typer.Option(min=2, help="Number of columns of the feature map for the test.")] = 500,
+    level: Annotated[float, typer.Option(help="Share of false alarms for samples of the same distribution.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the frequencies and of the sampled rows.")] = 0,
 ) -> Result:
     """Test whether the rows of two stores have the same distribution, and show which columns differ.
 
@@ -235,11 +235,11 @@ def report(
     running: Running,
     *,
     data: Annotated[
-        str | None, typer.Argument(help="A store whose splits are scored; without it no row is read.")
+        str | None, typer.Argument(help="Store whose splits are scored; without it no rows are read.")
     ] = None,
     output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that is there.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing page.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the reasons of all choices.")] = False,
 ) -> Result:
     """Report on a model: scores with intervals and a baseline, errors, importance, and the reasons of its choices.
 
@@ -268,7 +268,7 @@ def export(
     output: Annotated[str, typer.Argument(help="model.onnx or model.joblib.", show_default=False)],
     running: Running,
     *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an exported model that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing exported model.")] = False,
 ) -> Result:
     """Write a model as an ONNX graph, or as a Pipeline of scikit-learn; both predict without dkl.
 

@@ -35,8 +35,8 @@ def bench(
     gigabytes: Annotated[
         list[float] | None, typer.Option(min=0.01, help="Sizes for --memory (default 2 and 8). May be repeated.")
     ] = None,
-    directory: Annotated[str | None, typer.Option(help="Where --memory writes its datasets.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: seconds, for a trial.")] = False,
+    directory: Annotated[str | None, typer.Option(help="Folder for the datasets of --memory.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a trial of a few seconds.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes for --memory; 0 is threads.")] = 2,
 ) -> Result:
     """Measure the promises of dkl: speed as ratios of alternating runs in one process, or peak memory.

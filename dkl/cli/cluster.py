@@ -39,7 +39,7 @@ class Compute:
 
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Address of a Dask scheduler that is running, for example tcp://10.0.0.5:8786."),
+        typer.Option(help="Address of a running Dask scheduler, for example tcp://10.0.0.5:8786."),
     ] = None
     workers: Annotated[
         int | None,
@@ -47,13 +47,15 @@ class Compute:
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "gpu", "mixed"],
-        typer.Option(help="Where the arithmetic is done; auto: GPUs if all workers have one; mixed: what each has."),
+        typer.Option(
+            help="Device of the computation; auto: GPUs if all workers have one; mixed: a GPU where a worker has one."
+        ),
     ] = "auto"
     memory_limit: Annotated[
         str | None,
         typer.Option(
             callback=checked_bytes,
-            help="Bytes that a process may hold, for example '2 GiB'; refused beforehand if it cannot be kept.",
+            help="Memory limit of a process, for example '2 GiB'; an error before the work if it is too small.",
         ),
     ] = None
 

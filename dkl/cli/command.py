@@ -38,7 +38,7 @@ class Running:
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = (
         False
     )
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of progress.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")] = False
 
     @property

@@ -31,7 +31,7 @@ class EntryOptions:
 
     learner: Annotated[
         list[str] | None,
-        typer.Option(help="Compare this one, as --learner of dkl fit (default: auto and all). May be repeated."),
+        typer.Option(help="Learner to compare, as in dkl fit (default: auto and all). May be repeated."),
     ] = None
     features: Annotated[
         list[int] | None,
@@ -48,7 +48,7 @@ class EntryOptions:
 
     rivals: Annotated[
         bool,
-        typer.Option(help="scikit-learn's linear model, boosted trees, and an SVM for up to 10,000 rows, beside them."),
+        typer.Option(help="Also compare scikit-learn's linear model, boosted trees, and for up to 10,000 rows an SVM."),
     ] = True
 
     def choices(self) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def compare(
     output: Annotated[Path, typer.Option(help="Folder for the picture, the table and the rows of files.")] = Path(
         "dkl-compare"
     ),
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder or URL: a comparison that was broken off goes on from here.")
+        str | None, typer.Option(help="Folder or URL from which an interrupted comparison resumes.")
     ] = None,
 ) -> Result:
     """Fit every learner at several sizes, and models of scikit-learn, score all on other rows, and recommend one.

@@ -25,7 +25,7 @@ FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
     bool | None,
     typer.Option(
-        "--zero-based/--one-based", help="libsvm: whether the first column is called 0 or 1.", show_default=False
+        "--zero-based/--one-based", help="libsvm: whether the index of the first column is 0 or 1.", show_default=False
     ),
 ]
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
@@ -86,22 +86,24 @@ class RoleOptions:
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
     group: Annotated[
-        str | None, typer.Option(help="Column of what rows belong to: a group is held out whole, and is no feature.")
+        str | None,
+        typer.Option(help="Column of the groups of rows: groups are held out as a whole, and are not a feature."),
     ] = None
     time: Annotated[
         str | None,
-        typer.Option(help="Column of times: the newest rows are held out; no feature where --drop names it too."),
+        typer.Option(help="Column of times: the newest rows are held out; a feature unless --drop has it, too."),
     ] = None
     drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None
     categorical: Annotated[
-        list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
+        list[str] | None, typer.Option(help="Treat the values of this column as categories. May be repeated.")
     ] = None
     missing: Annotated[
         Literal["auto", "mean", "error"],
-        typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
+        typer.Option(help="Missing numbers: the mean and a flag column, only the mean, or an error."),
     ] = "auto"
     drop_missing_target: Annotated[
-        bool, typer.Option("--drop-missing-target", help="Leave rows out that have no target; they are counted.")
+        bool,
+        typer.Option("--drop-missing-target", help="Leave out rows without a target, with a warning that counts them."),
     ] = False
 
     def choices(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ class RoleOptions:
 class ColumnOptions(RoleOptions):
     """`RoleOptions` and the task."""
 
-    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
+    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="Task of the target.")] = "auto"
 
 
 @dataclass(frozen=True)
@@ -147,19 +149,16 @@ class CsvOptions:
 
     delimiter: Annotated[
         str | None,
-        typer.Option(
-            help="CSV: what stands between values, a character or 'tab'.", show_default="found from the first lines"
-        ),
+        typer.Option(help="CSV: the delimiter, a character or 'tab'.", show_default="detected in the first lines"),
     ] = None
     decimal: Annotated[
         Literal[".", ","] | None,
-        typer.Option(help="CSV: the decimal mark of numbers.", show_default="as most values of a column have it"),
+        typer.Option(help="CSV: the decimal mark of numbers.", show_default="that of most values of a column"),
     ] = None
-    na: Annotated[
-        list[str] | None, typer.Option(help="CSV: a text that means missing, beside the usual ones. May be repeated.")
-    ] = None
+    na: Annotated[list[str] | None, typer.Option(help="CSV: another text that means missing. May be repeated.")] = None
     encoding: Annotated[
-        str | None, typer.Option(help="CSV: such as latin-1 or cp1252.", show_default="UTF-8, or UTF-16 by its mark")
+        str | None,
+        typer.Option(help="CSV: the encoding, such as latin-1 or cp1252.", show_default="UTF-8, or UTF-16 if detected"),
     ] = None
 
     def csv_format(self) -> Any:
@@ -185,9 +184,9 @@ class CsvOptions:
 class TextOptions(CsvOptions):
     """Options for the formats of files."""
 
-    format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None
+    format: Annotated[FileFormat | None, typer.Option(help="Format of files without a known suffix.")] = None
     n_columns: Annotated[
-        int | None, typer.Option(min=1, help="libsvm: columns of a row (default: the highest index).")
+        int | None, typer.Option(min=1, help="libsvm: number of columns (default: the highest index).")
     ] = None
     zero_based: ZeroBased = None
 
@@ -224,12 +223,14 @@ def ingest(
     *,
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order and of the splits.")] = 0,
     memory_limit: Annotated[
-        str | None, typer.Option(callback=checked_bytes, help="Bytes that ingest may take, for example '500 MB'.")
+        str | None, typer.Option(callback=checked_bytes, help="Memory limit, for example '500 MB'.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show the rules for the columns and write nothing.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the rules for the columns without writing anything.")
+    ] = False,
 ) -> Result:
     """Read rows from files into a store, once, in bounded memory.
 
@@ -277,7 +278,9 @@ def info(
     store: Store,
     running: Running,
     *,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Blocks, checksums, codecs and rules, too.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show blocks, checksums, codecs and rules.")
+    ] = False,
 ) -> Result:
     """Show the target, the classes and the columns of a store, without reading its rows."""
     from dkl.data.dataset import open_dataset

@@ -51,7 +51,7 @@ def demo(
     features: Annotated[
         list[int] | None, typer.Option(help="With --all: columns of the mapped rows. May be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
 ) -> Result:
     """Compare the automatic machine with a linear model, an SVM and boosted trees, and recommend one.
 

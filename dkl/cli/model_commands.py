@@ -34,8 +34,8 @@ Exposure = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. It is no "
-        "feature, and score, predict and report know it from fit; predict --exposure '' answers for one unit.",
+        help="With --loss poisson or gamma: the column of exposures over which targets are counted, such as years. It "
+        "is not a feature; score, predict and report use that of fit; predict --exposure '' predicts for one unit.",
     ),
 ]
 
@@ -74,9 +74,9 @@ def plan(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to fit (default: train if it exists).")] = None,
     exposure: Exposure = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every pass in its order, on its own.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every pass in order.")] = False,
 ) -> Result:
     """Estimate the cost of a fit (memory of a process, bytes read, passes, time) before anything runs."""
     from dkl.planning import plan as plan_of
@@ -99,7 +99,7 @@ def plan(
 
 def fit(
     data: Rows,
-    model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Path or URL of the model to write.", show_default=False)],
     features: FeatureOptions,
     machine: MachineOptions,
     held: HeldOptions,
@@ -108,7 +108,7 @@ def fit(
     *,
     roles: RoleOptions,
     text: CsvOptions,
-    split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to fit (default: train if it exists).")] = None,
     exposure: Exposure = None,
     interval_group: Annotated[
         str | None,
@@ -118,13 +118,13 @@ def fit(
         ),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
+        str | None, typer.Option(help="Folder or URL from which an interrupted fit resumes when run again.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="The same, with the folder MODEL.checkpoint beside the model.")
+        bool, typer.Option("--resume", help="Like --checkpoint MODEL.checkpoint, a folder beside the model.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the reasons of all choices.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, save the model, and score it on held-out rows.
 
@@ -281,7 +281,7 @@ def score(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to score (default: test if it exists).")] = None,
     exposure: Exposure = None,
     scoring: Annotated[
         list[str] | None,
@@ -321,44 +321,46 @@ def predict(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Also write the probability of each class.")] = False,
     std: Annotated[
-        bool, typer.Option("--std", help="Write the deviation of each number too, its noise included.")
+        bool, typer.Option("--std", help="Also write the standard deviation of each number, including its noise.")
     ] = False,
     interval: Annotated[
         float | None,
         typer.Option(
             metavar="COVERAGE",
-            help="Write the ends of intervals, or which classes are in the set, that cover such a share of rows: 0.9.",
+            help="Write the ends of intervals, or the classes in prediction sets, with this coverage, such as 0.9.",
         ),
     ] = None,
     interval_group: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column with the groups that the model promises its coverage for, each by itself.",
+            help="The column of the groups for each of which the model promises its coverage.",
         ),
     ] = None,
     exposure: Exposure = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
+        typer.Option(
+            "--strict", help="Refuse tables with new columns, categories or missing values, instead of a warning."
+        ),
     ] = False,
     ids: Annotated[
         list[str] | None,
-        typer.Option("--id", help="A column of the files that goes along, as it stands there. May be repeated."),
+        typer.Option("--id", help="Column of the files to copy into the output. May be repeated."),
     ] = None,
     zero_based: ZeroBased = None,
     exact_text: Annotated[
         bool,
         typer.Option(
             "--exact-text",
-            help="Write texts into CSV as they are; those that begin with = + - @ and are no numbers otherwise have an "
-            "apostrophe before them, and characters that control a terminal or turn the direction of writing are "
-            "written as \\x1b, so that neither a spreadsheet nor a terminal acts on them.",
+            help="Write texts into CSV unchanged. Otherwise texts that begin with = + - @ and are not numbers get an "
+            "apostrophe in front, and characters that control a terminal or change the direction of writing are "
+            "escaped as \\x1b, so that spreadsheets and terminals do not act on them.",
         ),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing predictions.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 

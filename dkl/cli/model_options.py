@@ -49,8 +49,9 @@ class FeatureOptions:
     learner: Annotated[
         LearnerName,
         typer.Option(
-            help="How features are found: auto judges several kinds on held-out rows; or drawn, chosen, searched for, "
-            "weighed with the machine (tuned). Options about candidates and families alone are of aligned.",
+            help="How features are chosen: auto compares several kinds on held-out rows; others are drawn, selected, "
+            "searched for, or weighed with the machine (tuned). Options about candidates and families without a learner "
+            "choose aligned.",
             rich_help_panel=FEATURES,
         ),
     ] = "auto"
@@ -58,7 +59,7 @@ class FeatureOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Columns of the mapped rows, at most.",
+            help="Largest number of columns of the mapped rows.",
             rich_help_panel=FEATURES,
             show_default="by the rows, or 1,000",
         ),
@@ -73,7 +74,7 @@ class FeatureOptions:
     ] = None
     max_rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Learn the features on this many rows only.", rich_help_panel=FEATURES),
+        typer.Option(min=1, help="Number of rows to learn the features from.", rich_help_panel=FEATURES),
     ] = None
     candidates: Annotated[
         int | None,
@@ -112,7 +113,7 @@ class FeatureOptions:
     ] = "iid"
     pairing: Annotated[
         Literal["cos-sin", "phase"],
-        typer.Option(help="Two columns a frequency, or one with a phase.", rich_help_panel=FAMILY),
+        typer.Option(help="Two columns for each frequency, or one with a phase.", rich_help_panel=FAMILY),
     ] = "cos-sin"
 
 
@@ -140,8 +141,8 @@ class MachineOptions:
         float | None,
         typer.Option(
             min=0,
-            help="Of --loss huber and epsilon_insensitive: the error, in deviations of the target, from which on they "
-            "are straight, or up to which they are 0.",
+            help="The error, in standard deviations of the target, above which --loss huber is linear, or up to which "
+            "epsilon_insensitive is 0.",
             rich_help_panel=MACHINE,
             show_default="0.1",
         ),
@@ -150,7 +151,7 @@ class MachineOptions:
         str | None,
         typer.Option(
             metavar="Q,Q,...",
-            help="Of --loss pinball: the quantiles to predict.",
+            help="The quantiles to predict, for --loss pinball.",
             rich_help_panel=MACHINE,
             show_default="0.1,0.5,0.9",
         ),
@@ -163,7 +164,7 @@ class MachineOptions:
         ),
     ] = None
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
+        int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.", rich_help_panel=MACHINE)
     ] = None
     solver: Annotated[
         Literal["sgd", "newton"] | None,
@@ -174,7 +175,10 @@ class MachineOptions:
         ),
     ] = None
     early_stopping: Annotated[
-        bool, typer.Option("--early-stopping", help="Stop when held-out rows gain no more.", rich_help_panel=MACHINE)
+        bool,
+        typer.Option(
+            "--early-stopping", help="Stop when the score on held-out rows no longer improves.", rich_help_panel=MACHINE
+        ),
     ] = False
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
@@ -182,7 +186,7 @@ class MachineOptions:
     conformal_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Share of the rows that the fit does not see, so that dkl predict --interval keeps its promise.",
+            help="Share of the rows to hold out of the fit, on which the coverage of dkl predict --interval is based.",
             rich_help_panel=MACHINE,
         ),
     ] = None
@@ -192,7 +196,7 @@ class MachineOptions:
     effort: Annotated[
         Literal["fast", "balanced", "best"] | None,
         typer.Option(
-            help="How much work auto may take to choose: about 1, 5 and at most some hundred seconds on usual tables.",
+            help="Amount of work of auto for its choice: about 1, 5 and up to some hundred seconds for usual tables.",
             rich_help_panel=MACHINE,
             show_default="balanced",
         ),
@@ -200,7 +204,8 @@ class MachineOptions:
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds, from 10 on, that auto may take; else no clock decides anything.", rich_help_panel=MACHINE
+            help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock.",
+            rich_help_panel=MACHINE,
         ),
     ] = None
     seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0

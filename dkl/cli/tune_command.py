@@ -41,15 +41,15 @@ class TuneOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=RANGE",
-            help="What to search: NAME=LOW:HIGH, NAME=LOW:HIGH:log (int, log-int), or a JSON list. Repeat it.",
-            show_default="by the model: see below",
+            help="Parameter to search: NAME=LOW:HIGH, NAME=LOW:HIGH:log (int, log-int), or a JSON list. Repeat it.",
+            show_default="depends on the model: see above",
         ),
     ] = None
-    trials: Annotated[int, typer.Option(help="Sets of parameters to try.")] = 30
+    trials: Annotated[int, typer.Option(help="Number of trials.")] = 30
     timeout: Annotated[float | None, typer.Option(help="Seconds after which no further fit begins.")] = None
-    folds: Annotated[float, typer.Option(help="Folds, or a share such as 0.2 held out once.")] = 5
+    folds: Annotated[float, typer.Option(help="Number of folds, or a share such as 0.2 that is held out once.")] = 5
     scoring: Annotated[str | None, typer.Option(help="A scorer of scikit-learn (default: accuracy or R^2).")] = None
-    parallel: Annotated[int, typer.Option(help="Trials judged at the same time, whole fits on workers.")] = 1
+    parallel: Annotated[int, typer.Option(help="Number of trials at a time, each as a whole fit on a worker.")] = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     store: Store,
-    model: Annotated[str, typer.Argument(help="Where to write the best model.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Path or URL of the model to write.", show_default=False)],
     search: TuneOptions,
     features: FeatureOptions,
     machine: MachineOptions,
@@ -68,13 +68,13 @@ def tune(
     running: Running,
     *,
     held: HeldOptions,
-    table: Annotated[str | None, typer.Option(help="Write the trials to this CSV file, too.")] = None,
-    split: Annotated[str | None, typer.Option(help="Rows to search on (default: train where it is there).")] = None,
+    table: Annotated[str | None, typer.Option(help="Also write the trials to this CSV file.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split for the search (default: train if it exists).")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder or URL: a search that was broken off goes on from here when run again.")
+        str | None, typer.Option(help="Folder or URL from which an interrupted search resumes when run again.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a model, and a table of trials, that are there.")
+        bool, typer.Option("--overwrite", help="Replace an existing model and table of trials.")
     ] = False,
 ) -> Result:
     """Search for the hyper-parameters of a model by cross-validation, fit it with the best, and save it.
