@@ -50,8 +50,8 @@ class FeatureOptions:
         LearnerName,
         typer.Option(
             help="How features are chosen: auto compares several kinds on held-out rows; others are drawn, selected, "
-            "searched for, or weighed with the machine (tuned). Options about candidates and families without a learner "
-            "choose aligned.",
+            "searched for, or weighed with the machine (tuned). Options about candidates and families without a "
+            "learner choose aligned.",
             rich_help_panel=FEATURES,
         ),
     ] = "auto"

@@ -23,7 +23,7 @@ _TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as string
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 
 
-def stored_dtype(dtype: DTypeLike, what: str = "X") -> np.dtype:
+def stored_dtype(dtype: DTypeLike) -> np.dtype:
     """The dtype in which rows of `dtype` are stored: that of real numbers, uint8 for bool, in native byte order.
 
     Raises
@@ -35,15 +35,13 @@ def stored_dtype(dtype: DTypeLike, what: str = "X") -> np.dtype:
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "c":
-        raise ValueError(
-            f"Complex data not supported: {what} has dtype {dtype}; pass real and imaginary parts as columns"
-        )
+        raise ValueError(f"Complex data not supported: X has dtype {dtype}; pass real and imaginary parts as columns")
     # kernels compute with 0 and 1; a boolean is one byte in memory, too
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind not in "fiu":
         raise TypeError(
-            f"{what} has dtype {dtype}; expected real numbers. Encode strings and dates first, or pass a data frame, "
+            f"X has dtype {dtype}; expected real numbers. Encode strings and dates first, or pass a data frame, "
             "whose string columns are encoded one-hot"
         )
     return np.dtype(np.float64) if dtype.itemsize > 8 else dtype.newbyteorder("=")
@@ -116,11 +114,11 @@ def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
     check_sound(X)
     if not sparse.issparse(X):
         dense = plain_array(X, "X")
-        _check_two_dimensional(dense)
+        check_two_dimensional(dense)
         if dense.dtype == object:
             dense = _objects_as_numbers(dense, "X")
         return np.ascontiguousarray(dense, dtype=stored_dtype(dense.dtype))
-    _check_two_dimensional(X)
+    check_two_dimensional(X)
     if X.shape[1] > np.iinfo(np.int32).max:
         raise ValueError(
             f"X has {X.shape[1]:,} columns; at most {np.iinfo(np.int32).max:,} are numbered. Hash them to fewer, as "
@@ -144,7 +142,8 @@ def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
     return rows
 
 
-def _check_two_dimensional(X: GivenRows) -> None:
+def check_two_dimensional(X: GivenRows) -> None:
+    """Raise ValueError unless an array or a sparse matrix has two dimensions, and columns."""
     if len(X.shape) != 2:
         raise ValueError(
             f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1) for one column, "
@@ -274,10 +273,10 @@ def spoken(value: object) -> str:
     return "NaN" if value != value else str(value)
 
 
-def spoken_names(names: Sequence[str], most: int = 12) -> str:
-    """The first `most` names of columns as a list in messages."""
-    shown = ", ".join(repr(name) for name in names[:most])
-    return f"[{shown}]" if len(names) <= most else f"[{shown}, ... ({len(names)} in all)]"
+def spoken_names(names: Sequence[str]) -> str:
+    """The first twelve names of columns as a list in messages."""
+    shown = ", ".join(repr(name) for name in names[:12])
+    return f"[{shown}]" if len(names) <= 12 else f"[{shown}, ... ({len(names)} in all)]"
 
 
 def repeated(names: Iterable[object]) -> list[str]:

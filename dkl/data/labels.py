@@ -235,10 +235,10 @@ def encode_labels(
     return codes.astype(np.int64, copy=False)
 
 
-def shown_classes(classes: np.ndarray, most: int = 10) -> str:
-    """The first class labels, as a list in messages."""
-    shown = ", ".join(repr(label) for label in classes[:most].tolist())
-    return shown if len(classes) <= most else f"{shown}, ..."
+def shown_classes(classes: np.ndarray) -> str:
+    """The first ten class labels, as a list in messages."""
+    shown = ", ".join(repr(label) for label in classes[:10].tolist())
+    return shown if len(classes) <= 10 else f"{shown}, ..."
 
 
 def target_codes(

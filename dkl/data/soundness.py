@@ -8,7 +8,7 @@ from scipy import sparse
 from dkl.data.given import GivenRows, GivenValues
 
 
-def check_unmasked(values: GivenValues, name: str, *, first_row: int = 0) -> None:
+def check_unmasked(values: GivenValues, name: str) -> None:
     """Raise ValueError, with the first masked entry, if the argument `name` is a masked array with masked entries.
 
     The values below the mask are invalid and would be used.
@@ -18,7 +18,7 @@ def check_unmasked(values: GivenValues, name: str, *, first_row: int = 0) -> Non
         return
 
     place = [int(part[0]) for part in np.nonzero(np.ma.getmaskarray(values))]
-    place[0] += first_row
+
     raise ValueError(
         f"{name}[{', '.join(map(str, place))}] is masked; entries must be there: leave such rows out, or fill them "
         f"({name}.filled(value)). A data frame may lack numbers, which are filled by the mean of their column"
@@ -32,7 +32,7 @@ def check_sound(X: GivenRows) -> None:
         check_structure(X)
 
 
-def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
+def check_structure(X: GivenRows) -> None:
     """Raise ValueError, with the place, if indices or pointers of a sparse matrix are out of range.
 
     SciPy does not check them, and would read or write memory outside of the arrays.
@@ -41,8 +41,6 @@ def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
     ----------
     X : scipy sparse matrix
         CSR, CSC, BSR or COO; other formats are checked after their conversion to CSR.
-    first_row : int
-        The number of the first row in messages.
     """
     if len(X.shape) != 2:
         return
@@ -58,7 +56,7 @@ def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
     if X.format == "bsr":
         lines, width = "row of blocks", "columns of blocks"
         n_lines, n_indices = (size // side for size, side in zip(X.shape, X.blocksize, strict=True))
-    check_pointers(X.indptr, n_lines, len(X.indices), lines=lines, first_line=0 if X.format == "csc" else first_row)
+    check_pointers(X.indptr, n_lines, len(X.indices), lines=lines)
     _check_lengths(len(X.indices), len(X.data), "X.indices")
     _check_range(X.indices[: X.indptr[-1]], n_indices, "X.indices", width)
 

@@ -176,13 +176,13 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
         )
 
 
-def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
+def plain_type(dtype: pa.DataType) -> pa.DataType:
     """The type in which values of `dtype` are staged on temporary disk.
 
     Text, bool, microseconds (with the time zone), or float32 if that holds all values of `dtype`, else float64.
     """
     kind = column_kind(dtype)
-    if kind == "category" or as_text:
+    if kind == "category":
         return pa.string()
     if kind in ("boolean", "empty"):
         return dtype

@@ -339,14 +339,13 @@ def plan_ingest(
     *,
     choices: TableChoices | None = None,
     format: Format | None = None,
-    source_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
 ) -> IngestPlan:
     """Read the input without writing anything, and return how `ingest` would encode it.
 
     The parameters are those of `ingest`; `choices` has those about columns (``TableChoices(target="label")``).
     """
-    files, reader = _files_and_reader(paths, format, source_options)
+    files, reader = _files_and_reader(paths, format, None)
     rows = open_rows(files, reader, choices or TableChoices(), Buffers())
     while True:
         n_rows = 0
@@ -371,7 +370,6 @@ def read_tables(
     encoding: TableEncoding | None = None,
     ids: Collection[str] = (),
     format: Format | None = None,
-    source_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.Table]:
     """The raw rows of CSV or Parquet files, a few thousand at a time, with columns checked across files.
 
@@ -387,7 +385,7 @@ def read_tables(
     ValueError
         If the files lack a column of `ids`, and as for `find_files` and the reader.
     """
-    files = find_files(paths, source_options)
+    files = find_files(paths, None)
     # values of a category may look like numbers in these files; of text files all encoded columns are read as texts,
     # which the encoding's rules parse, since such files have no types
     reader = table_reader(files, format)

@@ -103,7 +103,7 @@ class Staging:
         if marker is None or marker.get("token") != self.token:
             raise FileExistsError(_conflict_message(self.target))
 
-    def commit(self, marker: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> None:
+    def commit(self, marker: Mapping[str, Any]) -> None:
         """Make the group visible with `marker` as its metadata.
 
         Raises
@@ -117,7 +117,7 @@ class Staging:
         if self.home is not None:
             self.home.check()
             ensure_group(self.target.parent)
-        self.group.attrs.put({**(attributes or {}), MARKER: {**marker, "state": "complete", "token": self.token}})
+        self.group.attrs.put({MARKER: {**marker, "state": "complete", "token": self.token}})
         if self.target.is_local:
             flush_folder(self.location.path)
             self._put_in_place()

@@ -13,10 +13,9 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import zarr
-from zarr.buffer.cpu import NDBuffer
 from zarr.storage import FsspecStore, LocalStore
 
-from dkl.data.store.chunks import DirectChunks, direct_rows
+from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import crc32c
 from dkl.data.store.ledger import LEDGER, Key, MeteredStore, Noted
 from dkl.errors import CorruptChunkError, located
@@ -214,10 +213,7 @@ class ForeignArray:
             return direct
         if self.dtype.kind not in "biufc":
             return np.asarray(self.array[start:stop])
-        # zarr need not initialize this memory
-        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        self.array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
-        return rows
+        return read_rows(self.array, start, stop)
 
 
 def digest(values: np.ndarray) -> int:

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import zarr
 from scipy import sparse
-from zarr.buffer.cpu import NDBuffer
 
 from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import drop_weightless
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES, row_column_names
-from dkl.data.store.chunks import DirectChunks, direct_rows
+from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import block_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
@@ -247,14 +246,6 @@ class OpenStore:
         if name not in self._codes:
             self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
         return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
-
-
-def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
-    """Rows of a zarr array, decoded into new memory that zarr need not initialize, which is 1.5 times as fast."""
-    rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
-    if len(rows):
-        array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
-    return rows
 
 
 def stored_path(name: str) -> str:

@@ -25,12 +25,11 @@ _FEWEST_TIMES = 20
 _LARGEST_SHARE = 0.1
 
 
-def check_one_kind(by_group: Any, by_time: Any, names: tuple[str, str] = ("by_group", "by_time")) -> None:
+def check_one_kind(by_group: Any, by_time: Any) -> None:
     """Raise ValueError if rows would be held out both by group and by time."""
     if _is_chosen(by_group) and _is_chosen(by_time):
         raise ValueError(
-            f"{names[0]} and {names[1]} were both given; rows are held out by one of them: whole groups, or the newest "
-            "rows"
+            "by_group and by_time were both given; rows are held out by one of them: whole groups, or the newest rows"
         )
 
 

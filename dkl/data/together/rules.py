@@ -246,14 +246,18 @@ def counted_times(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     """
     times, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for values in blocks:
-        own, of_own = np.unique(values, return_counts=True)
-        merged, place = np.unique(np.concatenate([times, own]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
-        times = merged
+        times, counts = merged_counts(times, counts, values)
         if len(times) > _MOST_TIMES:
             even = np.arange(0, len(times), 2)
             times, counts = times[even], np.add.reduceat(counts, even)
     return times, counts
+
+
+def merged_counts(codes: np.ndarray, counts: np.ndarray, more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct codes, ascending, and their numbers of rows, (m,) int64 each, after adding the codes `more` of rows."""
+    own, of_own = np.unique(more, return_counts=True)
+    merged, place = np.unique(np.concatenate([codes, own]), return_inverse=True)
+    return merged, np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
 
 
 def check_several_values(count: int, known: RowColumn) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from dkl.data.schema import HeldBy, RowColumn
 from dkl.data.sources.rows import RowSource
 from dkl.data.splits import NO_SPLIT, Assign, are_shares, by_fractions
-from dkl.data.together.rules import check_several_values, counted_times
+from dkl.data.together.rules import check_several_values, counted_times, merged_counts
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS
 from dkl.protocols.sampling import hash_rows, row_fractions
@@ -66,10 +66,7 @@ def _by_group(source: RowSource, known: RowColumn, names: tuple[str, ...], share
     """The rule that assigns each group to one split: few groups by their numbers of rows, many by their hashes."""
     groups, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for block in source.blocks_without_x((known.column,)):
-        own, of_own = np.unique(block.columns[known.column], return_counts=True)
-        merged, place = np.unique(np.concatenate([groups, own]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
-        groups = merged
+        groups, counts = merged_counts(groups, counts, block.columns[known.column])
         if len(groups) > MOST_ORDERED_GROUPS:
             # each group is assigned by the hash of its code; if the shares sum to 1, rounding must not leave any out
             ends = np.cumsum(shares)
