@@ -38,7 +38,7 @@ class Backlog:
     ----------
     pool : Executor
     most : int
-        Number of submitted calls above which `add` waits for the first of them.
+        Largest number of submitted calls; if there are that many, `add` waits for the first of them.
     taken : callable or None
         Called with each result, in the order of the calls and in the thread that adds calls.
     """
