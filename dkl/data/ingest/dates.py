@@ -213,7 +213,8 @@ class _Fields:
         is_time = (hour < 24) & (minute < 60) & (second < 60)
         if "half" in self._names:
             half = pc.utf8_upper(self.texts("half"))
-            has_half, is_later = (np.asarray(test.to_numpy(zero_copy_only=False)) for test in _halves(half))
+            tests = pc.not_equal(half, ""), pc.equal(half, "PM")
+            has_half, is_later = (test.to_numpy(zero_copy_only=False) for test in tests)
             # 12 AM is midnight and 12 PM is noon
             is_time &= ~has_half | ((hour >= 1) & (hour <= 12))
             hour = np.where(has_half, hour % 12 + 12 * is_later, hour)
@@ -244,11 +245,6 @@ class _Fields:
         if "sign" not in self._names:
             return ahead
         return np.where(np.asarray(pc.equal(self.texts("sign"), "-").to_numpy(zero_copy_only=False)), -ahead, ahead)
-
-
-def _halves(half: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Whether each text contains AM or PM, and whether it is PM."""
-    return pc.not_equal(half, ""), pc.equal(half, "PM")
 
 
 def form_in_words(form: str) -> str:

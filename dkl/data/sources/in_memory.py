@@ -92,10 +92,6 @@ class ArraySource(BaseRows):
             rows_a_block=self.rows_a_block,
         )
 
-    @property
-    def block_rows(self) -> np.ndarray:
-        return self.counts.rows
-
     @cached_property
     def counts(self) -> RowCounts:
         return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)

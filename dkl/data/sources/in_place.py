@@ -37,7 +37,7 @@ from dkl.data.store.ledger import Noted
 from dkl.data.store.location import Location
 from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
-from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
+from dkl.protocols.source import PARTS
 
 # Number of sets of rows whose digests of chunks are kept: the most recently used ones.
 _REMEMBERED_DIGESTS = 16
@@ -409,10 +409,6 @@ class InPlaceSource(BaseRows):
     def ticket(self, index: int) -> InPlaceTicket:
         start, stop = int(self._bounds[index]), int(self._bounds[index + 1])
         return InPlaceTicket(index, start, stop, {name: values[start:stop] for name, values in self._in_memory.items()})
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        reader = self.reader()
-        return (reader.load(self.ticket(index), PARTS_WITHOUT_X) for index in range(self.n_blocks))
 
     @property
     def _digests(self) -> dict[tuple[str, int], int]:
