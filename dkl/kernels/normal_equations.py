@@ -650,7 +650,7 @@ def _curved(targets: Any, scores: Any, moves: Any, options: NewtonOptions) -> An
     loss = _loss_at(options, scores)
     with np.errstate(over="ignore", invalid="ignore"):
         curvature = loss.curvature(targets, scores)
-    return array_module(scores).clip(curvature / loss.curvature_unit, -_STEEPEST, _STEEPEST) * moves
+    return array_module(scores).clip(curvature / loss.curvature_unit, -_LARGEST_SLOPE, _LARGEST_SLOPE) * moves
 
 
 def _loss_at(options: NewtonOptions, scores: Any) -> Any:
