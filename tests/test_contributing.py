@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from sklearn.base import clone
 
 from dkl.data.coerce import as_dataset
@@ -20,11 +21,18 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.features.dictionaries import Steps
 from dkl.features.families import Gaussian
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear import judge
+from dkl.linear.head import NewtonDriver, NewtonProblem
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.dictionaries.landmarks import LandmarkDictionary, Landmarks
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
+from dkl.solvers import losses
 from dkl.testing import check_dictionary, check_family, check_learner, check_source
+from tests.linear import problems
 
 ROOT = Path(__file__).parents[1]
 
@@ -186,3 +194,56 @@ def test_the_examples_of_the_architecture_page_print_what_it_says(capsys: pytest
     expected = re.findall(r"^print\(.*\)  # (.*)$", text, re.M)
     assert len(expected) == len(programs) == 2
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_the_loss_of_the_page_is_fitted_by_its_line_in_the_table(
+    skeleton: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = skeleton("loss").LogCoshLoss()
+    y, f = np.random.default_rng(0).normal(size=(2, 200)) * 3.0
+    ahead, behind, s = f + 1e-4, f - 1e-4, loss.slope(y, f)
+    np.testing.assert_allclose(loss.value(y, f), np.log(np.cosh(y - f)), rtol=1e-12)
+    np.testing.assert_allclose(s, (loss.value(y, ahead) - loss.value(y, behind)) / 2e-4, atol=1e-7)
+    np.testing.assert_allclose(loss.curvature(y, f), (loss.slope(y, ahead) - loss.slope(y, behind)) / 2e-4, atol=1e-7)
+    np.testing.assert_allclose(loss.conjugate(y, s), s * f - loss.value(y, f), atol=1e-7)
+    monkeypatch.setitem(losses._PLAIN, "log_cosh", loss)
+    assert "log_cosh" in losses.losses_for("regression", "newton")
+    assert "log_cosh" not in losses.losses_for("regression", "sgd")
+    X, y = np.random.default_rng(1).normal(size=(300, 3)), np.random.default_rng(2).standard_t(3, size=300)
+    targets = NewtonTargets(np.array([0]), None)
+    problem = NewtonProblem(problems.feature_map(3), targets, 300.0, 1e-2, "log_cosh", tol=1e-8, dtype="float64")
+    state, _ = problems.play(NewtonDriver(), problem, problems.blocks_of(X, y, 100))
+    phi = np.column_stack([map_rows(X, problem.feature_map, "float64"), np.ones(300)])
+
+    def objective(w: np.ndarray) -> float:
+        return float(loss.value(y, phi @ w).mean() + 0.5e-2 * w[:-1] @ w[:-1])
+
+    found = minimize(objective, np.zeros(phi.shape[1]), tol=1e-10)
+    assert objective(state.solution(problem)[0]) <= found.fun + 1e-9
+
+
+def test_the_penalty_rule_of_the_page_is_a_value_of_alpha(
+    skeleton: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The strongest penalty within the error is chosen among the same ones, for numbers, two and three classes."""
+    monkeypatch.setitem(judge.PENALTY_RULES, "one_standard_error", skeleton("rule").one_standard_error)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = np.sin(2.0 * X[:, 0]) + rng.normal(size=300)
+    features = RandomFeatures(n_features=60, random_state=0)
+    targets: list[tuple[Any, Any, dict[str, Any]]] = [
+        (KernelRegressor, y, {}),
+        (KernelClassifier, y > 0.0, {"loss": "squared_hinge"}),
+        (KernelClassifier, np.digitize(y, [-0.5, 0.5]), {"loss": "log_loss"}),
+    ]
+    stronger = 0
+    for kind, target, given in targets:
+        machine = kind(features, solver="newton", random_state=0, **given)
+        best, careful = (
+            clone(machine).set_params(alpha=rule).fit(X, target) for rule in ("auto", "one_standard_error")
+        )
+        np.testing.assert_allclose(careful.validation_scores_, best.validation_scores_)
+        assert best.validation_scores_[np.flatnonzero(best.alphas_ == best.alpha_)] == best.validation_scores_.max()
+        assert careful.alpha_ >= best.alpha_
+        stronger += careful.alpha_ > best.alpha_
+    assert stronger

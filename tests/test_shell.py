@@ -13,8 +13,6 @@ import pandas as pd
 import pytest
 
 import dkl
-from dkl.cli.model_options import OF_NUMBERS
-from dkl.solvers.round_losses import ROUND_LOSSES
 
 ROOT = Path(dkl.__file__).parents[1]
 
@@ -148,7 +146,3 @@ def test_help_waits_for_no_library_that_computes() -> None:
     code = f"import sys, dkl.cli.app; print([name for name in {heavy} if name in sys.modules])"
     ended = shell(f'{sys.executable} -c "{code}"')
     assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
-
-
-def test_the_shell_knows_the_losses_of_numbers() -> None:
-    assert set(OF_NUMBERS) == {*ROUND_LOSSES, "epsilon_insensitive"}

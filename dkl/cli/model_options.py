@@ -37,9 +37,6 @@ _PARAMETERS = {
     "alpha": ("alpha", "lam"),
     "seed": ("random_state",),
 } | dict.fromkeys(("nu", "order", "degree", "sampling", "pairing"), ("family",))
-# Losses for numbers only; written here, so that options are checked before NumPy is loaded. A test compares them with
-# the table of losses.
-OF_NUMBERS = ("poisson", "gamma", "huber", "pinball", "epsilon_insensitive")
 
 
 @dataclass(frozen=True)
@@ -219,14 +216,19 @@ class MachineOptions:
 
     @property
     def penalty(self) -> float | str | None:
-        """The value of --alpha: "auto", "evidence" or a number; BadParameter for other texts."""
-        if self.alpha in (None, "auto", "evidence"):
-            return self.alpha
+        """The value of --alpha: a number or the name of a rule; BadParameter for other texts."""
+        if self.alpha is None:
+            return None
         try:
             return float(self.alpha)
         except ValueError:
+            from dkl.linear.judge import PENALTY_RULES
+
+            if self.alpha in (*PENALTY_RULES, "evidence"):
+                return self.alpha
+            rules = ", ".join(map(repr, PENALTY_RULES))
             raise typer.BadParameter(
-                f"--alpha is {self.alpha!r}; it must be a positive number, 'auto' or 'evidence'"
+                f"--alpha is {self.alpha!r}; it must be a positive number, {rules} or 'evidence'"
             ) from None
 
     @property
@@ -368,6 +370,7 @@ def estimator_from(
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner
+    from dkl.solvers.losses import losses_for
 
     given = {name: value for name, value in vars(options).items() if name not in ("task", "seed", "set")}
     given |= {"quantiles": options.shares, "alpha": options.penalty}
@@ -376,7 +379,8 @@ def estimator_from(
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
     # ingest takes whole numbers for labels, also if they are counts
-    task = options.task or ("regression" if options.loss in OF_NUMBERS else task)
+    is_of_numbers = options.loss in losses_for("regression") and options.loss not in losses_for("classification")
+    task = options.task or ("regression" if is_of_numbers else task)
     for name, losses in (("epsilon", ("huber", "epsilon_insensitive")), ("quantiles", ("pinball",))):
         if getattr(options, name) is not None and options.loss not in losses:
             raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")

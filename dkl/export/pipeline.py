@@ -59,6 +59,10 @@ _PLAIN = (("[\u00a0\u2007\u2009\u202f]", " "), ("[\u2018\u2019´`]", "'"), ("[\u
 _SECONDS = 86_400.0
 
 
+# The features that transformers of scikit-learn compute.
+_COMPUTED = {"cos-sin", "cos", "identity", "landmarks", "steps", "nystrom"}
+
+
 def to_sklearn(model: ScoringModel) -> Pipeline:
     """The fitted model as a Pipeline; see `dkl.methods.saving.SavingMixin.to_sklearn`."""
     check_is_fitted(model, getattr(model, "_fitted_by", None))
@@ -67,7 +71,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
         lacking = "scaling='quantile'" if part.scaler is not None and part.scaler.kind == "quantile" else None
         if part.scaler is not None and part.scaler.kind == "counts" and part.scaler.passthrough.any():
             lacking = "scaling='counts' beside columns that are not counts"
-        if part.activation in ("arc-cosine", "harmonics"):
+        if part.activation not in _COMPUTED:
             lacking = f"{part.activation} features"
         if lacking:
             raise TypeError(

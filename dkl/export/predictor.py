@@ -303,7 +303,11 @@ class Forms:
             out = np.empty((*z.shape[:-1], n_columns * width))
             write_waves(z.reshape(-1, width), np.ones(width), 0, out.reshape(-1, n_columns * width), n_columns == 2)
             return out
-        return ramp(np, z, self.order) if self.activation == "arc-cosine" else z
+        if self.activation == "arc-cosine":
+            return ramp(np, z, self.order)
+        if self.activation != "identity":
+            raise TypeError(f"a predictor has no formula for {self.activation!r} features")
+        return z
 
 
 def _finite(numbers: np.ndarray) -> np.ndarray:

@@ -344,6 +344,8 @@ def activate(xp: ModuleType, z: Array, feature_map: FeatureMap) -> list[Any]:
         return [xp.cos(z)]
     if feature_map.activation == "arc-cosine":
         return [ramp(xp, z, feature_map.order)]
+    if feature_map.activation != "identity":
+        raise TypeError(f"features {feature_map.activation!r} are not a function of one linear form")
     # coordinates and linear forms are features themselves
     return [z]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 import numba
 import numpy as np
@@ -36,10 +36,6 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
 from dkl.solvers.losses import SOFTMAX, namespace_of, newton_loss
-
-NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
-# The loss of all classes together has one value for each row; its Hessian is replaced by that of the squared error.
-JointLoss = Literal["softmax"]
 
 # Bytes of a tile of mapped rows whose products are formed at once, and bounds on its number of rows. Only rows with
 # curvature enter a Hessian, and products are faster with many rows.
@@ -125,7 +121,7 @@ class NewtonOptions:
         The quantile of each model, for the loss "pinball".
     """
 
-    loss: NewtonLoss | JointLoss
+    loss: str
     columns: tuple[int, int] | None = None
     hessian_of: tuple[int, ...] = (0,)
     change: bool = False

@@ -18,6 +18,7 @@ from dkl.errors import refuse_non_finite, users_level
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
+from dkl.linear.judge import PENALTY_RULES
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.scores import TOO_LARGE, scoring_cost
 from dkl.linear.sgd import (
@@ -58,7 +59,7 @@ class LinearProblem:
     feature_map : FeatureMap
     loss : str
         By scikit-learn's name.
-    alpha : float, "auto" or "evidence"
+    alpha : float, a name in `PENALTY_RULES`, or "evidence"
         The factor of the penalty ``alpha/2 |w|^2``, to which the mean loss is added; the two words need Newton steps.
     classes : ndarray of shape (K,) or None
     n_targets : int
@@ -97,6 +98,11 @@ class LinearProblem:
     calibrated: bool = False
     seed: int = 0
     dtype: str = "float32"
+
+    @property
+    def chooses_penalty(self) -> bool:
+        """Whether the penalty is chosen on held-out rows, by a rule of `PENALTY_RULES`."""
+        return self.alpha in PENALTY_RULES
 
     @property
     def n_models(self) -> int:

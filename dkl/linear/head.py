@@ -13,8 +13,6 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import (
-    JointLoss,
-    NewtonLoss,
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
@@ -153,7 +151,7 @@ class NewtonProblem:
     targets: NewtonTargets
     total_weight: float
     alpha: Any
-    loss: NewtonLoss | JointLoss = "squared_hinge"
+    loss: str = "squared_hinge"
     tol: float = 1e-6
     decrement: float = 0.0
     max_steps: int = 50

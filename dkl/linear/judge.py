@@ -231,9 +231,19 @@ class SeenRows:
         return seen if self.kept is None else seen & np.asarray(self.kept(held_with), dtype=bool)
 
 
+def highest_score(choice: PenaltyChoice) -> int:
+    """The position of the penalty with the highest score; of equal scores the strongest."""
+    return int(np.argmax(choice.scores))
+
+
+# The rules by which a penalty is chosen, by the word that `alpha` of a machine has for each: a function of a
+# `PenaltyChoice` that returns the position of a penalty.
+PENALTY_RULES: dict[str, Callable[[PenaltyChoice], int]] = {"auto": highest_score}
+
+
 @dataclass(frozen=True, eq=False)
 class PenaltyChoice:
-    """The held-out scores of all penalties of a model; of equal scores the strongest penalty is the best.
+    """The held-out scores of all penalties of a model.
 
     Attributes
     ----------
@@ -254,6 +264,10 @@ class PenaltyChoice:
         Only for calibrated candidates: for each penalty the sums over held-out rows that `best_multiplier` needs.
     judging_weight : float
         The total weight of these rows.
+    rule : str
+        A name in `PENALTY_RULES`.
+    fold_scores : ndarray of shape (A, F)
+        The scores on each fold of held-out rows, from which a rule may take their standard errors; empty if unknown.
     """
 
     alphas: np.ndarray
@@ -263,11 +277,13 @@ class PenaltyChoice:
     accuracies: np.ndarray = field(default_factory=lambda: np.zeros(0))
     calibration: np.ndarray | None = None
     judging_weight: float = 0.0
+    rule: str = "auto"
+    fold_scores: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def best(self) -> int:
-        """The position of the best penalty."""
-        return int(np.argmax(self.scores))
+        """The position of the chosen penalty."""
+        return PENALTY_RULES[self.rule](self)
 
     @property
     def alpha(self) -> float:
@@ -276,8 +292,8 @@ class PenaltyChoice:
 
     @property
     def score(self) -> float:
-        """The score of the best penalty."""
-        return float(self.scores.max())
+        """The score of the chosen penalty."""
+        return float(self.scores[self.best])
 
     @property
     def loss(self) -> float:
@@ -299,11 +315,19 @@ class PenaltyChoice:
 
 
 def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
-    """The mean scores over choices on different folds, with equal penalties; the start is that of the first choice."""
+    """The mean scores over choices on different folds; the start is that of the first choice.
+
+    All choices begin with the same penalties, and those that every fold has tried are compared: jointly fitted classes
+    end in each fold after the first penalty that gains nothing.
+    """
+    tried = slice(min(len(choice.scores) for choice in choices))
     found = replace(
         choices[0],
-        scores=np.mean([choice.scores for choice in choices], axis=0),
-        accuracies=np.mean([choice.accuracies for choice in choices], axis=0),
+        alphas=choices[0].alphas[tried],
+        strengths=choices[0].strengths[tried],
+        scores=np.mean([choice.scores[tried] for choice in choices], axis=0),
+        accuracies=np.mean([choice.accuracies[tried] for choice in choices], axis=0),
+        fold_scores=np.concatenate([choice.fold_scores[tried] for choice in choices], axis=1),
     )
     if found.calibration is None:
         return found
@@ -356,6 +380,12 @@ def out_of_fold(
         return scores, np.zeros((len(scores), 0)), float(weight[0])
     rows = np.maximum(sums["rows"].reshape(shape).sum(axis=1), np.finfo(float).tiny)
     return scores, sums["right"].reshape(-1, *shape).sum(axis=2) / rows, float(weight[0])
+
+
+def scores_of_folds(sums: Mapping[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
+    """The scores of `out_of_fold` on the rows of each fold, (v, A, F); 1 for a fold without rows."""
+    weight = np.maximum(sums["weight"].reshape(shape), np.finfo(float).tiny)
+    return 1.0 - sums["loss"].reshape(-1, *shape) / weight
 
 
 def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:

@@ -16,7 +16,6 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import (
-    NewtonLoss,
     NewtonTargets,
     is_plain_sparse,
     sparse_rows,
@@ -41,7 +40,7 @@ from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.driver import largest_held
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, losses_for
 from dkl.uncertainty.posterior import CoefficientPosterior
 
 # A subsample of this many rows a feature, but at least 20,000, has an optimum near that of all rows.
@@ -59,7 +58,7 @@ _CURVED_ROWS, _CURVED_ROWS_OF_FEW_STEPS = 50, 10
 _SUBSAMPLE_DECREMENT = 1e-2
 # Losses that are quadratic wherever they have curvature, so that one step leads to the optimum or near it.
 SQUARES = {"squared_hinge", "squared_error"}
-NEWTON_LOSSES = {*SQUARES, "log_loss", "huber", "pinball", "poisson", "gamma"}
+NEWTON_LOSSES = {*losses_for("classification", "newton"), *losses_for("regression", "newton")}
 
 # Sampled rows that estimate the mean squared length of mapped rows, if the map does not determine it: within some
 # percent, which suffices since penalties differ by factors.
@@ -116,7 +115,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         # one BLAS thread, since the driver distributes its systems over the cores; the bits are those of one core
         summary, choice = target_moments(problem, source, run), None
         task = newton_problem(problem, summary)
-        if problem.alpha == "auto":
+        if problem.chooses_penalty:
             choice = problem.choice
             if choice is None:
                 # rows held out by time have a single fold, the newest rows
@@ -246,7 +245,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
         last = _joint(begun)
         return [*started, *((records, calls * (1 + wider)) for records, calls in NewtonDriver().plan(last))]
 
-    if problem.alpha != "auto":
+    if not problem.chooses_penalty:
         return [*passes, *fits(task)]
     if problem.choice is None:
         candidates = penalty_problem(problem, task, summary, square_length=1.0)
@@ -298,7 +297,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
     fit = NewtonDriver().memory(_joint(task), 0, 0)
-    if problem.alpha != "auto" or problem.choice is not None:
+    if not problem.chooses_penalty or problem.choice is not None:
         return fit
     # the penalty is chosen before the final fit, so the larger of the two counts
     judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
@@ -310,7 +309,7 @@ def head_flops(problem: LinearProblem, n_rows: int) -> float:
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
     fit = NewtonDriver().flops(_joint(_refitted(task)))
-    if problem.alpha != "auto" or problem.choice is not None:
+    if not problem.chooses_penalty or problem.choice is not None:
         return fit
     return fit + penalty_flops(penalty_problem(problem, task, summary, square_length=1.0))
 
@@ -374,8 +373,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     units = target_units(problem, summary)
     targets = newton_targets(problem, units.target_center, units.target_scale)
     # the default for losses that only stochastic steps have; for classes it is the squared error on -1 and +1
-    named: Any = problem.loss
-    loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES else "squared_error"
+    loss = problem.loss if problem.loss in NEWTON_LOSSES else "squared_error"
     task = NewtonProblem(
         problem.feature_map,
         targets,
@@ -443,7 +441,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
 def penalty_problem(
     problem: LinearProblem, task: NewtonProblem, summary: TargetMoments, square_length: float, *, single: bool = False
 ) -> Candidates:
-    """All candidates for ``alpha="auto"``, scaled by the mean squared length of mapped rows."""
+    """All candidates of a chosen penalty, scaled by the mean squared length of mapped rows."""
     start = _start(problem, summary)
     # at least half of the rows train
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
@@ -456,6 +454,7 @@ def penalty_problem(
         single=single,
         near=problem.choice,
         calibrated=problem.calibrated,
+        rule=problem.alpha if problem.chooses_penalty else "auto",
     )
 
 

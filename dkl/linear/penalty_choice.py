@@ -22,6 +22,7 @@ from dkl.linear.judge import (
     gains,
     last_least,
     out_of_fold,
+    scores_of_folds,
 )
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import held_out_block
@@ -74,6 +75,8 @@ class Candidates:
         Whether these are the penalties near an earlier choice, which are the same in every fold.
     calibrated : bool
         Whether the held-out rows also calibrate the temperature of probabilities; only for classes.
+    rule : str
+        The name in `PENALTY_RULES` by which one is chosen.
     """
 
     problem: NewtonProblem
@@ -83,6 +86,7 @@ class Candidates:
     n_outputs: int
     are_near: bool = False
     calibrated: bool = False
+    rule: str = "auto"
 
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges candidates on held-out rows, at their accepted points and after their next steps."""
@@ -200,7 +204,15 @@ class Candidates:
         # of equal versions the last one is used
         version_of, each = last_least(-scores), np.arange(A)
         accuracies = accuracies[version_of, each] if accuracies.size else np.zeros(0)
-        choice = PenaltyChoice(self.alphas, scores.max(axis=0), np.zeros((0, 0)), self.strengths, accuracies)
+        choice = PenaltyChoice(
+            self.alphas,
+            scores.max(axis=0),
+            np.zeros((0, 0)),
+            self.strengths,
+            accuracies,
+            rule=self.rule,
+            fold_scores=scores_of_folds(sums, (A, F))[version_of, each],
+        )
         version = self._versions(state)[version_of[choice.best]]
         start = version.reshape(self.n_outputs, A, F, -1)[:, choice.best].mean(axis=1)
         if not self.calibrated:
@@ -271,21 +283,31 @@ def _choose_jointly(
     grams: list[np.ndarray | None] = [None] * F
     starts: list[Any] = [None] * F
     scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
-    best = np.zeros((candidates.n_outputs, candidates.problem.width))
+    of_folds, means = np.full((len(candidates.alphas), F), -np.inf), []
     for number, alpha in enumerate(candidates.alphas):
         for fold, problem in enumerate(candidates.joint_problems(float(alpha))):
             state = solve(replace(problem, start=starts[fold], metric=grams[fold]), f"penalty-{fold}-{number}")
             starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
         models = np.stack(starts, axis=1)
-        score, accuracy, _ = out_of_fold(read(candidates.judged_jointly(models)), (1, F), candidates.folds.held_out)
+        sums = read(candidates.judged_jointly(models))
+        score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
         before, n_tried = scores.max(), number + 1
         scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
-        if np.argmax(scores) == number:
-            best = models.mean(axis=1)
+        of_folds[number] = scores_of_folds(sums, (1, F))[0, 0]
+        means.append(models.mean(axis=1))
         if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _JOINT_GAIN):
             break
     kept = slice(None if candidates.are_near else n_tried)
-    return PenaltyChoice(candidates.alphas[kept], scores[kept], best, candidates.strengths[kept], accuracies[kept])
+    choice = PenaltyChoice(
+        candidates.alphas[kept],
+        scores[kept],
+        np.zeros((0, 0)),
+        candidates.strengths[kept],
+        accuracies[kept],
+        rule=candidates.rule,
+        fold_scores=of_folds[kept],
+    )
+    return replace(choice, start=means[choice.best])
 
 
 def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
@@ -329,6 +351,7 @@ def penalty_candidates(
     single: bool = False,
     near: PenaltyChoice | None = None,
     calibrated: bool = False,
+    rule: str = "auto",
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
@@ -352,6 +375,7 @@ def penalty_candidates(
         The choice on fewer features of the same kind: only its best penalty and the neighbours are candidates; for
         jointly fitted classes the stronger neighbour and weaker ones.
     calibrated : bool
+    rule : str
         As in `Candidates`.
     """
     if (first := _first_features(base)) is not None:
@@ -401,7 +425,7 @@ def penalty_candidates(
         fixed=fixed,
         quantiles=None if base.quantiles is None else np.repeat(base.quantiles, copies),
     )
-    return Candidates(problem, folds, alphas, strengths, K, are_near=near is not None, calibrated=calibrated)
+    return Candidates(problem, folds, alphas, strengths, K, are_near=near is not None, calibrated=calibrated, rule=rule)
 
 
 def _first_features(base: NewtonProblem) -> NewtonProblem | None:

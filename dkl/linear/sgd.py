@@ -18,10 +18,10 @@ from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch, signs
-from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, namespace_of
+from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, losses_for, namespace_of
 
-CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber", "softmax")
-REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber", "pinball", *LOG_LINK)
+CLASSIFICATION_LOSSES = (*losses_for("classification", "sgd"), "softmax")
+REGRESSION_LOSSES = losses_for("regression", "sgd")
 
 # The step length is eta_t = eta_0 (1 + t / t_0)^-0.75 with t_0 = 0.2 / (alpha eta_0). By default eta_0 is 4 / (mean
 # squared length of a centred row): measured on MNIST and adult. Losses with curvature are stable only while eta *

@@ -92,7 +92,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         same as "softmax".
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
-        C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
+        C = 0.01 to 100 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
         the machine chooses its features and takes exact steps, else 1e-5.
     epochs : int or None
         How often the fit goes through all rows (at most, with early stopping). None is 10, and up to 50 for fewer than
@@ -268,7 +268,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         exp(f); their targets are not standardised, and `fit` and `predict` accept an `exposure`.
     alpha : float, "auto", "evidence" or None
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the one with the least loss on
-        held-out rows among 10 to 1e-4, for features of mean squared length 1; then all rows are fitted with it.
+        held-out rows among 100 to 1e-4, for features of mean squared length 1; then all rows are fitted with it.
         "evidence" (Newton only): the one that maximises the marginal likelihood of the targets, as `BayesianRidge`
         does, from the sums of all rows; suits features that were drawn without the target. None is as in
         `KernelClassifier`.

@@ -31,7 +31,7 @@ from dkl.kernels.threads import usable_cores
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
+from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import (
     NEWTON_LOSSES,
@@ -49,7 +49,16 @@ from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
 from dkl.machines.machine_plan import Passes
-from dkl.machines.settings import LIGHT, Knobs, OpenParameters, Settings, joint_name, settled, squared_loss
+from dkl.machines.settings import (
+    LIGHT,
+    Knobs,
+    OpenParameters,
+    Settings,
+    joint_name,
+    settled,
+    squared_loss,
+    stochastic_losses,
+)
 from dkl.machines.suggest import advise
 from dkl.machines.trials import Terms
 from dkl.machines.usual_time import Law, UsualTime, likely_law, usual_time
@@ -295,7 +304,7 @@ class KernelMachine(
     def _terms(self) -> Terms:
         """The parameters that bind the choice of features, after open ones were settled for the rows."""
         settings = self._settings
-        loss_is_open = self.loss is None and self.alpha in (None, "auto")
+        loss_is_open = self.loss is None and self.alpha in (None, *PENALTY_RULES)
         return Terms(
             type(self).__name__,
             self.effort,
@@ -608,7 +617,7 @@ class KernelMachine(
         must therefore leave out the rows that judge.
         """
         settings = self._settings
-        if settings.alpha != "auto" or settings.solver != "newton" or not template._searches:
+        if settings.alpha not in PENALTY_RULES or settings.solver != "newton" or not template._searches:
             return []
         held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
         return judging_folds(held_out, dataset.total_weight, most)
@@ -663,7 +672,7 @@ class KernelMachine(
         pilot = self._pilot(template, stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        problem = replace(problem, validation=fold, loss=self._terms.judging_loss, alpha="auto")
+        problem = replace(problem, validation=fold, loss=self._terms.judging_loss)
         source = dataset.source
         summary, square_length = target_moments(problem, source, own), mean_square_length(problem, source, own)
         return chosen_penalty(problem, source, own, summary, square_length)
@@ -832,13 +841,15 @@ class KernelMachine(
         solver = self.solver or self.solver_
         loss = joint_name(self.loss or self.loss_, solver)
         # stochastic steps cannot choose a penalty, and have a small fixed one
-        alpha = LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
+        alpha = LIGHT if solver == "sgd" and settings.alpha in PENALTY_RULES else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
     def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
         """Whether the passes that choose the penalty or the epochs fit the temperature, too (for given features)."""
         settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
-        judges = settings.alpha == "auto" if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
+        judges = (
+            settings.alpha in PENALTY_RULES if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
+        )
         return self._task == "classification" and is_open and judges and settings.loss not in PROBABLE
 
     @property
@@ -894,9 +905,10 @@ class KernelMachine(
             return
         # settled without rows, since an earlier fit must not influence the check
         settings = settled(self._open_parameters(), self._task)
-        if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":
+        if settings.solver == "sgd" and settings.loss not in stochastic_losses(self._task):
+            of_classes = " of classes" if self._task == "classification" else ""
             raise ValueError(
-                "loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out"
+                f"loss={settings.loss!r}{of_classes} has exact steps only: set solver='newton', or leave it out"
             )
         if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
             raise ValueError(

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from sklearn.base import clone
 
+from dkl.linear.judge import PENALTY_RULES
 from dkl.linear.newton import NEWTON_LOSSES
+from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.solvers.losses import LOG_LINK
 
@@ -110,6 +112,11 @@ class Settings:
     calibrate: bool
 
 
+def stochastic_losses(task: str) -> tuple[str, ...]:
+    """The losses of a task that have stochastic steps; the others, as the squared error of classes, have exact ones."""
+    return CLASSIFICATION_LOSSES if task == "classification" else REGRESSION_LOSSES
+
+
 def squared_loss(task: str | None) -> str:
     """The squared loss of a task: the squared hinge for labels, the squared error for numbers."""
     return "squared_hinge" if task == "classification" else "squared_error"
@@ -117,9 +124,6 @@ def squared_loss(task: str | None) -> str:
 
 def exact_loss(opened: OpenParameters, task: str, *, is_wide: bool = False) -> str:
     """The default loss of exact steps; the squared error where the machine chooses its features.
-
-    One Hessian of the squared error serves all classes, penalties and steps. The same work therefore affords many more
-    features, which gain more than the squared hinge does.
 
     Its one Hessian serves all classes, penalties and steps, so that the same work affords many more features, which
     gain more than the squared hinge does. Wide rows have no Hessian and no further features: their labels take the
@@ -130,8 +134,6 @@ def exact_loss(opened: OpenParameters, task: str, *, is_wide: bool = False) -> s
 
 def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
     """The name of a loss for a solver: "softmax" by Newton steps is "log_loss", as these fit all classes jointly.
-
-    For two classes both names mean the same loss of one score.
 
     Two classes have one score, of which the softmax is the log loss, too.
     """
@@ -159,8 +161,7 @@ def settled(
     solver = opened.solver
     if solver is None:
         may_be_exact = not opened.stops_early and (opened.loss in (None, "softmax") or opened.loss in NEWTON_LOSSES)
-        # the squared error of class indicators has no stochastic steps
-        only_exact = task == "classification" and opened.loss == "squared_error"
+        only_exact = opened.loss is not None and opened.loss not in stochastic_losses(task)
         exact = may_be_exact and (opened.chooses or isinstance(opened.alpha, str) or only_exact)
         named = joint_name(opened.loss or exact_loss(opened, task, is_wide=is_wide), "newton")
         # the log loss of several classes is preconditioned by a single Gram matrix
@@ -178,7 +179,7 @@ def settled(
     alpha = opened.alpha
     if alpha is None:
         alpha = "auto" if opened.chooses and solver == "newton" else LIGHT
-    elif alpha == "auto" and solver == "sgd" and opened.solver is None:
+    elif alpha in PENALTY_RULES and solver == "sgd" and opened.solver is None:
         # Newton steps compare penalties; stochastic ones, chosen for many rows, have one small penalty by default
         alpha = LIGHT
     calibrate = opened.chooses if opened.calibrate is None else opened.calibrate

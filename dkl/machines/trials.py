@@ -250,7 +250,8 @@ class Bench:
     ) -> PenaltyChoice:
         """The scores of all penalties of a loss on a fold that the features have not seen."""
         problem = self.terms.new_problem(pilot, sample.rows, self.weights)
-        problem = replace(problem, validation=sample.folds[fold], choice=near, loss=loss, alpha="auto")
+        rule = problem.alpha if problem.chooses_penalty else "auto"
+        problem = replace(problem, validation=sample.folds[fold], choice=near, loss=loss, alpha=rule)
         own = replace(self.run, checkpoint=stage_checkpoint(self.terms.checkpoint, f"linear-{stage}"))
         source = sample.rows.source
         targets, mapped = (source, loss in LOG_LINK), (source, problem.feature_map)

@@ -25,10 +25,12 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Family, FiniteFamily, Gaussian
+from dkl.linear.judge import PENALTY_RULES
 from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.room import checked_limit
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
+from dkl.solvers.losses import losses_for
 from dkl.solvers.round_losses import ROUND_LOSSES
 
 E = TypeVar("E")
@@ -250,7 +252,7 @@ MACHINE: Constraints = {
     "effort": [StrOptions({"fast", "balanced", "best"})],
     "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
     "trials": [list, tuple, None],
-    "alpha": [_POSITIVE, StrOptions({"auto"}), None],
+    "alpha": [_POSITIVE, StrOptions(PENALTY_RULES.keys()), None],
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
@@ -266,18 +268,15 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"}), None],
+    "loss": [StrOptions({*losses_for("classification"), "softmax"}), None],
     "class_weight": COMMON["class_weight"],
     "calibrate": ["boolean", None],
 }
 
 REGRESSOR: Constraints = {
     **MACHINE,
-    "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
-    "loss": [
-        StrOptions({"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"}),
-        None,
-    ],
+    "alpha": [_POSITIVE, StrOptions(PENALTY_RULES.keys()), StrOptions({"evidence"}), None],
+    "loss": [StrOptions(set(losses_for("regression"))), None],
     "epsilon": [_FROM_ZERO],
     "quantiles": [list, tuple],
 }

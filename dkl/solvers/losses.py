@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import ModuleType
@@ -22,6 +22,9 @@ __all__ = ["loss_of"]
 
 # Targets, scores or slopes: arrays of NumPy or of another array-API namespace, or single numbers.
 Numbers: TypeAlias = np.ndarray | float
+
+# By task the solvers of machines; see `Loss.solvers`.
+Solvers = Mapping[str, tuple[str, ...]]
 
 
 class Loss(ABC):
@@ -41,6 +44,9 @@ class Loss(ABC):
         Whether the second derivative takes other values than 0 and the largest one.
     is_square : bool
         Whether the loss is quadratic everywhere, so that the Hessian is the same for all models.
+    solvers : mapping of str to tuple of str
+        For each task of the loss ("classification", "regression") the solvers with which machines offer it: "newton",
+        for which value, slope and curvature suffice, and "sgd", whose slopes are compiled (`dkl.kernels.sgd`).
     link : {"", "log", "sorted"}
         How predictions follow from scores: "" unchanged, "log" by the exponential (scores are logarithms of means),
         "sorted" by sorting the scores of a row (they are its quantiles, which must not cross).
@@ -50,6 +56,7 @@ class Loss(ABC):
     conjugate_square: ClassVar[float] = 0.0
     varies: ClassVar[bool] = False
     is_square: ClassVar[bool] = False
+    solvers: ClassVar[Solvers] = {"regression": ("newton",)}
     link: ClassVar[str] = ""
 
     @property
@@ -104,6 +111,7 @@ class _MarginLoss(Loss):
     """A loss of y f, for targets -1 and +1."""
 
     largest_dual: ClassVar[float] = inf
+    solvers: ClassVar[Solvers] = {"classification": ("sgd",)}
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # Minus y times the slope is the dual weight of the row, which lies between 0 and `largest_dual`.
@@ -136,6 +144,7 @@ class SquaredHingeLoss(HingeLoss):
     largest_curvature = 2.0
     conjugate_square = 0.25
     largest_dual = inf
+    solvers: ClassVar[Solvers] = {"classification": ("newton", "sgd")}
 
     def of_slack(self, slack: Numbers) -> Any:
         return super().of_slack(slack) ** 2
@@ -178,6 +187,7 @@ class _LogLoss(_MarginLoss):
 
     largest_curvature = 0.25
     varies = True
+    solvers: ClassVar[Solvers] = {"classification": ("newton", "sgd")}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         margin = y * f
@@ -215,6 +225,8 @@ class _LogLoss(_MarginLoss):
 class _PerceptronLoss(_MarginLoss):
     """``max(0, -y f)``."""
 
+    solvers: ClassVar[Solvers] = {"classification": ()}
+
     def value(self, y: Numbers, f: Numbers) -> Any:
         return namespace_of(f).clip(-(y * f), 0.0, None)
 
@@ -234,6 +246,7 @@ class _SquaredErrorLoss(Loss):
     largest_curvature = 1.0
     conjugate_square = 0.5
     is_square = True
+    solvers: ClassVar[Solvers] = {"classification": ("newton",), "regression": ("newton", "sgd")}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         return 0.5 * (f - y) ** 2
@@ -255,6 +268,7 @@ class HuberLoss(Loss):
     epsilon: float = 0.1
     largest_curvature = 1.0
     conjugate_square = 0.5
+    solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         xp = namespace_of(f)
@@ -278,6 +292,7 @@ class _EpsilonInsensitiveLoss(Loss):
     """``max(0, |y - f| - epsilon)``, the loss of `SVR` and `LinearSVR`."""
 
     epsilon: float = 0.1
+    solvers: ClassVar[Solvers] = {"regression": ("sgd",)}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         xp = namespace_of(f)
@@ -301,6 +316,7 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
     epsilon: float = 0.1
     largest_curvature = 2.0
     conjugate_square = 0.25
+    solvers: ClassVar[Solvers] = {"regression": ()}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         xp = namespace_of(f)
@@ -326,6 +342,7 @@ class _LogLinkLoss(Loss):
 
     largest_curvature = inf
     varies = True
+    solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
     link = "log"
     counts_exposure: ClassVar[bool]
 
@@ -388,6 +405,7 @@ class PinballLoss(Loss):
     """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
 
     link = "sorted"
+    solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
     quantile: Any = 0.5
 
     def value(self, y: Numbers, f: Numbers) -> Any:
@@ -547,6 +565,18 @@ _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
 # The losses for classes whose scores become probabilities, by the logistic function or the softmax.
 PROBABLE = ("log_loss", "softmax")
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
+
+
+def losses_for(task: str, solver: str = "") -> tuple[str, ...]:
+    """The names of the losses that machines of a task offer: with any solver, or with "newton" or "sgd".
+
+    The softmax, which is not a loss of one score, is not among them.
+    """
+    classes: dict[str, Any] = {**_PLAIN, **_WITH_EPSILON}
+    offered = {name: loss.solvers.get(task, ()) for name, loss in classes.items()}
+    return tuple(name for name, solvers in offered.items() if (solver in solvers if solver else solvers))
+
+
 # The losses with a mean exp(f); their targets are not standardised.
 LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}
 

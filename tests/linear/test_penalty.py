@@ -17,13 +17,14 @@ from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.threads import usable_cores
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.judge import Folds, PenaltyChoice, clear_gain
+from dkl.linear.judge import Folds, PenaltyChoice, agreed, clear_gain
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import subsample_problem
 from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.machines.machine import _FACTORS
+from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
 from dkl.solvers import systems
@@ -459,3 +460,18 @@ def test_the_planned_seconds_of_the_driver_are_those_of_its_factors(
     machine.fit(X, codes)
     found = sum(width**3 / 3.0 for width in made)
     assert 0.33 * found < planned < 3.0 * found
+
+
+def test_penalties_that_every_fold_has_tried_are_compared_for_searched_features_of_several_classes() -> None:
+    """Jointly fitted classes end, in each fold, after the first penalty that gains nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    codes = np.digitize(np.sin(2.0 * X[:, 0]) + rng.normal(size=300), [-0.5, 0.5])
+    features = MarginFeatures(n_features=30, random_state=0)
+    machine = KernelClassifier(features, alpha="auto", solver="newton", loss="log_loss", random_state=0)
+    assert machine.fit(X, codes).alpha_ in machine.alphas_
+    short, long = (
+        PenaltyChoice(np.arange(n, 0.0, -1.0), np.arange(float(n)), np.zeros((1, 2)), fold_scores=np.ones((n, 1)))
+        for n in (2, 4)
+    )
+    assert agreed([long, short]).alpha == 3.0
