@@ -34,9 +34,7 @@ from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
 from dkl.encodings.fitted import Made
 from dkl.errors import located
-from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import map_rows_together
-from dkl.linear.answers import CHUNK, map_chunk
+from dkl.linear.answers import CHUNK
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
 from dkl.passes.loop import Run
@@ -225,38 +223,6 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     return zeros_for_weightless(rows, weight)
 
 
-def map_to_features(
-    estimator: BaseEstimator, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False
-) -> Any:
-    """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
-
-    Parameters
-    ----------
-    estimator : fitted BaseEstimator
-        Its `encoding_`, if it has one, turns raw frames into columns.
-    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
-    feature_map : FeatureMap
-    dtype : {"float32", "float64"}
-    strict : bool
-        Raise an error for raw rows that differ from the rows of `fit`.
-
-    Returns
-    -------
-    ndarray or dask.array.Array of shape (n, n_features)
-
-    Raises
-    ------
-    ValueError
-        If the columns are not the columns of `fit`, or the rows are not finite.
-    """
-    if isinstance(X, Dataset):
-        return _map_dask(estimator, stored_rows(estimator, X), feature_map, dtype)
-    if dask.is_dask_collection(X):
-        return _map_dask(estimator, dask_rows(estimator, X, strict=strict), feature_map, dtype)
-    rows = rows_like_those_of_fit(estimator, X, strict=strict)
-    return map_rows_together(rows, feature_map, dtype)
-
-
 def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
     """The rows of a Dataset with the columns of `fit` (see `check_columns`), lazily."""
     return checked_dataset(estimator, dataset).X
@@ -390,20 +356,6 @@ def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Arra
         raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
     _check_width(estimator, X.shape[1], n_columns)
     return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-
-
-def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
-    X = whole_rows(estimator, X, feature_map.n_columns)
-    return da.map_blocks(
-        map_chunk,
-        X,
-        # one task holds the feature map for all blocks
-        feature_map=dask.delayed(feature_map, pure=True),
-        dtype=np.dtype(dtype),
-        precision=dtype,
-        chunks=(X.chunks[0], (feature_map.n_features,)),
-        meta=np.empty((0, 0), dtype),
-    )
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:

@@ -35,7 +35,7 @@ from dkl.methods.margin.sums import CorrectiveRound
 from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
-from dkl.methods.potentials import PotentialProblem
+from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.rounds.sums import HeldTargets, RefitTask, SearchTask
 from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.protocols.block import Block
@@ -475,8 +475,8 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.methods.metric.sums", "slope_block"): metric_model,
     ("dkl.methods.rounds.sums", "refit_block"): lambda kind: steps(kind, search=False),
     ("dkl.methods.rounds.sums", "search_block"): lambda kind: steps(kind, search=True),
-    ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
-    ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
+    ("dkl.methods.potential_sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
+    ("dkl.methods.potential_sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
         "folds": Folds(HeldOut(1.0 / 3.0), 2),
     },

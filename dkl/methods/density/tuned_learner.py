@@ -46,7 +46,7 @@ from dkl.methods.parameters import estimator, family_of, kept_frequencies
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
-from dkl.methods.validation import map_to_features, one_dimensional
+from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.engine import PassResult
 from dkl.passes.room import own_room
@@ -154,8 +154,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             Lazy if X or Y is.
         """
         check_is_fitted(self, self._fitted_by)
-        left = map_to_features(self, X, self.feature_map_, "float64")
-        return left @ (left if Y is None else map_to_features(self, Y, self.feature_map_, "float64")).T
+        left = self._mapped(X, "float64")
+        return left @ (left if Y is None else self._mapped(Y, "float64")).T
 
     def bounds(self, *, as_printed: bool = False) -> Bounds:
         """A bound on how little the penalty may resist changes of the density, and scalings of parameters with n and D.
@@ -294,7 +294,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
         # stored sums of unchanged blocks are read instead of computed
         if self.sums is not None:
-            keep(self, self._sum(driver, problem, dataset, "solver"))
+            keep(self, self._run(*self._with_sums(driver, problem, dataset), "solver"))
             return
         state = self._run(driver, problem, dataset, "solver", keep=keep)
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped
