@@ -33,6 +33,7 @@ from dkl.linear.sums import calibration_block, calibration_rows
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
 from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.loop import PlannedRun, Run
+from dkl.protocols.driver import Passes
 from dkl.protocols.records import Accumulator, BlockSum, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
@@ -373,18 +374,7 @@ def in_units_of_y(
     if problem.loss in LOG_LINK:
         # exp(f) is the mean of the target over this scale
         return coef, intercept + np.log(summary.target_scale)
-    return in_original_units(coef, intercept, summary, problem.classes)
-
-
-def in_original_units(
-    coef: np.ndarray, intercept: np.ndarray, summary: TargetMoments, classes: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """A model of standardised targets as one of the targets; a model of classes unchanged."""
-    if classes is not None:
-        return coef, intercept
-    # each target has as many models as it has quantiles
-    center, scale = (np.repeat(each, len(coef) // len(each)) for each in (summary.target_center, summary.target_scale))
-    return coef * scale[:, None], intercept * scale + center
+    return model if problem.classes is not None else summary.units.in_own_units(coef, intercept)
 
 
 def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run) -> float:
@@ -464,10 +454,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         intercept = intercept - np.log(fit.target_scale)
     elif problem.classes is None:
         # steps use targets standardised as in the first fit
-        center, scale = (
-            np.repeat(each, problem.n_models // len(each)) for each in (fit.target_center, fit.target_scale)
-        )
-        coef, intercept = coef / scale[:, None], (intercept - center) / scale
+        coef, intercept = summary.units.standardised(coef, intercept)
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
     task = EpochProblem(
         step=sgd_step,
@@ -486,6 +473,19 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)
+
+
+def calibration_passes(problem: LinearProblem) -> Passes:
+    """The planned pass over the held-out rows that finds the temperature of the probabilities."""
+    record = calibration_record(
+        problem.feature_map,
+        np.zeros((problem.n_models, problem.feature_map.n_features)),
+        np.zeros(problem.n_models),
+        held_out=problem.held_out,
+        targets=RowTargets(problem.classes, problem.class_weight),
+        dtype=problem.dtype,
+    )
+    return [([record], 1)]
 
 
 def calibration_record(

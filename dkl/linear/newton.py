@@ -21,7 +21,7 @@ from dkl.kernels.normal_equations import (
     is_plain_sparse,
     sparse_rows,
 )
-from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units, planned_fit
+from dkl.linear.fitting import LinearFit, LinearProblem, planned_fit
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
@@ -438,9 +438,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     start = problem.start
     if start is None or problem.classes is not None:
         return start
-    # f = w.phi + b in units of the targets is (w.phi + b - center) / scale in standardised units
-    coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
-    return np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
+    return np.column_stack(summary.units.standardised(start[:, :-1], start[:, -1]))
 
 
 def penalty_problem(
@@ -480,8 +478,9 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     """A fitted scikit-learn estimator on mapped rows."""
     # the coefficients of jointly fitted classes are stored in one row
     solution = state.solution(task).reshape(-1, task.width)
-    units = target_units(problem, summary)
-    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
+    coef, intercept = solution[:, :-1], solution[:, -1]
+    if problem.classes is None:
+        coef, intercept = target_units(problem, summary).units.in_own_units(coef, intercept)
     return estimator_of(problem, coef, intercept, alpha=_alpha(task, state), total_weight=summary.total_weight)
 
 

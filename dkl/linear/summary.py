@@ -13,7 +13,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_of, refuse_lost_squares
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import deviations, target_record
+from dkl.linear.target_statistics import TargetScale, deviations, target_record
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
@@ -40,6 +40,11 @@ class TargetMoments:
     target_center: np.ndarray
     target_scale: np.ndarray
     unevenness: float = 0.0
+
+    @property
+    def units(self) -> TargetScale:
+        """The units of standardised targets."""
+        return TargetScale(self.target_center, self.target_scale)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,10 +20,29 @@ from dkl.protocols.source import BlockSource
 
 @dataclass(frozen=True, eq=False)
 class TargetScale:
-    """Weighted mean and standard deviation of t targets, each of shape (t,); 1 for a constant target."""
+    """Weighted mean and standard deviation of t targets, each of shape (t,); 1 for a constant target.
+
+    Models (K, m) with intercepts (K,) are of standardised targets; a target has K / t consecutive ones, one for each of
+    its quantiles.
+    """
 
     center: np.ndarray
     scale: np.ndarray
+
+    def in_own_units(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Models of standardised targets, as models of the targets; the shapes may have leading axes."""
+        center, scale = self._of_models(intercept)
+        return coef * scale[:, None], intercept * scale + center
+
+    def standardised(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Models of the targets, as models of standardised targets."""
+        center, scale = self._of_models(intercept)
+        return coef / scale[:, None], (intercept - center) / scale
+
+    def _of_models(self, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Center and scale of the target of each model, (K,)."""
+        each = intercept.shape[-1] // len(self.center)
+        return np.repeat(self.center, each), np.repeat(self.scale, each)
 
 
 def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) -> TargetScale:

@@ -445,5 +445,5 @@ def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSol
     """A solution for standardised targets, converted to the units of the targets; for labels unchanged."""
     if scale is None:
         return solution
-    coef, intercept = solution.coef * scale.scale[:, None], solution.intercept * scale.scale + scale.center
+    coef, intercept = scale.in_own_units(solution.coef, solution.intercept)
     return replace(solution, coef=coef, intercept=intercept)
