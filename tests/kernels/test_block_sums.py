@@ -415,7 +415,7 @@ CASES: dict[tuple[str, str], Any] = {
         "class_weight": None if kind == "targets" else np.linspace(0.5, 1.5, int(kind)),
         "held_out": HeldOut(0.4, 1),
     },
-    ("dkl.methods.density.joint_sums", "pricing_block"): tuned_prices,
+    ("dkl.methods.density.sums", "pricing_block"): tuned_prices,
     ("dkl.methods.density.sums", "judging_sums"): tuned_judged,
     ("dkl.methods.density.sums", "margin_block"): tuned_margins,
     ("dkl.methods.density.sums", "misfit_block"): tuned,

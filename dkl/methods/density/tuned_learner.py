@@ -28,9 +28,9 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.density.adam_fit import AdamFit, Descent, fit_by_adam
 from dkl.methods.density.driver import driver_of
-from dkl.methods.density.judging import judged, judging_record
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
+from dkl.methods.density.pass_records import judging_record
 from dkl.methods.density.penalty import (
     MOST_BYTES,
     DensityPenalty,
@@ -40,7 +40,7 @@ from dkl.methods.density.penalty import (
     meta_spectrum,
 )
 from dkl.methods.density.problem import TunedProblem, TunedState
-from dkl.methods.density.solution import TunedSolution
+from dkl.methods.density.solution import TunedSolution, judged
 from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.parameters import estimator, family_of, kept_frequencies
 from dkl.methods.preparation.bandwidth import median_distance
