@@ -398,14 +398,7 @@ def calibration_sums(
     ValueError
         If no row is held out.
     """
-    record = calibration_record(
-        problem.feature_map,
-        model.coef_,
-        model.intercept_,
-        held_out=problem.held_out,
-        targets=RowTargets(problem.classes, problem.class_weight),
-        dtype=problem.dtype,
-    )
+    record = _calibration_record(problem, model.coef_, model.intercept_)
     sums: Any = run.read(source, [record], lambda passed: passed.results[0], None)
     weight = float(sums["weight"][0])
     if weight == 0.0:
@@ -426,14 +419,7 @@ def calibrate_by_class(
     n_rows = int(source.block_rows.sum())
     record = RowSample("rows to calibrate on", n_rows, problem.seed)
     (rows,) = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit).results
-    operands = {
-        "feature_map": problem.feature_map,
-        "coef": model.coef_,
-        "intercept": model.intercept_,
-        "held_out": problem.held_out,
-        "targets": RowTargets(problem.classes, problem.class_weight),
-        "dtype": problem.dtype,
-    }
+    operands = _calibration_record(problem, model.coef_, model.intercept_).operands
     return slope_and_shifts(*calibration_rows(rows, operands))
 
 
@@ -477,37 +463,28 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
 
 def calibration_passes(problem: LinearProblem) -> Passes:
     """The planned pass over the held-out rows that finds the temperature of the probabilities."""
-    record = calibration_record(
-        problem.feature_map,
-        np.zeros((problem.n_models, problem.feature_map.n_features)),
-        np.zeros(problem.n_models),
-        held_out=problem.held_out,
-        targets=RowTargets(problem.classes, problem.class_weight),
-        dtype=problem.dtype,
-    )
-    return [([record], 1)]
+    coef = np.zeros((problem.n_models, problem.feature_map.n_features))
+    return [([_calibration_record(problem, coef, np.zeros(problem.n_models))], 1)]
 
 
-def calibration_record(
-    feature_map: FeatureMap,
-    coef: np.ndarray,
-    intercept: np.ndarray,
-    *,
-    held_out: HeldOut,
-    targets: RowTargets,
-    dtype: str,
-) -> BlockSum:
+def _calibration_record(problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray) -> BlockSum:
     """The record of a calibration pass, whose sums are the arguments of `dkl.linear.temperature.best_multiplier`."""
     operands = {
-        "feature_map": feature_map,
+        "feature_map": problem.feature_map,
         "coef": coef,
         "intercept": intercept,
-        "held_out": held_out,
-        "targets": targets,
-        "dtype": dtype,
+        "held_out": problem.held_out,
+        "targets": RowTargets(problem.classes, problem.class_weight),
+        "dtype": problem.dtype,
     }
     # loss, slope and curvature at each temperature of the grid
     shape = (3, len(MULTIPLIERS))
     accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
-    cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
+    cost = partial(
+        scoring_cost,
+        feature_map=problem.feature_map,
+        n_models=len(coef),
+        share=problem.held_out.share,
+        dtype=problem.dtype,
+    )
     return BlockSum("calibration", calibration_block, accumulators, operands, cost=cost)

@@ -491,7 +491,6 @@ def estimator_of(
 
     For regression it is a `Ridge`, with a log link one of the logarithm of the mean.
     """
-    one_target = problem.classes is None and problem.n_models == 1
     # alpha belongs to the mean loss; Ridge's strength, and 1/C of LinearSVC, belong to the sum over the rows
     strength = alpha * total_weight
     model: Any
@@ -503,10 +502,16 @@ def estimator_of(
         model = LinearSVC(C=1.0 / strength)
     else:
         model = SGDClassifier(loss="squared_error", alpha=alpha)
+    return with_coefficients(model, coef, intercept, problem.classes)
+
+
+def with_coefficients(model: Any, coef: np.ndarray, intercept: np.ndarray, classes: np.ndarray | None) -> Any:
+    """A scikit-learn estimator with these coefficients (K, m), intercepts (K,) and classes (None for numbers)."""
+    one_target = classes is None and len(coef) == 1
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]
-    if problem.classes is not None:
-        model.classes_ = problem.classes
+    if classes is not None:
+        model.classes_ = classes
     return model
 
 

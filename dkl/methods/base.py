@@ -60,13 +60,11 @@ from dkl.methods.room import check_plan, check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
 from dkl.methods.validation import (
-    dask_rows,
     first_targets,
+    lazy_rows,
     numbered_rows,
     rows_like_those_of_fit,
     rows_to_fit,
-    stored_rows,
-    whole_rows,
 )
 from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore, PlanEndsError, PlannedRun, Run
@@ -214,8 +212,7 @@ class FeatureLearner(
         feature_map = self.feature_map_
         if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
             return map_rows_together(rows_like_those_of_fit(self, X, strict=strict), feature_map, dtype)
-        lazy = stored_rows(self, X) if isinstance(X, Dataset) else dask_rows(self, X, strict=strict)
-        rows = whole_rows(self, lazy, feature_map.n_columns)
+        rows = lazy_rows(self, X, strict=strict)
         return da.map_blocks(
             map_chunk,
             rows,

@@ -223,11 +223,6 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     return zeros_for_weightless(rows, weight)
 
 
-def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
-    """The rows of a Dataset with the columns of `fit` (see `check_columns`), lazily."""
-    return checked_dataset(estimator, dataset).X
-
-
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
     """A Dataset with the columns of `fit` (see `check_columns`), and target means in place of codes of categories.
 
@@ -350,12 +345,20 @@ def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:
         return encoded_by(encoding, rows, strict=strict)
 
 
-def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Array:
-    """Rows of `n_columns` columns, each row in one chunk; an error gives the number that the estimator expects."""
-    if X.ndim != 2:
-        raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
-    _check_width(estimator, X.shape[1], n_columns)
-    return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+def lazy_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
+    """Rows of a Dataset or a Dask collection as a Dask array of encoded columns, each row in one chunk.
+
+    Raises
+    ------
+    ValueError
+        If the columns are not the columns of `fit`.
+    """
+    is_stored = isinstance(X, Dataset)
+    rows = checked_dataset(estimator, X).X if is_stored else dask_rows(estimator, X, strict=strict, weight=weight)
+    if rows.ndim != 2:
+        raise ValueError(f"X has {rows.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
+    _check_width(estimator, rows.shape[1], encoded_width(estimator))
+    return rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:
