@@ -234,11 +234,7 @@ def fit_by_epochs(
     UserWarning
         If rows look sorted, so that steps would be biased unless several blocks are read for each.
     """
-    summary = summarise_rows(problem, source, run)
-    # the summary omits held-out rows; if it has counted every row, early stopping has no rows to judge
-    if patience is not None and summary.n_rows >= np.sum(source.block_rows):
-        raise none_held_out(problem)
-    mixed = mixed_source(source, summary.unevenness, problem.seed)
+    summary, mixed = rows_of_epochs(problem, source, run, patience)
     targets = row_targets(problem, summary)
     # step lengths follow from the lengths of the centred rows, so that there is no learning rate to set
     unit = penalty_unit(problem, summary)
@@ -290,6 +286,23 @@ def run_epochs(
 
     runner = BlockIncremental(estimator, feature_map=task.feature_map, epochs=task.epochs)
     return runner.fit_epochs(task, source, run, model)
+
+
+def rows_of_epochs(
+    problem: LinearProblem, source: BlockSource, run: Run, patience: int | None
+) -> tuple[Summary, BlockSource]:
+    """The statistics that stochastic epochs need, and the source that they read, with mixed blocks for sorted rows.
+
+    Raises
+    ------
+    ValueError
+        If early stopping, by `patience`, has no rows to judge.
+    """
+    summary = summarise_rows(problem, source, run)
+    # the summary omits held-out rows; if it has counted every row, none is held out
+    if patience is not None and summary.n_rows >= np.sum(source.block_rows):
+        raise none_held_out(problem)
+    return summary, mixed_source(source, summary.unevenness, problem.seed)
 
 
 def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSource:

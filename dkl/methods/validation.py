@@ -31,8 +31,7 @@ from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
-from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
-from dkl.encodings.fitted import Made
+from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
 from dkl.linear.answers import CHUNK
 from dkl.linear.minibatches import HeldOut
@@ -106,9 +105,7 @@ def rows_to_fit(
     return dataset
 
 
-def numbered_rows(
-    estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run, more: Made = NOTHING
-) -> Dataset:
+def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     """The rows of a fit with target means in place of codes of categories; records the resulting columns.
 
     Parameters
@@ -118,12 +115,10 @@ def numbered_rows(
     held_out : HeldOut
         The rows held out in this fit.
     run : Run
-    more : Made
-        Numeric columns to treat as categories, and crosses.
     """
     # the difference from the category's mean increases with the number, but its coefficient could have either sign
     monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
-    numbered = with_categories(dataset, held_out, run, centres=not monotone, more=more)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
         record_columns(estimator, numbered)
