@@ -91,24 +91,10 @@ def feature_sums(
     if device.is_on_gpu(X):
         return device.feature_sums(X, S, feature_map, dtype, stay=stay)  # type: ignore[no-any-return]
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
-    if feature_map.activation == "cos-sin":
-        sums = pair_sums(X, S, feature_map, dtype)
+    if not feature_map.is_fourier:
+        return _power_sums(X, S, feature_map, dtype, power=1)
     # a cosine with a phase is the real part of a wave; the imaginary part is computed and dropped
-    elif feature_map.activation == "cos":
-        sums = pair_sums(X, S, feature_map, dtype)[:1]
-    elif feature_map.activation == "harmonics":
-        sums = harmonic_sums(X, S, feature_map, dtype, power=1)
-    elif feature_map.activation == "landmarks":
-        return similarity_sums(X, S, feature_map, dtype, power=1)
-    elif feature_map.activation == "steps":
-        return step_sums(X, S, feature_map, dtype, power=1)
-    elif feature_map.activation == "nystrom":
-        return nystrom_sums(X, S, feature_map, dtype, power=1)
-    elif isinstance(feature_map.projection, CombinedProjection):
-        parts = feature_map.projection.maps
-        sums = np.concatenate([feature_sums(X, S, part, dtype).reshape(-1, S.shape[1]) for part in parts])[None]
-    else:
-        sums = _power_sums(X, S, feature_map, dtype, power=1)
+    sums = pair_sums(X, S, feature_map, dtype)[: feature_map.columns_a_frequency]
     return sums * feature_map.amplitudes[:, None]
 
 
@@ -136,24 +122,11 @@ def feature_squares(
         squares = device.feature_squares(X, s, feature_map, dtype)
         return squares if stay else device.on_host(squares)
     S = checked_weights(s, checked_rows(X, feature_map).shape[0])
-    if feature_map.is_fourier:
-        # cos^2 z = (1 + cos 2z) / 2 and sin^2 z = (1 - cos 2z) / 2, so that one sum at twice the angle gives both
-        squares = squares_of_pair(S.sum(), pair_sums(X, S, feature_map, dtype, multiple=2.0)[0, :, 0])
-        squares = squares[: feature_map.columns_a_frequency]
-    elif feature_map.activation == "harmonics":
-        squares = harmonic_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
-    elif feature_map.activation == "landmarks":
-        return similarity_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
-    elif feature_map.activation == "steps":
-        return step_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
-    elif feature_map.activation == "nystrom":
-        return nystrom_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
-    elif isinstance(feature_map.projection, CombinedProjection):
-        squares = np.concatenate([feature_squares(X, s, part, dtype).ravel() for part in feature_map.projection.maps])
-        squares = squares[None]
-    else:
-        squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
-    return squares * feature_map.amplitudes**2
+    if not feature_map.is_fourier:
+        return _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    # cos^2 z = (1 + cos 2z) / 2 and sin^2 z = (1 - cos 2z) / 2, so that one sum at twice the angle gives both
+    squares = squares_of_pair(S.sum(), pair_sums(X, S, feature_map, dtype, multiple=2.0)[0, :, 0])
+    return squares[: feature_map.columns_a_frequency] * feature_map.amplitudes**2
 
 
 def squares_of_pair(total: float, doubled: np.ndarray) -> np.ndarray:
@@ -162,11 +135,30 @@ def squares_of_pair(total: float, doubled: np.ndarray) -> np.ndarray:
 
 
 def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
-    """sum_i S[i, k] phi_j(x_i)^power for features with one column for each frequency, of shape (1, m, K)."""
-    if isinstance(feature_map.projection, ColumnProjection):
+    """sum_i S[i, k] phi_j(x_i)^power of features with amplitudes that are no waves: (1, m, K)."""
+    # sums of these features include their amplitudes
+    if feature_map.activation == "landmarks":
+        return similarity_sums(X, S, feature_map, dtype, power=power)
+    if feature_map.activation == "steps":
+        return step_sums(X, S, feature_map, dtype, power=power)
+    if feature_map.activation == "nystrom":
+        return nystrom_sums(X, S, feature_map, dtype, power=power)
+    if feature_map.activation == "harmonics":
+        sums = harmonic_sums(X, S, feature_map, dtype, power=power)
+    elif isinstance(feature_map.projection, CombinedProjection):
+        of_part, K = feature_sums if power == 1 else feature_squares, S.shape[1]
+        parts = [of_part(X, S, part, dtype).reshape(-1, K) for part in feature_map.projection.maps]
+        sums = np.concatenate(parts)[None]
+    elif isinstance(feature_map.projection, ColumnProjection):
         # for features that are columns, each column is summed once, even if it was drawn several times
-        return _column_sums(X, S, feature_map, dtype, power)[feature_map.projection.columns][None]
-    # ramps and linear forms: a tile of angles, the activation, and a product with the weights
+        sums = _column_sums(X, S, feature_map, dtype, power)[feature_map.projection.columns][None]
+    else:
+        sums = _activated_sums(X, S, feature_map, dtype, power)
+    return sums * feature_map.amplitudes[:, None] ** power
+
+
+def _activated_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, power: int) -> np.ndarray:
+    """Sums of ramps and linear forms without amplitudes: a tile of angles, the activation, a product with weights."""
     product = Product(X, feature_map, dtype)
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
