@@ -28,13 +28,14 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
+from dkl.linear.summary import SAMPLE_ROWS, Summary, TargetMoments, summarise
 from dkl.linear.sums import calibration_block, calibration_rows
+from dkl.linear.target_statistics import target_record
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
 from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.driver import Passes
-from dkl.protocols.records import Accumulator, BlockSum, RowSample
+from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -105,6 +106,12 @@ class LinearProblem:
         if self.classes is None:
             return self.n_targets * (len(self.quantiles) or 1)
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @property
+    def target_record(self) -> Record:
+        """The record that sums the targets."""
+        K = None if self.classes is None else len(self.classes)
+        return target_record(K or self.n_targets, K, self.class_weight, self.held_out)
 
     def estimator(self, schedule: StepSchedule) -> Any:
         """The unfitted estimator of stochastic steps, `default_estimator`."""
@@ -187,8 +194,7 @@ def default_stopping(n_rows: int) -> tuple[int | None, float]:
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
     """The statistics for stochastic steps, from one pass."""
-    K = None if problem.classes is None else len(problem.classes)
-    columns = K or problem.n_targets
+    columns = problem.n_targets if problem.classes is None else len(problem.classes)
     is_log = problem.loss in LOG_LINK
 
     def summary(passed: PassResult) -> Summary:
@@ -205,7 +211,7 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
         zeros = np.zeros_like(found.target_center)
         return replace(found, target_center=zeros, target_scale=found.target_center)
 
-    records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    records = (problem.target_record, RowSample("sample for step lengths", SAMPLE_ROWS, problem.seed))
     # in a plan moments are unknown, and no size depends on them
     n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
     center = np.zeros(problem.feature_map.n_features)

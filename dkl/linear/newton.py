@@ -34,7 +34,7 @@ from dkl.linear.penalty_choice import (
     penalty_passes,
 )
 from dkl.linear.summary import TargetMoments, summarise_targets
-from dkl.linear.target_statistics import target_record, task_targets
+from dkl.linear.target_statistics import task_targets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import PlannedRun, Run
@@ -230,7 +230,7 @@ def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyCh
 
 def target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
     """The moments of the targets, from a pass that reads no X."""
-    sums = _pass_result(newton_target_record(problem), source, run)
+    sums = _pass_result(problem.target_record, source, run)
     return summarise_targets(sums, log_link=problem.loss in LOG_LINK)
 
 
@@ -238,7 +238,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     """The records of each kind of pass and the most often it runs, before any row is read."""
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
-    passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    passes: list[tuple[Sequence[Record], int]] = [([problem.target_record], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
 
     def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -272,7 +272,7 @@ def _planned_moments(problem: LinearProblem, n_rows: int) -> TargetMoments:
 
 def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
     """The passes that fit and judge candidates."""
-    passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    passes: list[tuple[Sequence[Record], int]] = [([problem.target_record], 1)]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
@@ -333,12 +333,6 @@ def _refitted(task: NewtonProblem) -> NewtonProblem:
 def _with_metric(task: NewtonProblem, metric: np.ndarray | None) -> NewtonProblem:
     """The problem with a subsampled Hessian for all steps, and a smaller decrement, for its last step is rougher."""
     return replace(task, metric=metric, decrement=task.decrement if metric is None else _OF_METRIC * task.decrement)
-
-
-def newton_target_record(problem: LinearProblem) -> Record:
-    """The record that sums the targets."""
-    K = None if problem.classes is None else len(problem.classes)
-    return target_record(K or problem.n_targets, K, problem.class_weight, problem.held_out)
 
 
 def length_record(problem: LinearProblem) -> Record | None:
