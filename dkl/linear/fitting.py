@@ -108,10 +108,14 @@ class LinearProblem:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     @property
+    def n_classes(self) -> int | None:
+        """K; None without classes."""
+        return None if self.classes is None else len(self.classes)
+
+    @property
     def target_record(self) -> Record:
         """The record that sums the targets."""
-        K = None if self.classes is None else len(self.classes)
-        return target_record(K or self.n_targets, K, self.class_weight, self.held_out)
+        return target_record(self.n_classes or self.n_targets, self.n_classes, self.class_weight, self.held_out)
 
     def estimator(self, schedule: StepSchedule) -> Any:
         """The unfitted estimator of stochastic steps, `default_estimator`."""
@@ -194,7 +198,7 @@ def default_stopping(n_rows: int) -> tuple[int | None, float]:
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
     """The statistics for stochastic steps, from one pass."""
-    columns = problem.n_targets if problem.classes is None else len(problem.classes)
+    columns = problem.n_classes or problem.n_targets
     is_log = problem.loss in LOG_LINK
 
     def summary(passed: PassResult) -> Summary:

@@ -415,9 +415,9 @@ def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoment
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
     """The targets of all models on the rows that are not held out; numeric ones centred and scaled."""
-    n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
-    targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
-    kept = SeenRows(Folds(held_out, 1), 0) if held_out.share > 0 else None
+    n_quantiles = len(problem.quantiles)
+    targets = task_targets(problem.n_classes, problem.n_targets, problem.class_weight, n_quantiles=n_quantiles)
+    kept = SeenRows(Folds(problem.held_out, 1), 0) if problem.held_out.share > 0 else None
     return replace(targets, center=center, scale=scale, kept=kept)
 
 

@@ -68,9 +68,8 @@ def model_targets(
     dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None, *, n_quantiles: int = 0
 ) -> NewtonTargets:
     """The targets of a dataset's linear models, as in `task_targets`; numeric ones centred and scaled."""
-    n_classes = None if dataset.classes is None else len(dataset.classes)
-    n_columns = dataset.schema.n_targets or 1
-    targets = task_targets(n_classes, n_columns, class_weight, n_quantiles=n_quantiles)
+    schema = dataset.schema
+    targets = task_targets(schema.n_classes, schema.n_targets or 1, class_weight, n_quantiles=n_quantiles)
     return targets if scale is None else replace(targets, center=scale.center, scale=scale.scale)
 
 

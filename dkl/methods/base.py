@@ -551,9 +551,8 @@ class SelectingLearner(Updated, PoolLearner):
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""
-        n_classes = None if dataset.classes is None else len(dataset.classes)
-        n_outputs = dataset.schema.n_targets or 1
-        return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
+        schema = dataset.schema
+        return PotentialProblem(pool, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the values of the candidates (m,) under the method's attribute names."""

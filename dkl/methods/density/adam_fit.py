@@ -145,7 +145,6 @@ def adam_problem(
     Rows are centred, so that the intercept does not have to follow the weights; class weights have a mean of 1 over the
     rows, so that they do not affect the learning rate.
     """
-    K = None if problem.classes is None else len(problem.classes)
     n_rows, n_models = summary.n_rows, problem.n_models
     weight_scale = n_rows / summary.total_weight
     if problem.classes is None:
@@ -165,7 +164,7 @@ def adam_problem(
             "loss": problem.loss,
             "lam": problem.alpha,
             "penalty": penalty,
-            "n_classes": K,
+            "n_classes": problem.n_classes,
             "rate": descent.rate,
             "batch_rows": batch,
         },

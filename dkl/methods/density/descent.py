@@ -165,9 +165,7 @@ def tuned_gradient(
     by_losses = multiplied(slope.T.astype(phi.dtype), phi).astype(np.float64)
     u, squares = model.density, model.squares
     if penalty.separable:
-        # u is optimal for w: the derivative in |w_j|^2 is lam / (2 u_j), infinite at w = 0, where the gradient in w is
-        # 0
-        # the gradient by w is 0
+        # u is optimal for w: the derivative in |w_j|^2 is lam / (2 u_j), infinite at w = 0, where that in w is 0
         best = penalty.eliminate(squares, lam)
         by_square = xp.where(squares > 0.0, best.slope, 0.0)
         by_penalties = 2.0 * xp.tile(by_square, 2) * model.coef
