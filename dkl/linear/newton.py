@@ -34,7 +34,7 @@ from dkl.linear.penalty_choice import (
     penalty_passes,
 )
 from dkl.linear.summary import TargetMoments, summarise_targets
-from dkl.linear.target_statistics import task_targets
+from dkl.linear.target_statistics import TargetScale, task_targets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import PlannedRun, Run
@@ -141,8 +141,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
             units, message = target_units(problem, summary), newton_message(state, last)
-            center, scale = units.target_center, units.target_scale
-            return LinearFit(model, center, scale, steps, (), message, _alpha(last, state), choice)
+            return LinearFit(model, units.center, units.scale, steps, (), message, _alpha(last, state), choice)
 
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
@@ -365,8 +364,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         If the evidence of a penalty, or a loss other than squares, is requested for more features than a Gram matrix
         may have.
     """
-    units = target_units(problem, summary)
-    targets = newton_targets(problem, units.target_center, units.target_scale)
+    targets = newton_targets(problem, target_units(problem, summary))
     # the default for losses that only stochastic steps have; for classes it is the squared error on -1 and +1
     named: Any = problem.loss
     loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES else "squared_error"
@@ -404,21 +402,19 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.varies else task
 
 
-def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
+def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetScale:
     """Center and scale of the targets: 0 and 1 for a mean exp(f), which is not standardised."""
-    if problem.loss not in LOG_LINK:
-        return summary
-    return replace(
-        summary, target_center=np.zeros_like(summary.target_center), target_scale=np.ones_like(summary.target_scale)
-    )
+    units = summary.units
+    return TargetScale(np.zeros_like(units.center), np.ones_like(units.scale)) if problem.loss in LOG_LINK else units
 
 
-def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
-    """The targets of all models on the rows that are not held out; numeric ones centred and scaled."""
+def newton_targets(problem: LinearProblem, units: TargetScale | None) -> NewtonTargets:
+    """The targets of all models on the rows that are not held out; numeric ones in `units`."""
     n_quantiles = len(problem.quantiles)
     targets = task_targets(problem.n_classes, problem.n_targets, problem.class_weight, n_quantiles=n_quantiles)
     kept = SeenRows(Folds(problem.held_out, 1), 0) if problem.held_out.share > 0 else None
-    return replace(targets, center=center, scale=scale, kept=kept)
+    targets = replace(targets, kept=kept)
+    return targets if units is None else replace(targets, center=units.center, scale=units.scale)
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
@@ -474,7 +470,7 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     solution = state.solution(task).reshape(-1, task.width)
     coef, intercept = solution[:, :-1], solution[:, -1]
     if problem.classes is None:
-        coef, intercept = target_units(problem, summary).units.in_own_units(coef, intercept)
+        coef, intercept = target_units(problem, summary).in_own_units(coef, intercept)
     return estimator_of(problem, coef, intercept, alpha=_alpha(task, state), total_weight=summary.total_weight)
 
 

@@ -18,7 +18,6 @@ from dkl.errors import users_level
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
-from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import HeldOut
@@ -325,7 +324,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
         scale = self._adam_units(dataset, fit)
         # Adam only knows the losses of minibatches, so one pass computes the objective and a bound of the optimum
-        record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
+        record = judging_record(reference, newton_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
         passed: PassResult = run.read(dataset.source, [record], lambda passed: passed, None)
         self.stats_.extend([*stats, passed.stats])
         keep(self, fit, judged(passed.results[0], fit.model, self.loss, self.lam, penalty), scale)
@@ -389,7 +388,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         keeps_sums = self.sums is not None
         return TunedProblem(
             reference,
-            problem_targets(self._linear_problem(dataset, reference), scale),
+            newton_targets(self._linear_problem(dataset, reference), scale),
             weight_of(dataset, self._class_weights(dataset)),
             self.loss,
             self.lam,
@@ -434,11 +433,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _scorer(self) -> Scorer:
         """The linear model on the learned features."""
         return Scorer(self.feature_map_, self.coef_, self.intercept_, self.dtype)
-
-
-def problem_targets(problem: LinearProblem, scale: TargetScale | None) -> NewtonTargets:
-    """Targets -1 and 1 for each class against the rest, or numbers standardised by `scale`."""
-    return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
 
 
 def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSolution:
