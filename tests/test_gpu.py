@@ -65,9 +65,8 @@ from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.leverage.sums import cross_gram_sums
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
-from dkl.methods.potentials import PotentialProblem
+from dkl.methods.potential_sums import PotentialProblem, potential_sums
 from dkl.methods.random_features import RandomFeatures
-from dkl.methods.sums import potential_sums
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import blocks_ahead, fit_limits

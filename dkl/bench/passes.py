@@ -18,7 +18,7 @@ from dkl.data.dataset import open_dataset
 from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.features.families import Gaussian
-from dkl.methods.potentials import PotentialProblem, potential_record
+from dkl.methods.potential_sums import PotentialProblem, potential_record
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum

@@ -19,7 +19,7 @@ from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.federated.agreement import MOST_ROWS, Agreement, as_agreement, node_array
 from dkl.federated.exporting import SiteSums
-from dkl.methods.potentials import PotentialProblem, joined_sums
+from dkl.methods.potential_sums import PotentialProblem, joined_sums
 from dkl.model_io import load_model
 from dkl.passes.tree_sum import Node
 from dkl.protocols.records import BlockSum

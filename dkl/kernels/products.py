@@ -17,7 +17,6 @@ from dkl.features.projections import ColumnProjection, SparseProjection, Structu
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
-from dkl.kernels.pair_sums import sparse_row_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles, even_step, spans
 from dkl.process import TwoForms
@@ -233,6 +232,22 @@ class _Sparse:
         out = np.empty((tile.shape[0], chosen.stop - chosen.start), tile.dtype)
         _sparse_product(tile.data, tile.indices, tile.indptr, self.W, chosen.start, out)
         return out
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def sparse_row_product(
+    data: np.ndarray, indices: np.ndarray, start: int, stop: int, W: np.ndarray, first: int, out: np.ndarray
+) -> None:
+    """out = the product of one sparse row (its entries start .. stop) with columns first .. of W (d, m).
+
+    Indexes W itself: a view of each of its rows would cost more than a short row does.
+    """
+    out[:] = 0
+    for entry in range(start, stop):
+        factor, row = data[entry], indices[entry]
+        for j in range(len(out)):
+            # an index that may be negative would prevent vector code
+            out[j] += W[row, np.uintp(first) + np.uintp(j)] * factor
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

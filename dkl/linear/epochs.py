@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -87,6 +88,11 @@ class EpochProblem:
     row_flops: float | None = None
     row_bytes: int = 0
     token: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def patience(self) -> int | None:
+        """Epochs without a lower held-out loss after which the fit ends; None runs all of them."""
+        return None if self.stopping is None else self.stopping.patience
 
 
 @dataclass(frozen=True)
@@ -187,45 +193,135 @@ def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mappin
     return EstimatorState(estimator)
 
 
-class EpochDriver:
-    """Runs epochs over the shuffled blocks; with early stopping, a pass over the held-out rows follows each of them."""
+class Epochs(ABC):
+    """Runs epochs of stochastic steps; with early stopping a pass over the held-out rows judges the model after each.
 
-    def init(self, problem: EpochProblem) -> EpochState:
+    A problem has `first`, the state of the steps before the first epoch, the most `epochs`, `held_out`, and `patience`,
+    the epochs without a lower held-out loss after which the fit ends (None runs all of them).
+    """
+
+    def init(self, problem: Any) -> EpochState:
         """The state before the first epoch."""
         return EpochState(fields_of(problem.first))
 
-    def request(self, problem: EpochProblem, state: EpochState) -> Sequence[Record] | None:
+    def request(self, problem: Any, state: EpochState) -> Sequence[Record] | None:
         """The next epoch, or the pass that judges the last one; None when the epochs or the patience are used up."""
         if state.ended:
             return None
-        if _looks_next(problem, state):
-            return [_held_out_look(problem, state)]
-        is_stale = problem.stopping is not None and state.stale >= problem.stopping.patience
-        return None if state.epoch >= problem.epochs or is_stale else [_epoch(problem, state)]
+        if self._judges_next(problem, state):
+            return [self._judging(problem, state)]
+        is_stale = problem.patience is not None and state.stale >= problem.patience
+        return None if state.epoch >= problem.epochs or is_stale else [self._epoch(problem, state)]
 
-    def step(self, problem: EpochProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
+    def step(self, problem: Any, state: EpochState, results: Sequence[Any]) -> EpochState:
         """After an epoch, the state with its model; after a judging pass, with its loss and the best model."""
         (result,) = results
-        if not _looks_next(problem, state):
+        if not self._judges_next(problem, state):
             return replace(state, model=fields_of(result), epoch=state.epoch + 1)
         return state.judged(result, problem.held_out)
 
-    def stopped(self, problem: EpochProblem, state: EpochState, why: str) -> EpochState | None:
-        """The final state if a subscriber stops the fit after an epoch; None before the first one."""
-        return replace(state, ended=why) if state.epoch else None
+    def stopped(self, problem: Any, state: EpochState, why: str) -> EpochState | None:
+        """The state if a subscriber stops it: with the best judged or the last epoch; None before either."""
+        return replace(state, ended=why) if state.epoch or state.best is not None else None
+
+    @abstractmethod
+    def _judges_next(self, problem: Any, state: EpochState) -> bool:
+        """Whether the held-out rows must judge the model before the next epoch."""
+
+    @abstractmethod
+    def _judging(self, problem: Any, state: EpochState) -> BlockSum:
+        """The record that judges the averaged model of the last epoch on the held-out rows."""
+
+    @abstractmethod
+    def _epoch(self, problem: Any, state: EpochState) -> Fold:
+        """The fold of the next epoch: every block once in a random order, in minibatches of shuffled rows."""
+
+
+class EpochDriver(Epochs):
+    """Epochs of any stochastic steps on mapped rows."""
 
     def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """All epochs, and as many judging passes; with early stopping the usual number is smaller."""
-        state, stopping = self.init(problem), problem.stopping
-        if stopping is None:
-            return [([_epoch(problem, state)], problem.epochs)]
-        usual = _USUAL_BEST + stopping.patience
-        records = (_epoch(problem, state), _held_out_look(problem, state))
+        state, epoch = self.init(problem), self._epoch(problem, self.init(problem))
+        if problem.patience is None:
+            return [([epoch], problem.epochs)]
+        usual = _USUAL_BEST + problem.patience
+        records = (epoch, self._judging(problem, state))
         return [([replace(record, usual_calls=usual)], problem.epochs) for record in records]
 
     def planned(self, problem: EpochProblem) -> EpochState:
         """The initial state, whose model has the size of the final one."""
         return self.init(problem)
+
+    def _judges_next(self, problem: EpochProblem, state: EpochState) -> bool:
+        return problem.stopping is not None and len(state.losses) < state.epoch
+
+    def _judging(self, problem: EpochProblem, state: EpochState) -> BlockSum:
+        # only models of mapped, centred rows can be scored
+        if problem.stopping is None or problem.center is None or problem.feature_map is None:
+            raise ValueError("early stopping needs a model of mapped, centred rows")
+        coef, intercept = uncentred(type(problem.first)(**state.model), problem.center)
+        return held_out_record(
+            problem.feature_map,
+            coef,
+            intercept,
+            held_out=problem.held_out,
+            targets=problem.targets,
+            dtype=problem.dtype,
+            loss=problem.stopping.loss,
+            epsilon=problem.stopping.epsilon,
+            calibrated=problem.stopping.calibrated,
+        )
+
+    def _epoch(self, problem: EpochProblem, state: EpochState) -> Fold:
+        feature_map = problem.feature_map
+        rows_each = minibatch_rows(feature_map, problem.dtype, problem.row_bytes)
+        row_bytes = problem.row_bytes
+        if feature_map is not None:
+            row_bytes = feature_map.n_features * np.dtype(problem.dtype).itemsize
+        minibatch_bytes = rows_each * row_bytes
+
+        order = np.arange(problem.n_blocks)
+        if problem.shuffle_blocks:
+            # the order depends on seed and epoch alone, so that a resumed fit follows the same one
+            order = np.random.default_rng([problem.seed, state.epoch]).permutation(problem.n_blocks)
+
+        row_flops = problem.row_flops
+        if row_flops is None:
+            coef = state.model.get("coef")
+            n_models, n_features = (1, 0) if coef is None else coef.shape
+            row_flops = n_models * (_ROW_FLOPS + _COEFFICIENT_FLOPS * n_features)
+
+        def cost(rows: int, columns: int) -> Cost:
+            # mapping uses all cores, steps run one after the other; shuffling copies a minibatch
+            mapping = 0.0 if feature_map is None else mapping_flops(columns, feature_map)
+            return Cost(rows * mapping, 2 * minibatch_bytes, rows * row_flops)
+
+        return Fold(
+            name=f"epoch {state.epoch + 1}",
+            initial=type(problem.first)(**state.model),
+            step=problem.step,
+            prepare=shuffled_minibatch if problem.shuffle_rows else stored_minibatch,
+            pieces=lambda rows: -(-rows // rows_each),
+            operands={
+                **problem.step_operands,
+                "feature_map": feature_map,
+                "center": None if problem.center is None else problem.center.astype(problem.dtype),
+                "targets": problem.targets,
+                "held_out": problem.held_out,
+                "dtype": problem.dtype,
+                "minibatch_rows": rows_each,
+                "seed": problem.seed,
+                "epoch": state.epoch,
+            },
+            order=order,
+            piece_bytes=minibatch_bytes,
+            # workers keep mapped rows for all epochs
+            kept_as=problem.token if feature_map is not None and problem.epochs > 1 else "",
+            arrange=reordered_minibatch if problem.shuffle_rows else None,
+            state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),
+            cost=cost,
+        )
 
 
 def epochs_message(problem: EpochProblem, state: EpochState) -> str:
@@ -308,84 +404,3 @@ def held_out_record(
         accumulators |= {name: Accumulator((3, len(MULTIPLIERS))) for name in ("label", "uniform")}
         accumulators["counted"] = Accumulator((1,))
     return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)
-
-
-def _looks_next(problem: EpochProblem, state: EpochState) -> bool:
-    """Whether the last epoch must still be judged on the held-out rows."""
-    return problem.stopping is not None and len(state.losses) < state.epoch
-
-
-def _held_out_look(problem: EpochProblem, state: EpochState) -> BlockSum:
-    """The record that judges the averaged model of the last epoch on the held-out rows.
-
-    Raises
-    ------
-    ValueError
-        Without a feature map and a centre, since only models of mapped, centred rows can be scored.
-    """
-    if problem.stopping is None or problem.center is None or problem.feature_map is None:
-        raise ValueError("early stopping needs a model of mapped, centred rows")
-    coef, intercept = uncentred(type(problem.first)(**state.model), problem.center)
-    return held_out_record(
-        problem.feature_map,
-        coef,
-        intercept,
-        held_out=problem.held_out,
-        targets=problem.targets,
-        dtype=problem.dtype,
-        loss=problem.stopping.loss,
-        epsilon=problem.stopping.epsilon,
-        calibrated=problem.stopping.calibrated,
-    )
-
-
-def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
-    """The fold of one epoch: every block once in a random order, in minibatches of shuffled rows."""
-    feature_map = problem.feature_map
-    rows_each = minibatch_rows(feature_map, problem.dtype, problem.row_bytes)
-    row_bytes = problem.row_bytes
-    if feature_map is not None:
-        row_bytes = feature_map.n_features * np.dtype(problem.dtype).itemsize
-    minibatch_bytes = rows_each * row_bytes
-
-    order = np.arange(problem.n_blocks)
-    if problem.shuffle_blocks:
-        # the order depends on seed and epoch alone, so that a resumed fit follows the same one
-        order = np.random.default_rng([problem.seed, state.epoch]).permutation(problem.n_blocks)
-
-    row_flops = problem.row_flops
-    if row_flops is None:
-        coef = state.model.get("coef")
-        n_models, n_features = (1, 0) if coef is None else coef.shape
-        row_flops = n_models * (_ROW_FLOPS + _COEFFICIENT_FLOPS * n_features)
-
-    def cost(rows: int, columns: int) -> Cost:
-        # mapping uses all cores, steps run one after the other; shuffling copies a minibatch
-        mapping = 0.0 if feature_map is None else mapping_flops(columns, feature_map)
-        return Cost(rows * mapping, 2 * minibatch_bytes, rows * row_flops)
-
-    return Fold(
-        name=f"epoch {state.epoch + 1}",
-        initial=type(problem.first)(**state.model),
-        step=problem.step,
-        prepare=shuffled_minibatch if problem.shuffle_rows else stored_minibatch,
-        pieces=lambda rows: -(-rows // rows_each),
-        operands={
-            **problem.step_operands,
-            "feature_map": feature_map,
-            "center": None if problem.center is None else problem.center.astype(problem.dtype),
-            "targets": problem.targets,
-            "held_out": problem.held_out,
-            "dtype": problem.dtype,
-            "minibatch_rows": rows_each,
-            "seed": problem.seed,
-            "epoch": state.epoch,
-        },
-        order=order,
-        piece_bytes=minibatch_bytes,
-        # workers keep mapped rows for all epochs
-        kept_as=problem.token if feature_map is not None and problem.epochs > 1 else "",
-        arrange=reordered_minibatch if problem.shuffle_rows else None,
-        state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),
-        cost=cost,
-    )

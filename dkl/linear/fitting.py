@@ -29,12 +29,14 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
+from dkl.linear.summary import SAMPLE_ROWS, Summary, TargetMoments, summarise
 from dkl.linear.sums import calibration_block, calibration_rows
+from dkl.linear.target_statistics import target_record
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
 from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.loop import PlannedRun, Run
-from dkl.protocols.records import Accumulator, BlockSum, RowSample
+from dkl.protocols.driver import Passes
+from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -110,6 +112,16 @@ class LinearProblem:
         if self.classes is None:
             return self.n_targets * (len(self.quantiles) or 1)
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @property
+    def n_classes(self) -> int | None:
+        """K; None without classes."""
+        return None if self.classes is None else len(self.classes)
+
+    @property
+    def target_record(self) -> Record:
+        """The record that sums the targets."""
+        return target_record(self.n_classes or self.n_targets, self.n_classes, self.class_weight, self.held_out)
 
     def estimator(self, schedule: StepSchedule) -> Any:
         """The unfitted estimator of stochastic steps, `default_estimator`."""
@@ -192,8 +204,7 @@ def default_stopping(n_rows: int) -> tuple[int | None, float]:
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
     """The statistics for stochastic steps, from one pass."""
-    K = None if problem.classes is None else len(problem.classes)
-    columns = K or problem.n_targets
+    columns = problem.n_classes or problem.n_targets
     is_log = problem.loss in LOG_LINK
 
     def summary(passed: PassResult) -> Summary:
@@ -210,7 +221,7 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
         zeros = np.zeros_like(found.target_center)
         return replace(found, target_center=zeros, target_scale=found.target_center)
 
-    records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    records = (problem.target_record, RowSample("sample for step lengths", SAMPLE_ROWS, problem.seed))
     # in a plan moments are unknown, and no size depends on them
     n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
     center = np.zeros(problem.feature_map.n_features)
@@ -239,11 +250,7 @@ def fit_by_epochs(
     UserWarning
         If rows look sorted, so that steps would be biased unless several blocks are read for each.
     """
-    summary = summarise_rows(problem, source, run)
-    # the summary omits held-out rows; if it has counted every row, early stopping has no rows to judge
-    if patience is not None and summary.n_rows >= np.sum(source.block_rows):
-        raise none_held_out(problem)
-    mixed = mixed_source(source, summary.unevenness, problem.seed)
+    summary, mixed = rows_of_epochs(problem, source, run, patience)
     targets = row_targets(problem, summary)
     # step lengths follow from the lengths of the centred rows, so that there is no learning rate to set
     unit = penalty_unit(problem, summary)
@@ -295,6 +302,23 @@ def run_epochs(
 
     runner = BlockIncremental(estimator, feature_map=task.feature_map, epochs=task.epochs)
     return runner.fit_epochs(task, source, run, model)
+
+
+def rows_of_epochs(
+    problem: LinearProblem, source: BlockSource, run: Run, patience: int | None
+) -> tuple[Summary, BlockSource]:
+    """The statistics that stochastic epochs need, and the source that they read, with mixed blocks for sorted rows.
+
+    Raises
+    ------
+    ValueError
+        If early stopping, by `patience`, has no rows to judge.
+    """
+    summary = summarise_rows(problem, source, run)
+    # the summary omits held-out rows; if it has counted every row, none is held out
+    if patience is not None and summary.n_rows >= np.sum(source.block_rows):
+        raise none_held_out(problem)
+    return summary, mixed_source(source, summary.unevenness, problem.seed)
 
 
 def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSource:
@@ -379,18 +403,7 @@ def in_units_of_y(
     if problem.loss in LOG_LINK:
         # exp(f) is the mean of the target over this scale
         return coef, intercept + np.log(summary.target_scale)
-    return in_original_units(coef, intercept, summary, problem.classes)
-
-
-def in_original_units(
-    coef: np.ndarray, intercept: np.ndarray, summary: TargetMoments, classes: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """A model of standardised targets as one of the targets; a model of classes unchanged."""
-    if classes is not None:
-        return coef, intercept
-    # each target has as many models as it has quantiles
-    center, scale = (np.repeat(each, len(coef) // len(each)) for each in (summary.target_center, summary.target_scale))
-    return coef * scale[:, None], intercept * scale + center
+    return model if problem.classes is not None else summary.units.in_own_units(coef, intercept)
 
 
 def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run) -> float:
@@ -414,14 +427,7 @@ def calibration_sums(
     ValueError
         If no row is held out.
     """
-    record = calibration_record(
-        problem.feature_map,
-        model.coef_,
-        model.intercept_,
-        held_out=problem.held_out,
-        targets=RowTargets(problem.classes, problem.class_weight),
-        dtype=problem.dtype,
-    )
+    record = _calibration_record(problem, model.coef_, model.intercept_)
     sums: Any = run.read(source, [record], lambda passed: passed.results[0], None)
     weight = float(sums["weight"][0])
     if weight == 0.0:
@@ -442,14 +448,7 @@ def calibrate_by_class(
     n_rows = int(source.block_rows.sum())
     record = RowSample("rows to calibrate on", n_rows, problem.seed)
     (rows,) = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit).results
-    operands = {
-        "feature_map": problem.feature_map,
-        "coef": model.coef_,
-        "intercept": model.intercept_,
-        "held_out": problem.held_out,
-        "targets": RowTargets(problem.classes, problem.class_weight),
-        "dtype": problem.dtype,
-    }
+    operands = _calibration_record(problem, model.coef_, model.intercept_).operands
     return slope_and_shifts(*calibration_rows(rows, operands))
 
 
@@ -470,10 +469,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         intercept = intercept - np.log(fit.target_scale)
     elif problem.classes is None:
         # steps use targets standardised as in the first fit
-        center, scale = (
-            np.repeat(each, problem.n_models // len(each)) for each in (fit.target_center, fit.target_scale)
-        )
-        coef, intercept = coef / scale[:, None], (intercept - center) / scale
+        coef, intercept = summary.units.standardised(coef, intercept)
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
     task = EpochProblem(
         step=sgd_step,
@@ -494,26 +490,30 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)
 
 
-def calibration_record(
-    feature_map: FeatureMap,
-    coef: np.ndarray,
-    intercept: np.ndarray,
-    *,
-    held_out: HeldOut,
-    targets: RowTargets,
-    dtype: str,
-) -> BlockSum:
+def calibration_passes(problem: LinearProblem) -> Passes:
+    """The planned pass over the held-out rows that finds the temperature of the probabilities."""
+    coef = np.zeros((problem.n_models, problem.feature_map.n_features))
+    return [([_calibration_record(problem, coef, np.zeros(problem.n_models))], 1)]
+
+
+def _calibration_record(problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray) -> BlockSum:
     """The record of a calibration pass, whose sums are the arguments of `dkl.linear.temperature.best_multiplier`."""
     operands = {
-        "feature_map": feature_map,
+        "feature_map": problem.feature_map,
         "coef": coef,
         "intercept": intercept,
-        "held_out": held_out,
-        "targets": targets,
-        "dtype": dtype,
+        "held_out": problem.held_out,
+        "targets": RowTargets(problem.classes, problem.class_weight),
+        "dtype": problem.dtype,
     }
     # loss, slope and curvature at each temperature of the grid
     shape = (3, len(MULTIPLIERS))
     accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
-    cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
+    cost = partial(
+        scoring_cost,
+        feature_map=problem.feature_map,
+        n_models=len(coef),
+        share=problem.held_out.share,
+        dtype=problem.dtype,
+    )
     return BlockSum("calibration", calibration_block, accumulators, operands, cost=cost)

@@ -321,7 +321,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         source : BlockSource
         run : Run
         model : callable or None
-            As in `dkl.passes.loop.run_driver`.
+            As in `dkl.passes.loop.Run.drive`.
         """
         state, self.stats_ = run.drive(EpochDriver(), problem, source, model=model)
         return state

@@ -20,7 +20,7 @@ from dkl.kernels.normal_equations import (
     is_plain_sparse,
     sparse_rows,
 )
-from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units, planned_fit
+from dkl.linear.fitting import LinearFit, LinearProblem, planned_fit
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
@@ -33,7 +33,7 @@ from dkl.linear.penalty_choice import (
     penalty_passes,
 )
 from dkl.linear.summary import TargetMoments, summarise_targets
-from dkl.linear.target_statistics import target_record, task_targets
+from dkl.linear.target_statistics import TargetScale, task_targets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import PlannedRun, Run
@@ -140,8 +140,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
             units, message = target_units(problem, summary), newton_message(state, last)
-            center, scale = units.target_center, units.target_scale
-            return LinearFit(model, center, scale, steps, (), message, _alpha(last, state), choice)
+            return LinearFit(model, units.center, units.scale, steps, (), message, _alpha(last, state), choice)
 
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
@@ -229,7 +228,7 @@ def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyCh
 
 def target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
     """The moments of the targets, from a pass that reads no X."""
-    sums = _pass_result(newton_target_record(problem), source, run)
+    sums = _pass_result(problem.target_record, source, run)
     return summarise_targets(sums, log_link=problem.loss in LOG_LINK)
 
 
@@ -237,7 +236,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     """The records of each kind of pass and the most often it runs, before any row is read."""
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
-    passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    passes: list[tuple[Sequence[Record], int]] = [([problem.target_record], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
 
     def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -271,7 +270,7 @@ def _planned_moments(problem: LinearProblem, n_rows: int) -> TargetMoments:
 
 def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
     """The passes that fit and judge candidates."""
-    passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    passes: list[tuple[Sequence[Record], int]] = [([problem.target_record], 1)]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
@@ -334,12 +333,6 @@ def _with_metric(task: NewtonProblem, metric: np.ndarray | None) -> NewtonProble
     return replace(task, metric=metric, decrement=task.decrement if metric is None else _OF_METRIC * task.decrement)
 
 
-def newton_target_record(problem: LinearProblem) -> Record:
-    """The record that sums the targets."""
-    K = None if problem.classes is None else len(problem.classes)
-    return target_record(K or problem.n_targets, K, problem.class_weight, problem.held_out)
-
-
 def length_record(problem: LinearProblem) -> Record | None:
     """The sample that estimates the length of mapped rows; None if the feature map determines it."""
     return None if problem.feature_map.activation == "cos-sin" else RowSample("sample", _SAMPLE_ROWS, problem.seed)
@@ -370,8 +363,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         If the evidence of a penalty is requested for more features than a Gram matrix may have, or the log loss for so
         many classes and features that their gradients are no single sum.
     """
-    units = target_units(problem, summary)
-    targets = newton_targets(problem, units.target_center, units.target_scale)
+    targets = newton_targets(problem, target_units(problem, summary))
     # the default for losses that only stochastic steps have; for classes it is the squared error on -1 and +1
     loss = problem.loss if problem.loss in NEWTON_LOSSES else "squared_error"
     task = NewtonProblem(
@@ -405,21 +397,19 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.varies else task
 
 
-def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
+def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetScale:
     """Center and scale of the targets: 0 and 1 for a mean exp(f), which is not standardised."""
-    if problem.loss not in LOG_LINK:
-        return summary
-    return replace(
-        summary, target_center=np.zeros_like(summary.target_center), target_scale=np.ones_like(summary.target_scale)
-    )
+    units = summary.units
+    return TargetScale(np.zeros_like(units.center), np.ones_like(units.scale)) if problem.loss in LOG_LINK else units
 
 
-def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
-    """The targets of all models on the rows that are not held out; numeric ones centred and scaled."""
-    n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
-    targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
-    kept = SeenRows(Folds(held_out, 1), 0) if held_out.share > 0 else None
-    return replace(targets, center=center, scale=scale, kept=kept)
+def newton_targets(problem: LinearProblem, units: TargetScale | None) -> NewtonTargets:
+    """The targets of all models on the rows that are not held out; numeric ones in `units`."""
+    n_quantiles = len(problem.quantiles)
+    targets = task_targets(problem.n_classes, problem.n_targets, problem.class_weight, n_quantiles=n_quantiles)
+    kept = SeenRows(Folds(problem.held_out, 1), 0) if problem.held_out.share > 0 else None
+    targets = replace(targets, kept=kept)
+    return targets if units is None else replace(targets, center=units.center, scale=units.scale)
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
@@ -433,9 +423,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     start = problem.start
     if start is None or problem.classes is not None:
         return start
-    # f = w.phi + b in units of the targets is (w.phi + b - center) / scale in standardised units
-    coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
-    return np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
+    return np.column_stack(summary.units.standardised(start[:, :-1], start[:, -1]))
 
 
 def penalty_problem(
@@ -476,8 +464,9 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     """A fitted scikit-learn estimator on mapped rows."""
     # the coefficients of jointly fitted classes are stored in one row
     solution = state.solution(task).reshape(-1, task.width)
-    units = target_units(problem, summary)
-    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
+    coef, intercept = solution[:, :-1], solution[:, -1]
+    if problem.classes is None:
+        coef, intercept = target_units(problem, summary).in_own_units(coef, intercept)
     return estimator_of(problem, coef, intercept, alpha=_alpha(task, state), total_weight=summary.total_weight)
 
 
@@ -488,7 +477,6 @@ def estimator_of(
 
     For regression it is a `Ridge`, with a log link one of the logarithm of the mean.
     """
-    one_target = problem.classes is None and problem.n_models == 1
     # alpha belongs to the mean loss; Ridge's strength, and 1/C of LinearSVC, belong to the sum over the rows
     strength = alpha * total_weight
     model: Any
@@ -500,10 +488,16 @@ def estimator_of(
         model = LinearSVC(C=1.0 / strength)
     else:
         model = SGDClassifier(loss="squared_error", alpha=alpha)
+    return with_coefficients(model, coef, intercept, problem.classes)
+
+
+def with_coefficients(model: Any, coef: np.ndarray, intercept: np.ndarray, classes: np.ndarray | None) -> Any:
+    """A scikit-learn estimator with these coefficients (K, m), intercepts (K,) and classes (None for numbers)."""
+    one_target = classes is None and len(coef) == 1
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]
-    if problem.classes is not None:
-        model.classes_ = problem.classes
+    if classes is not None:
+        model.classes_ = classes
     return model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.kernels.device import array_module, together_on_host
-from dkl.linear.epochs import EpochState, fields_of, held_out_record
+from dkl.linear.epochs import Epochs, EpochState, held_out_record
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
@@ -19,6 +19,7 @@ from dkl.linear.refinement_sums import (
     RefinedLoss,
     ScaledMinibatch,
     adam_update,
+    add_to_average,
     expansion_gradient,
     refined_rows,
     refinement_minibatch,
@@ -26,8 +27,6 @@ from dkl.linear.refinement_sums import (
 from dkl.protocols.records import SINCOS_FLOPS, BlockSum, Cost, Fold, Record
 from dkl.solvers.losses import namespace_of
 
-# Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of the t-th iterate grows as t^8.
-_AVERAGING = 8.0
 # Operations that a step costs for each number of the model, about three nanoseconds: it reads five arrays and writes
 # three.
 _ADAM_FLOPS = 300.0
@@ -102,6 +101,27 @@ class RefineProblem:
         """The model before the refinement."""
         return Expansion.of(self.feature_map, self.coef, self.intercept, self.options.dtype)
 
+    @property
+    def first(self) -> AdamState:
+        """The state of Adam at the given model."""
+        values = _values(self.expansion)
+        return AdamState(values, np.zeros_like(values), np.zeros_like(values), values)
+
+    @property
+    def epochs(self) -> int:
+        """The most epochs."""
+        return self.options.epochs
+
+    @property
+    def patience(self) -> int:
+        """Epochs without a lower held-out loss after which the refinement ends."""
+        return self.options.patience
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The rows that judge each epoch."""
+        return self.options.held_out
+
     def model(self, state: Mapping[str, Any]) -> Expansion:
         """The expansion from the fields of an `AdamState`."""
         return _split(state["average"], self.coef.shape, self.feature_map)
@@ -140,38 +160,71 @@ def check_refinable(problem: RefineProblem) -> None:
         raise ValueError(f"{len(classes)} classes need one model each, two need one in all; coef has {n_models} rows")
 
 
-class RefineDriver:
-    """Runs epochs of Adam over shuffled blocks; held-out rows judge the model before the first and after each."""
-
-    def init(self, problem: RefineProblem) -> EpochState:
-        """The given model, before any pass."""
-        values = _values(problem.expansion)
-        return EpochState(fields_of(AdamState(values, np.zeros_like(values), np.zeros_like(values), values)))
-
-    def request(self, problem: RefineProblem, state: EpochState) -> Sequence[Record] | None:
-        """The next judging pass or the next epoch, or None."""
-        if _looks_next(problem, state) and not state.ended:
-            return [_look(problem, state)]
-        if state.ended or state.epoch >= problem.options.epochs or state.stale >= problem.options.patience:
-            return None
-        return [_epoch(problem, state)]
-
-    def step(self, problem: RefineProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
-        """After an epoch, the state with its model; after a judging pass, with its loss and the best model."""
-        (result,) = results
-        if not _looks_next(problem, state):
-            return replace(state, model=fields_of(result), epoch=state.epoch + 1)
-        return state.judged(result, problem.options.held_out)
-
-    def stopped(self, problem: RefineProblem, state: EpochState, why: str) -> EpochState | None:
-        """The state if a subscriber stops it: with the best judged or the last epoch; None before either."""
-        return replace(state, ended=why) if state.epoch or state.best is not None else None
+class RefineDriver(Epochs):
+    """Epochs of Adam on frequencies and weights; held-out rows judge the model before the first and after each."""
 
     def plan(self, problem: RefineProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """All epochs, and one judging pass more."""
-        state, epochs = self.init(problem), problem.options.epochs
-        looks = [([_look(problem, state)], epochs + 1)] if problem.options.held_out.share > 0 else []
-        return [*looks, ([_epoch(problem, state)], epochs)]
+        state, epochs = self.init(problem), problem.epochs
+        judging = [([self._judging(problem, state)], epochs + 1)] if problem.held_out.share > 0 else []
+        return [*judging, ([self._epoch(problem, state)], epochs)]
+
+    def _judges_next(self, problem: RefineProblem, state: EpochState) -> bool:
+        return problem.held_out.share > 0 and len(state.losses) <= state.epoch
+
+    def _judging(self, problem: RefineProblem, state: EpochState) -> BlockSum:
+        options, expansion = problem.options, problem.model(state.model)
+        return held_out_record(
+            expansion.apply_to(problem.feature_map),
+            expansion.coef,
+            expansion.intercept,
+            held_out=options.held_out,
+            targets=problem.targets,
+            dtype=options.dtype,
+            loss=options.loss,
+            epsilon=0.0,
+        )
+
+    def _epoch(self, problem: RefineProblem, state: EpochState) -> Fold:
+        options, feature_map = problem.options, problem.feature_map
+        size = refined_rows(feature_map, options.dtype)
+        order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
+        values = state.model["values"]
+
+        def cost(rows: int, columns: int) -> Cost:
+            # two products with W, for the angles and the gradient; sines; two products with the coefficients
+            a_row = 4.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * 2 * feature_map.n_frequencies
+            a_row += 4.0 * problem.coef.size
+            return Cost(
+                0.0,
+                2 * size * columns * values.itemsize,
+                rows * (a_row + _ADAM_FLOPS * len(values) / options.batch_rows),
+            )
+
+        return Fold(
+            name=f"refining, epoch {state.epoch + 1}",
+            initial=AdamState(**state.model),
+            step=adam_step,
+            prepare=refinement_minibatch,
+            pieces=lambda rows: -(-rows // size),
+            operands={
+                "feature_map": feature_map,
+                "targets": problem.targets,
+                "held_out": options.held_out,
+                "seed": options.seed,
+                "epoch": state.epoch,
+                "dtype": options.dtype,
+                "rates": _rates(problem),
+                "shape": problem.coef.shape,
+                "loss": options.loss,
+                "alpha": options.alpha,
+                "batch_rows": options.batch_rows,
+            },
+            order=order,
+            piece_bytes=2 * size * feature_map.n_columns * values.itemsize,
+            state_bytes=4 * values.nbytes,
+            cost=cost,
+        )
 
 
 def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[str, Any]) -> AdamState:
@@ -202,10 +255,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
         )
         steps += 1
         adam_update(values, (first, second), _values(gradient), rates, step=steps)
-        # the running average x_t = (1 - share) x_(t-1) + share values_t
-        share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
-        average *= 1.0 - share
-        average += share * values
+        add_to_average(average, values, step=steps)
     # numbers on a GPU stay there from batch to batch: the host waits only here
     here = together_on_host({"values": values, "first": first, "second": second, "average": average})
     return AdamState(**{name: part.astype(state.values.dtype, copy=False) for name, part in here.items()}, steps=steps)
@@ -244,64 +294,3 @@ def _rates(problem: RefineProblem) -> np.ndarray:
     rest = np.full(expansion.coef.size + len(expansion.intercept), size)
     rates = np.concatenate([np.maximum(lengths, 1e-3 * lengths.max(initial=0.0))[owner], rest])
     return (problem.options.rate * rates).astype(expansion.entries.dtype)
-
-
-def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
-    """The fold of one epoch: every block once in a random order, in minibatches of shuffled rows."""
-    options, feature_map = problem.options, problem.feature_map
-    size = refined_rows(feature_map, options.dtype)
-    order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
-    values = state.model["values"]
-
-    def cost(rows: int, columns: int) -> Cost:
-        # two products with W, for the angles and the gradient; sines; two products with the coefficients
-        a_row = 4.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * 2 * feature_map.n_frequencies
-        a_row += 4.0 * problem.coef.size
-        return Cost(
-            0.0, 2 * size * columns * values.itemsize, rows * (a_row + _ADAM_FLOPS * len(values) / options.batch_rows)
-        )
-
-    return Fold(
-        name=f"refining, epoch {state.epoch + 1}",
-        initial=AdamState(**state.model),
-        step=adam_step,
-        prepare=refinement_minibatch,
-        pieces=lambda rows: -(-rows // size),
-        operands={
-            "feature_map": feature_map,
-            "targets": problem.targets,
-            "held_out": options.held_out,
-            "seed": options.seed,
-            "epoch": state.epoch,
-            "dtype": options.dtype,
-            "rates": _rates(problem),
-            "shape": problem.coef.shape,
-            "loss": options.loss,
-            "alpha": options.alpha,
-            "batch_rows": options.batch_rows,
-        },
-        order=order,
-        piece_bytes=2 * size * feature_map.n_columns * values.itemsize,
-        state_bytes=4 * values.nbytes,
-        cost=cost,
-    )
-
-
-def _look(problem: RefineProblem, state: EpochState) -> BlockSum:
-    """The record that judges the averaged model of the last epoch on the held-out rows."""
-    options, expansion = problem.options, problem.model(state.model)
-    return held_out_record(
-        expansion.apply_to(problem.feature_map),
-        expansion.coef,
-        expansion.intercept,
-        held_out=options.held_out,
-        targets=problem.targets,
-        dtype=options.dtype,
-        loss=options.loss,
-        epsilon=0.0,
-    )
-
-
-def _looks_next(problem: RefineProblem, state: EpochState) -> bool:
-    """Whether the model must be judged on the held-out rows next: before the first epoch, and after each."""
-    return problem.options.held_out.share > 0 and len(state.losses) <= state.epoch

@@ -28,6 +28,8 @@ REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
 
 # Adam's beta_1, beta_2 and epsilon, as Kingma & Ba 2015 propose.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
+# Exponent of polynomial-decay averaging.
+_AVERAGING = 8.0
 
 # Frequencies computed on at once: a dense W, and the gradient in all its columns, exist only for these.
 _FREQUENCIES = 512
@@ -198,6 +200,17 @@ def adam_update(
         values -= rates * (first * scales[0]) / (np.sqrt(second * scales[1]) + dtype(_EPSILON))
         return
     _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
+
+
+def add_to_average(average: np.ndarray, values: np.ndarray, *, step: int) -> None:
+    """Add the values after a step, counted from 1, to their running average, in place.
+
+    Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of step t grows as t^8.
+    """
+    # x_t = (1 - share) x_(t-1) + share values_t
+    share = (1.0 + _AVERAGING) / (step + _AVERAGING)
+    average *= 1.0 - share
+    average += share * values
 
 
 def _entries(projection: Projection) -> np.ndarray:

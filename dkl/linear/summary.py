@@ -12,12 +12,10 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_of, refuse_lost_squares
-from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import deviations, target_record
+from dkl.linear.target_statistics import TargetScale, deviations
 from dkl.protocols.block import Block
-from dkl.protocols.records import Record, RowSample
 
-_SAMPLE_ROWS = 1024
+SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +39,11 @@ class TargetMoments:
     target_scale: np.ndarray
     unevenness: float = 0.0
 
+    @property
+    def units(self) -> TargetScale:
+        """The units of standardised targets."""
+        return TargetScale(self.target_center, self.target_scale)
+
 
 @dataclass(frozen=True, eq=False)
 class Summary(TargetMoments):
@@ -62,25 +65,6 @@ class Summary(TargetMoments):
     largest: float = 2.0
 
 
-def summary_records(
-    n_columns_y: int, n_classes: int | None, class_weight: np.ndarray | None, held_out: HeldOut, seed: int
-) -> tuple[Record, ...]:
-    """The records of the pass: a row sample, and sums of the targets.
-
-    Parameters
-    ----------
-    n_columns_y : int
-        K for classes, else the number of targets.
-    n_classes : int or None
-    class_weight : ndarray of shape (K,) or None
-    held_out : HeldOut
-        Rows excluded from the sums.
-    seed : int
-    """
-    sums = target_record(n_columns_y, n_classes, class_weight, held_out)
-    return sums, RowSample("sample for step lengths", _SAMPLE_ROWS, seed)
-
-
 def summarise(
     results: tuple[Any, ...],
     feature_map: FeatureMap,
@@ -89,7 +73,7 @@ def summarise(
     dtype: str,
     log_link: bool = False,
 ) -> Summary:
-    """The summary from the results of `summary_records`; `log_link` is for targets with mean exp(f).
+    """The summary from the sums of `target_record` and a sample of rows; `log_link` is for targets with mean exp(f).
 
     Raises
     ------
@@ -151,7 +135,7 @@ def _lengths(
     weights = sample.weights * factors / mean_weight
     # Rows enter the sample with a probability that grows with their weight, so weights must not count twice; but where
     # the sample contains all rows, weights count.
-    counted = weights if sample.n_rows < _SAMPLE_ROWS else factors
+    counted = weights if sample.n_rows < SAMPLE_ROWS else factors
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi
     square_lengths = np.sum((phi - center) ** 2, axis=1)

@@ -20,10 +20,29 @@ from dkl.protocols.source import BlockSource
 
 @dataclass(frozen=True, eq=False)
 class TargetScale:
-    """Weighted mean and standard deviation of t targets, each of shape (t,); 1 for a constant target."""
+    """Weighted mean and standard deviation of t targets, each of shape (t,); 1 for a constant target.
+
+    Models (K, m) with intercepts (K,) are of standardised targets; a target has K / t consecutive ones, one for each of
+    its quantiles.
+    """
 
     center: np.ndarray
     scale: np.ndarray
+
+    def in_own_units(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Models of standardised targets, as models of the targets; the shapes may have leading axes."""
+        center, scale = self._of_models(intercept)
+        return coef * scale[:, None], intercept * scale + center
+
+    def standardised(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Models of the targets, as models of standardised targets."""
+        center, scale = self._of_models(intercept)
+        return coef / scale[:, None], (intercept - center) / scale
+
+    def _of_models(self, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Center and scale of the target of each model, (K,)."""
+        each = intercept.shape[-1] // len(self.center)
+        return np.repeat(self.center, each), np.repeat(self.scale, each)
 
 
 def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) -> TargetScale:
@@ -49,9 +68,8 @@ def model_targets(
     dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None, *, n_quantiles: int = 0
 ) -> NewtonTargets:
     """The targets of a dataset's linear models, as in `task_targets`; numeric ones centred and scaled."""
-    n_classes = None if dataset.classes is None else len(dataset.classes)
-    n_columns = dataset.schema.n_targets or 1
-    targets = task_targets(n_classes, n_columns, class_weight, n_quantiles=n_quantiles)
+    schema = dataset.schema
+    targets = task_targets(schema.n_classes, schema.n_targets or 1, class_weight, n_quantiles=n_quantiles)
     return targets if scale is None else replace(targets, center=scale.center, scale=scale.scale)
 
 

@@ -25,7 +25,7 @@ from dkl.events import Event, StopRequested
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem, Run, calibration_passes
 from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
@@ -52,7 +52,6 @@ from dkl.machines.contenders import (
 )
 from dkl.machines.contest import BEHIND, ENOUGH_ROWS, FEWEST_ROWS, MOST_SPENT, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock
-from dkl.machines.machine_plan import Passes, calibration_passes
 from dkl.machines.suggest import (
     DENSE_SCALINGS,
     SPARSE_SCALINGS,
@@ -65,7 +64,7 @@ from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered_bytes, pl
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.progress import in_notebook
-from dkl.protocols.driver import largest_held
+from dkl.protocols.driver import Passes, largest_held
 from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")

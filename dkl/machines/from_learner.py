@@ -10,6 +10,7 @@ from sklearn.svm import LinearSVC
 
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.linear.array_sgd import default_estimator, fitted_estimator
+from dkl.linear.newton import with_coefficients
 from dkl.linear.sgd import step_schedule
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.protocols.estimators import FittedFeatures
@@ -42,17 +43,13 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
     features: Any = learner
     if classes is None:
         linked = learner.loss if learner.loss in (*LOG_LINK, "pinball") else None
-        machine, one_target = KernelRegressor(features, loss=linked, solver="newton"), len(coef) == 1
+        machine = KernelRegressor(features, loss=linked, solver="newton")
         if linked == "pinball":
             machine.set_params(quantiles=features.quantiles)
-        linear = Ridge()
-        linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
-        linear.n_features_in_ = coef.shape[1]
+        linear = with_coefficients(Ridge(), coef, intercept, None)
     elif getattr(learner, "loss_", learner.loss) == "softmax":
         machine = KernelClassifier(features, loss="log_loss", solver="newton")
-        linear = LogisticRegression()
-        linear.coef_, linear.intercept_, linear.classes_ = coef, intercept, classes
-        linear.n_features_in_ = coef.shape[1]
+        linear = with_coefficients(LogisticRegression(), coef, intercept, classes)
     elif getattr(learner, "loss_", learner.loss) == "log_loss":
         machine = KernelClassifier(features, loss="log_loss")
         # the estimator's loss decides how probabilities are computed; its step lengths are used only if the fit is
@@ -62,9 +59,7 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
         linear = fitted_estimator(estimator, coef, intercept, classes=classes)
     else:
         machine = KernelClassifier(features, loss="squared_hinge", solver="newton")
-        linear = LinearSVC()
-        linear.coef_, linear.intercept_, linear.classes_ = coef, intercept, classes
-        linear.n_features_in_ = coef.shape[1]
+        linear = with_coefficients(LinearSVC(), coef, intercept, classes)
     machine.features_, machine.seed_, machine.encoding_ = features, learner.seed_, learner.encoding_
     machine.n_features_in_, machine.linear_ = learner.n_features_in_, linear
     if classes is not None:

@@ -141,7 +141,7 @@ def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
     """The linear model in units of the targets, as an instance of a class that model files can store."""
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(np.asarray(model.intercept_, dtype=np.float64))
     if problem.classes is None:
-        coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
+        coef, intercept = scale.in_own_units(coef, intercept)
     if type(model).__name__ in STORED and problem.classes is not None:
         return model
     # files cannot store other classes: their coefficients move to an estimator that predicts the same from them

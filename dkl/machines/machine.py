@@ -48,7 +48,6 @@ from dkl.machines.contenders import has_columns_alone
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
-from dkl.machines.machine_plan import Passes
 from dkl.machines.settings import (
     LIGHT,
     Knobs,
@@ -90,6 +89,7 @@ from dkl.passes.loop import PlanEndsError, PlannedRun, Run
 from dkl.progress import resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.protocols.driver import Passes
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.solvers.round_losses import ROUND_LOSSES

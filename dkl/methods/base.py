@@ -9,6 +9,8 @@ from dataclasses import KW_ONLY, replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
+import dask
+import dask.array as da
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
@@ -25,6 +27,8 @@ from dkl.features.families import Family, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
+from dkl.kernels.maps import map_rows_together
+from dkl.linear.answers import map_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -47,7 +51,7 @@ from dkl.methods.parameters import (
     kept_frequencies,
     with_parameters,
 )
-from dkl.methods.potentials import PotentialProblem, PotentialState
+from dkl.methods.potential_sums import PotentialProblem, PotentialState
 from dkl.methods.preparation.driver import PreparationDriver, PreparationProblem
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import recorded, recorded_device
@@ -55,7 +59,13 @@ from dkl.methods.refining import judging_share
 from dkl.methods.room import check_plan, check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
-from dkl.methods.validation import first_targets, map_to_features, numbered_rows, rows_to_fit
+from dkl.methods.validation import (
+    first_targets,
+    lazy_rows,
+    numbered_rows,
+    rows_like_those_of_fit,
+    rows_to_fit,
+)
 from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore, PlanEndsError, PlannedRun, Run
 from dkl.progress import resolve_progress
@@ -195,7 +205,24 @@ class FeatureLearner(
             In the learner's `dtype`: all cosines, then all sines, for pairs.
         """
         check_is_fitted(self)
-        return map_to_features(self, X, self.feature_map_, self.dtype, strict=strict)
+        return self._mapped(X, self.dtype, strict=strict)
+
+    def _mapped(self, X: Any, dtype: str, *, strict: bool = False) -> Any:
+        """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets."""
+        feature_map = self.feature_map_
+        if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
+            return map_rows_together(rows_like_those_of_fit(self, X, strict=strict), feature_map, dtype)
+        rows = lazy_rows(self, X, strict=strict)
+        return da.map_blocks(
+            map_chunk,
+            rows,
+            # one task holds the feature map for all blocks
+            feature_map=dask.delayed(feature_map, pure=True),
+            dtype=np.dtype(dtype),
+            precision=dtype,
+            chunks=(rows.chunks[0], (feature_map.n_features,)),
+            meta=np.empty((0, 0), dtype),
+        )
 
     @classmethod
     @cache
@@ -514,7 +541,7 @@ class SelectingLearner(Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the value of each candidate in one pass over the rows, then choose."""
-        state = self._sum(*self._summing(dataset), dataset, "potentials")
+        state = self._run(*self._with_sums(*self._summing(dataset), dataset), "potentials")
         self.total_weight_ = state.total
         self._keep_values(state)
         self._choose()
@@ -524,9 +551,8 @@ class SelectingLearner(Updated, PoolLearner):
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""
-        n_classes = None if dataset.classes is None else len(dataset.classes)
-        n_outputs = dataset.schema.n_targets or 1
-        return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
+        schema = dataset.schema
+        return PotentialProblem(pool, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the values of the candidates (m,) under the method's attribute names."""

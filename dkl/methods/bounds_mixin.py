@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -38,15 +38,8 @@ class Certified:
         return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
 
 
-class OnPool(Protocol):
-    """A fitted learner with a pool of candidates."""
-
-    pool_: FeatureMap
-    family_: Any
-
-
-def why_no_waves(learner: OnPool) -> str:
-    """The reason why theorems on labels and bounded Fourier features do not cover a fit; empty if they do."""
+def why_no_waves(learner: Any) -> str:
+    """The reason why theorems on labels and Fourier features do not cover a fit on a pool; empty if they do."""
     if not hasattr(learner, "classes_"):
         return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
     if not learner.pool_.is_fourier:

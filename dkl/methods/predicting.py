@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.linear.answers import ScoredRows, Scorer, chosen_labels, indexed, only_column, score_chunk
 from dkl.methods.scoring import accuracy, r_squared
-from dkl.methods.validation import dask_rows, encoded_width, rows_like_those_of_fit, stored_rows, whole_rows
+from dkl.methods.validation import lazy_rows, rows_like_those_of_fit
 from dkl.solvers.losses import answered
 
 
@@ -177,13 +177,7 @@ def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
     return [f"prediction_{t}_{q:g}" for t in range(n_outputs // len(quantiles)) for q in quantiles]
 
 
-class EncodedModel(Protocol):
-    """A fitted estimator with the number of its raw columns, and optionally the `encoding_` of data frames."""
-
-    n_features_in_: int
-
-
-def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool = False, weight: object = None) -> Any:
+def score_rows(model: Any, scorer: Scorer, X: object, *, strict: bool = False, weight: object = None) -> Any:
     """Decision values of shape (n, K): an array for rows in memory, else a lazy dask.array.Array.
 
     Parameters
@@ -206,9 +200,7 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
         return X.of(scorer)
     if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
         return scorer(rows_like_those_of_fit(model, X, strict=strict, weight=weight))
-    lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X, strict=strict, weight=weight)
-    lazy = whole_rows(model, lazy, encoded_width(model))
-
+    lazy = lazy_rows(model, X, strict=strict, weight=weight)
     return da.map_blocks(
         score_chunk,
         lazy,

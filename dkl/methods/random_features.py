@@ -12,6 +12,7 @@ from dkl.features.families import Family
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import ScalingChoice
+from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.parameters import (
     COMMON,
@@ -25,7 +26,7 @@ from dkl.methods.room import check_room
 
 
 @estimator
-class RandomFeatures(LearnedMetricMixin):
+class RandomFeatures(LearnedMetricMixin, FeatureLearner):
     """Features drawn from the distribution of a family, independent of the targets; or drawn in a learned metric.
 
     Parameters

@@ -17,6 +17,7 @@ from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.newton import SQUARES, fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
+from dkl.linear.target_statistics import TargetScale
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
@@ -236,13 +237,13 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         fit = fit_by_newton(problem, source, inner)
     else:
         fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)
-    center, scale, summary = fit.target_center, fit.target_scale, summarise_rows(problem, source, inner)
+    units, summary = TargetScale(fit.target_center, fit.target_scale), summarise_rows(problem, source, inner)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     # weights of mean 1 and standardised targets, as in any stochastic fit
     weight_scale = summary.n_rows / summary.total_weight
-    targets = RowTargets(problem.classes, problem.class_weight, weight_scale, center=center, scale=scale)
+    targets = RowTargets(problem.classes, problem.class_weight, weight_scale, center=units.center, scale=units.scale)
     if problem.classes is None:
-        coef, intercept = coef / scale[:, None], (intercept - center) / scale
+        coef, intercept = units.standardised(coef, intercept)
     refined = refine_features(
         problem.feature_map,
         coef,
@@ -254,4 +255,5 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
     )
     if problem.classes is not None:
         return refined
-    return refined._replace(coef=refined.coef * scale[:, None], intercept=refined.intercept * scale + center)
+    coef, intercept = units.in_own_units(refined.coef, refined.intercept)
+    return refined._replace(coef=coef, intercept=intercept)

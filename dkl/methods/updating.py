@@ -12,6 +12,7 @@ from dask.base import tokenize
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
+from dkl.data.sources.rows import RowSource
 from dkl.data.sources.summed import SummedSource
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.methods.parameters import StorePath
@@ -112,20 +113,19 @@ class Updated:
                 f"{parameter}, or leave sums out"
             )
 
-    def _sum(self, driver: Driver[P, S], problem: P, dataset: Dataset, stage: str) -> Any:
-        """The final state of a driver with one pass, which reads and stores the sums of each block if `sums` is set."""
-        run, source = self._running(stage), dataset.source
-        if self.sums is not None:
-            record = _summed(driver, problem)
-            if isinstance(source, SummedSource):
-                # these blocks are stored sums already, so none are stored again
-                driver, source = KeepingDriver(driver, KeptSums("", source.fingerprint)), source.added  # type: ignore[assignment]
-            else:
-                sums = kept_sums(self.sums, record, dataset, device=run.device)
-                driver, source = KeepingDriver(driver, sums), with_kept_sums(source, sums, record.result_bytes)  # type: ignore[assignment]
-        state, stats = run.drive(driver, problem, source)
-        self.stats_.extend(stats)
-        return state
+    def _with_sums(self, driver: Driver[P, S], problem: P, dataset: Dataset) -> tuple[Driver[P, S], P, Dataset]:
+        """The arguments of `_run` for a driver with one pass, which reads and stores block sums if `sums` is set."""
+        if self.sums is None:
+            return driver, problem, dataset
+        record, source = _summed(driver, problem), dataset.source
+        rows: RowSource
+        if isinstance(source, SummedSource):
+            # these blocks are stored sums already, so none are stored again
+            sums, rows = KeptSums("", source.fingerprint), source.added
+        else:
+            sums = kept_sums(self.sums, record, dataset, device=self._running("").device)
+            rows = with_kept_sums(source, sums, record.result_bytes)
+        return KeepingDriver(driver, sums), problem, dataset.with_rows(rows, dataset.schema)
 
     def summed(self, dataset: Dataset) -> BlockSum:
         """The record of the pass whose sums `_weigh` uses; sums over parts of the rows may be added."""

@@ -31,12 +31,9 @@ from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
-from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
-from dkl.encodings.fitted import Made
+from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
-from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import map_rows_together
-from dkl.linear.answers import CHUNK, map_chunk
+from dkl.linear.answers import CHUNK
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
 from dkl.passes.loop import Run
@@ -108,9 +105,7 @@ def rows_to_fit(
     return dataset
 
 
-def numbered_rows(
-    estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run, more: Made = NOTHING
-) -> Dataset:
+def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     """The rows of a fit with target means in place of codes of categories; records the resulting columns.
 
     Parameters
@@ -120,12 +115,10 @@ def numbered_rows(
     held_out : HeldOut
         The rows held out in this fit.
     run : Run
-    more : Made
-        Numeric columns to treat as categories, and crosses.
     """
     # the difference from the category's mean increases with the number, but its coefficient could have either sign
     monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
-    numbered = with_categories(dataset, held_out, run, centres=not monotone, more=more)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
         record_columns(estimator, numbered)
@@ -223,43 +216,6 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     weight = checked_weight(weight, rows.shape[0])
     check_rows(rows, weight=weight)
     return zeros_for_weightless(rows, weight)
-
-
-def map_to_features(
-    estimator: BaseEstimator, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False
-) -> Any:
-    """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
-
-    Parameters
-    ----------
-    estimator : fitted BaseEstimator
-        Its `encoding_`, if it has one, turns raw frames into columns.
-    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
-    feature_map : FeatureMap
-    dtype : {"float32", "float64"}
-    strict : bool
-        Raise an error for raw rows that differ from the rows of `fit`.
-
-    Returns
-    -------
-    ndarray or dask.array.Array of shape (n, n_features)
-
-    Raises
-    ------
-    ValueError
-        If the columns are not the columns of `fit`, or the rows are not finite.
-    """
-    if isinstance(X, Dataset):
-        return _map_dask(estimator, stored_rows(estimator, X), feature_map, dtype)
-    if dask.is_dask_collection(X):
-        return _map_dask(estimator, dask_rows(estimator, X, strict=strict), feature_map, dtype)
-    rows = rows_like_those_of_fit(estimator, X, strict=strict)
-    return map_rows_together(rows, feature_map, dtype)
-
-
-def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
-    """The rows of a Dataset with the columns of `fit` (see `check_columns`), lazily."""
-    return checked_dataset(estimator, dataset).X
 
 
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
@@ -384,26 +340,20 @@ def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:
         return encoded_by(encoding, rows, strict=strict)
 
 
-def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Array:
-    """Rows of `n_columns` columns, each row in one chunk; an error gives the number that the estimator expects."""
-    if X.ndim != 2:
-        raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
-    _check_width(estimator, X.shape[1], n_columns)
-    return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+def lazy_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
+    """Rows of a Dataset or a Dask collection as a Dask array of encoded columns, each row in one chunk.
 
-
-def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
-    X = whole_rows(estimator, X, feature_map.n_columns)
-    return da.map_blocks(
-        map_chunk,
-        X,
-        # one task holds the feature map for all blocks
-        feature_map=dask.delayed(feature_map, pure=True),
-        dtype=np.dtype(dtype),
-        precision=dtype,
-        chunks=(X.chunks[0], (feature_map.n_features,)),
-        meta=np.empty((0, 0), dtype),
-    )
+    Raises
+    ------
+    ValueError
+        If the columns are not the columns of `fit`.
+    """
+    is_stored = isinstance(X, Dataset)
+    rows = checked_dataset(estimator, X).X if is_stored else dask_rows(estimator, X, strict=strict, weight=weight)
+    if rows.ndim != 2:
+        raise ValueError(f"X has {rows.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
+    _check_width(estimator, rows.shape[1], encoded_width(estimator))
+    return rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:

@@ -23,8 +23,7 @@ from dkl.linear.judge import Folds, mean_over_rows, ranked
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
-from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record
-from dkl.methods.sums import sums_by_fold
+from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, sums_by_fold
 from dkl.methods.validation import first_targets, numbered_rows, rows_to_fit, without_splits
 from dkl.model_selection.folds import fold_views
 from dkl.passes.devices import computing_device

@@ -152,7 +152,6 @@ def map_blocks(
     name: str = "map",
     publish: Subscriber = ignore,
     memory_limit: int | str | None = None,
-    device: Device = "cpu",
 ) -> Iterator[tuple[int, Any]]:
     """`function(block, operands)` of each block with rows, in the order of the blocks, a bounded number ahead.
 
@@ -165,7 +164,7 @@ def map_blocks(
         Sent to the workers once.
     name : str
         Name on the dashboard.
-    publish, memory_limit, device
+    publish, memory_limit
         As in `run_pass`.
 
     Yields
@@ -174,7 +173,7 @@ def map_blocks(
     """
     # a block sum without accumulators: the result for each block is returned to the caller instead
     record = BlockSum(name, function, {}, operands)
-    with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device=device) as session:
+    with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device="cpu") as session:
 
         def jobs() -> Iterator[Job]:
             filled, together = (int(index) for index in np.flatnonzero(source.block_rows)), source.blocks_together

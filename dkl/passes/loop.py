@@ -1,5 +1,4 @@
-"""The one loop of every learner (ask the driver for records, run a pass, step, save, until it asks for none), and what
-fits hand their passes to: `Run` runs them, `PlannedRun` records them."""
+"""The passes of a fit: `Run` has the loop of every learner, and `PlannedRun` records the passes of a plan instead."""
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from dkl.errors import StoreError
 from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
-from dkl.kernels.device import Device
 from dkl.passes.backends import current_client
 from dkl.passes.chain import forget_pieces
 from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
@@ -96,111 +94,6 @@ def check_reach(store: str) -> None:
         )
 
 
-def run_driver(
-    driver: Driver[P, S],
-    problem: P,
-    source: BlockSource,
-    *,
-    publish: Subscriber = ignore,
-    checkpoint: Checkpoint | None = None,
-    fingerprint: str = "",
-    memory_limit: int | str | None = None,
-    device: Device = "cpu",
-    columns: ColumnStore | None = None,
-    model: Callable[[S], Any] | None = None,
-) -> tuple[S, list[PassStats]]:
-    """Run a method to its end, resuming from its checkpoint.
-
-    Parameters
-    ----------
-    driver : Driver
-        It may also have ``metrics(problem, state)``, numbers by name that describe the progress; and ``stopped(problem,
-        state, why)``, the final state after a subscriber's request, or None if there is none yet: then it is called
-        again after the next pass.
-    problem : object
-        First argument of the driver's functions.
-    source : BlockSource
-    publish : callable
-        Called with an event for every round (name "rounds", the driver's metrics as detail) and for the passes within.
-    checkpoint : Checkpoint or None
-        Keeps the state after each round. An interrupted run resumes with the same bits, a finished one returns at once.
-    fingerprint : str
-        Fingerprint of data, parameters and version; a checkpoint of another one raises an error.
-    memory_limit, device
-        As in `dkl.passes.engine.run_pass`.
-    columns : ColumnStore or None
-        The place of the driver's row columns. The checkpoint stores the version of the columns for its state, and that
-        version stays until the next state is saved: a kill at any moment leaves the two consistent.
-    model : callable or None
-        Makes the estimator from a final state; subscribers may ask for it after each round.
-
-    Returns
-    -------
-    state : object
-        The driver's last state. `RowColumns.open` opens its columns.
-    stats : list of PassStats
-        One for each pass of this call.
-    """
-    state, rounds = driver.init(problem), 0
-    saved = None if checkpoint is None else checkpoint.load(fingerprint)
-    if saved is None:
-        row_columns = None if columns is None else columns.create(source)
-    else:
-        values = dict(saved.values)
-        version = values.pop(_VERSION, None)
-        row_columns = None if columns is None or version is None else columns.open(source, version)
-        state, rounds = decode_state(type(state), saved.arrays, values), saved.rounds
-    stats: list[PassStats] = []
-    started = time.perf_counter()
-    # optional functions of a driver (see `dkl.protocols.driver`)
-    metrics: Any = getattr(driver, "metrics", lambda problem, state: {})
-    stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
-
-    def tell(kind: Kind, detail: Mapping[str, Any], model: Callable[[], Any] | None = None) -> None:
-        heard(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
-
-    def so_far() -> Any:
-        """The model of the current state, for subscribers that ask for it; None if there is none."""
-        ended = stopped(problem, state, "a look at the model so far")
-        return None if ended is None or model is None else model(ended)
-
-    def save() -> None:
-        if checkpoint is not None:
-            arrays, values = encode_state(state)
-            if row_columns is not None:
-                # If the process is killed between the commit of the columns and this save, the previous state uses the
-                # previous columns, which stay until then (`keeps_last`).
-                values = {**values, _VERSION: row_columns.version}
-            checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
-
-    # subscribers get the final event even if a round fails
-    finished, shares_pieces, heard = False, False, _RequestKeeper(publish)
-    tell("started", {})
-    try:
-        # the whole of a method: ask for records, read the rows once for them, step
-        while records := driver.request(problem, state):
-            shares_pieces |= any(getattr(record, "kept_as", "") != "" for record in records)
-            result = run_pass(
-                source, records, publish=heard, memory_limit=memory_limit, device=device, columns=row_columns
-            )
-            state, row_columns = driver.step(problem, state, result.results), result.columns
-            rounds += 1
-            stats.append(result.stats)
-            save()
-            tell("advanced", metrics(problem, state), so_far)
-            ended = stopped(problem, state, heard.request) if heard.request else None
-            if ended is not None:
-                state = ended
-                save()
-                break
-        finished = True
-    finally:
-        if shares_pieces:
-            forget_pieces(source, device)
-        tell("finished", {} if finished else {"failed": True})
-    return state, stats
-
-
 class _RequestKeeper:
     """A subscriber whose requests to stop are kept until there is a final state.
 
@@ -228,10 +121,12 @@ class Run:
     Parameters
     ----------
     publish : callable
-    memory_limit : int, str or None
-    device : {"cpu", "gpu"}
+    memory_limit, device
+        As in `dkl.passes.engine.run_pass`.
     checkpoint : Checkpoint or None
+        Keeps the state after each round. An interrupted run resumes with the same bits, a finished one returns at once.
     fingerprint : str
+        Fingerprint of data, parameters and version; a checkpoint of another one raises an error.
     estimator : callable or None
         Makes the estimator from a fit (a `LinearFit`, an `AdamFit`), for subscribers that look at a running one.
     """
@@ -250,25 +145,103 @@ class Run:
 
     def drive(
         self,
-        driver: Driver[Any, Any],
-        problem: object,
+        driver: Driver[P, S],
+        problem: P,
         source: BlockSource,
         columns: ColumnStore | None = None,
-        model: Callable[[Any], Any] | None = None,
-    ) -> tuple[Any, list[PassStats]]:
-        """The last state of a driver, and the statistics of each of its passes: `run_driver`."""
-        return run_driver(
-            driver,
-            problem,
-            source,
-            publish=self.publish,
-            checkpoint=self.checkpoint,
-            fingerprint=self.fingerprint,
-            memory_limit=self.memory_limit,
-            device=self.device,
-            columns=columns,
-            model=model,
-        )
+        model: Callable[[S], Any] | None = None,
+    ) -> tuple[S, list[PassStats]]:
+        """Run a method to its end, resuming from its checkpoint.
+
+        Subscribers get an event for every round (name "rounds", the driver's metrics as detail) and those of the passes
+        within.
+
+        Parameters
+        ----------
+        driver : Driver
+            It may also have ``metrics(problem, state)``, numbers by name that describe the progress; and
+            ``stopped(problem, state, why)``, the final state after a subscriber's request, or None if there is none
+            yet: then it is called again after the next pass.
+        problem : object
+            First argument of the driver's functions.
+        source : BlockSource
+        columns : ColumnStore or None
+            The place of the driver's row columns. The checkpoint stores the version of the columns for its state, and
+            that version stays until the next state is saved: a kill at any moment leaves the two consistent.
+        model : callable or None
+            Makes the estimator from a final state; subscribers may ask for it after each round.
+
+        Returns
+        -------
+        state : object
+            The driver's last state. `RowColumns.open` opens its columns.
+        stats : list of PassStats
+            One for each pass of this call.
+        """
+        state, rounds = driver.init(problem), 0
+        checkpoint = self.checkpoint
+        saved = None if checkpoint is None else checkpoint.load(self.fingerprint)
+        if saved is None:
+            row_columns = None if columns is None else columns.create(source)
+        else:
+            values = dict(saved.values)
+            version = values.pop(_VERSION, None)
+            row_columns = None if columns is None or version is None else columns.open(source, version)
+            state, rounds = decode_state(type(state), saved.arrays, values), saved.rounds
+        stats: list[PassStats] = []
+        started = time.perf_counter()
+        # optional functions of a driver (see `dkl.protocols.driver`)
+        metrics: Any = getattr(driver, "metrics", lambda problem, state: {})
+        stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
+
+        def tell(kind: Kind, detail: Mapping[str, Any], model: Callable[[], Any] | None = None) -> None:
+            heard(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
+
+        def so_far() -> Any:
+            """The model of the current state, for subscribers that ask for it; None if there is none."""
+            ended = stopped(problem, state, "a look at the model so far")
+            return None if ended is None or model is None else model(ended)
+
+        def save() -> None:
+            if checkpoint is not None:
+                arrays, values = encode_state(state)
+                if row_columns is not None:
+                    # If the process is killed between the commit of the columns and this save, the previous state uses
+                    # the previous columns, which stay until then (`keeps_last`).
+                    values = {**values, _VERSION: row_columns.version}
+                checkpoint.save(arrays, values, fingerprint=self.fingerprint, rounds=rounds)
+
+        # subscribers get the final event even if a round fails
+        finished, shares_pieces, heard = False, False, _RequestKeeper(self.publish)
+        tell("started", {})
+        try:
+            # the whole of a method: ask for records, read the rows once for them, step
+            while records := driver.request(problem, state):
+                shares_pieces |= any(getattr(record, "kept_as", "") != "" for record in records)
+                result = run_pass(
+                    source,
+                    records,
+                    publish=heard,
+                    memory_limit=self.memory_limit,
+                    device=self.device,
+                    columns=row_columns,
+                )
+                state, row_columns = driver.step(problem, state, result.results), result.columns
+                rounds += 1
+                stats.append(result.stats)
+                save()
+                tell("advanced", metrics(problem, state), so_far)
+                ended = stopped(problem, state, heard.request) if heard.request else None
+                if ended is not None:
+                    state = ended
+                    save()
+                    break
+            finished = True
+        finally:
+            if shares_pieces:
+                forget_pieces(source, self.device)
+            tell("finished", {} if finished else {"failed": True})
+        return state, stats
 
     def read(
         self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None

@@ -9,6 +9,8 @@ from dkl.protocols.records import Record
 
 P = TypeVar("P", contravariant=True)
 S = TypeVar("S")
+Passes = Sequence[tuple[Sequence[Record], int]]
+"""The passes of a plan: the records of each kind of pass, and how often it runs at most."""
 BETWEEN_PASSES = "steps between passes"
 """Name of the item in a driver's memory whose bytes are in use between passes only, never while a pass runs."""
 
@@ -44,7 +46,7 @@ class Driver(Protocol[P, S]):
         """The state after a pass, given the result of each record (BlockSum: {name: array}; RowSample: Block)."""
         ...
 
-    def plan(self, problem: P) -> Sequence[tuple[Sequence[Record], int]]:
+    def plan(self, problem: P) -> Passes:
         """For each kind of pass its records, with their shapes, and an upper bound of how often it runs."""
         ...
 

@@ -35,7 +35,7 @@ from dkl.methods.margin.sums import CorrectiveRound
 from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
-from dkl.methods.potentials import PotentialProblem
+from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.rounds.sums import HeldTargets, RefitTask, SearchTask
 from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.protocols.block import Block
@@ -414,7 +414,7 @@ CASES: dict[tuple[str, str], Any] = {
         "class_weight": None if kind == "targets" else np.linspace(0.5, 1.5, int(kind)),
         "held_out": HeldOut(0.4, 1),
     },
-    ("dkl.methods.density.joint_sums", "pricing_block"): tuned_prices,
+    ("dkl.methods.density.sums", "pricing_block"): tuned_prices,
     ("dkl.methods.density.sums", "judging_sums"): tuned_judged,
     ("dkl.methods.density.sums", "margin_block"): tuned_margins,
     ("dkl.methods.density.sums", "misfit_block"): tuned,
@@ -474,8 +474,8 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.methods.metric.sums", "slope_block"): metric_model,
     ("dkl.methods.rounds.sums", "refit_block"): lambda kind: steps(kind, search=False),
     ("dkl.methods.rounds.sums", "search_block"): lambda kind: steps(kind, search=True),
-    ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
-    ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
+    ("dkl.methods.potential_sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
+    ("dkl.methods.potential_sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
         "folds": Folds(HeldOut(1.0 / 3.0), 2),
     },

@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.density.descent import TunedModel, tuned_gradient
-from dkl.methods.density.judging import judged, judging_record
+from dkl.methods.density.pass_records import judging_record
 from dkl.methods.density.penalty import DensityPenalty, density_penalty
-from dkl.methods.density.solution import TunedSolution
+from dkl.methods.density.solution import TunedSolution, judged
 from tests.linear.problems import blocks_of, feature_map, rows, summed
 
 D_IN, D, LAM, N = 4, 6, 1e-2, 90

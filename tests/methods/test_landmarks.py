@@ -29,7 +29,7 @@ from dkl.methods.landmarks.driver import (
 )
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_sums
 from dkl.methods.posterior.weights import pseudo_posterior
-from dkl.methods.potentials import PotentialProblem
+from dkl.methods.potential_sums import PotentialProblem
 from tests.definitions import selection as definition
 from tests.kernels.cases import scaler
 from tests.methods.play import Table, blocks_of, play

@@ -21,12 +21,11 @@ from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.driver import driver_of
 from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem
-from dkl.methods.density.judging import judged, judging_record
 from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow
-from dkl.methods.density.pass_records import FoldSums
+from dkl.methods.density.pass_records import FoldSums, judging_record
 from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.methods.density.problem import TunedProblem, TunedState
-from dkl.methods.density.solution import TunedSolution
+from dkl.methods.density.solution import TunedSolution, judged
 from dkl.methods.density.squared import cross_validate, solve_squared
 from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.solvers.block_pivoting import bounded_minimum, signed_minimum

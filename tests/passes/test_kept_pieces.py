@@ -11,7 +11,7 @@ import pytest
 
 import dkl
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import run_driver
+from dkl.passes.loop import Run
 from dkl.passes.reading import PIECES
 from dkl.protocols.block import Block
 from dkl.protocols.records import Fold
@@ -94,7 +94,7 @@ def by_definition(source: Source) -> np.ndarray:
 def test_epochs_have_the_same_bits_whatever_is_kept(cache: int, threads: int) -> None:
     source = Source((5, 1, 8, 4))
     with dask.config.set({"scheduler": "threads", "num_workers": threads, "dkl.cache-bytes": cache}):
-        state, _ = run_driver(EpochsDriver(), source, source)
+        state, _ = Run().drive(EpochsDriver(), source, source)
     np.testing.assert_array_equal(state.total, by_definition(source))
     # Of eight pieces an epoch one is none and is asked for again. Blocks are kept before pieces are.
     if cache != 3_000:
@@ -111,7 +111,7 @@ def test_pieces_are_forgotten_when_their_fit_is_done_and_when_another_begins() -
         assert (again.stats.cache_hits, again.stats.rows, len(MADE)) == (2, 13, 4)
         run_pass(source, [fold(source, 0, "another")])
         assert len(MADE) == 8
-        run_driver(EpochsDriver(), source, source)
+        Run().drive(EpochsDriver(), source, source)
         assert PIECES.get("fit", (0, 0)) is None
 
 

@@ -14,7 +14,7 @@ from dkl.errors import StoreError
 from dkl.events import Event
 from dkl.kernels.blas import threads_at_work
 from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.loop import run_driver
+from dkl.passes.loop import Run
 from tests.passes.faults import Killer
 from tests.passes.sources import COLUMNS, Source, chain, chained, moments, ragged
 
@@ -90,7 +90,7 @@ def test_the_loop_is_request_pass_step_until_none():
     state = driver.init(problem)
     while records := driver.request(problem, state):
         state = driver.step(problem, state, run_pass(SOURCE, records).results)
-    got, stats = run_driver(driver, problem, SOURCE)
+    got, stats = Run().drive(driver, problem, SOURCE)
     assert_same(got, state)
     assert [one.name for one in stats] == ["potentials", "potentials", "partial_fit"] * 2
     assert all(one.blocks == np.count_nonzero(SOURCE.block_rows) for one in stats)
@@ -99,46 +99,46 @@ def test_the_loop_is_request_pass_step_until_none():
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("broken_off", range(6))
 def test_a_run_that_was_broken_off_resumes_with_the_same_bits(tmp_path, broken_off, error):
-    whole, _ = run_driver(Descent(), Problem(), SOURCE)
+    whole, _ = Run().drive(Descent(), Problem(), SOURCE)
     checkpoint = Checkpoint(tmp_path)
     with pytest.raises(error):
-        run_driver(Failing(broken_off, error), Problem(), SOURCE, checkpoint=checkpoint, fingerprint="f")
-    state, stats = run_driver(Descent(), Problem(), SOURCE, checkpoint=checkpoint, fingerprint="f")
+        Run(checkpoint=checkpoint, fingerprint="f").drive(Failing(broken_off, error), Problem(), SOURCE)
+    state, stats = Run(checkpoint=checkpoint, fingerprint="f").drive(Descent(), Problem(), SOURCE)
     assert_same(state, whole)
     assert len(stats) == 6 - broken_off
 
 
 def test_a_finished_run_returns_without_a_pass(tmp_path):
     checkpoint = Checkpoint(tmp_path)
-    first, _ = run_driver(Descent(), Problem(), SOURCE, checkpoint=checkpoint)
-    again, stats = run_driver(Descent(), Problem(), SOURCE, checkpoint=checkpoint)
+    first, _ = Run(checkpoint=checkpoint).drive(Descent(), Problem(), SOURCE)
+    again, stats = Run(checkpoint=checkpoint).drive(Descent(), Problem(), SOURCE)
     assert_same(again, first)
     assert stats == []
 
 
 def test_a_checkpoint_of_another_run_is_refused_before_any_pass(tmp_path):
-    run_driver(Descent(), Problem(1), SOURCE, checkpoint=Checkpoint(tmp_path), fingerprint="mine")
+    Run(checkpoint=Checkpoint(tmp_path), fingerprint="mine").drive(Descent(), Problem(1), SOURCE)
     with pytest.raises(StoreError, match="another run"):
-        run_driver(Descent(), Problem(1), SOURCE, checkpoint=Checkpoint(tmp_path), fingerprint="other")
+        Run(checkpoint=Checkpoint(tmp_path), fingerprint="other").drive(Descent(), Problem(1), SOURCE)
 
 
 def test_rounds_on_two_worker_processes_have_the_bits_of_one_thread(client):
-    on_cluster, _ = run_driver(Descent(), Problem(), SOURCE)
+    on_cluster, _ = Run().drive(Descent(), Problem(), SOURCE)
     with dask.config.set(scheduler="synchronous"):
-        here, _ = run_driver(Descent(), Problem(), SOURCE)
+        here, _ = Run().drive(Descent(), Problem(), SOURCE)
     assert_same(on_cluster, here)
 
 
 def test_rounds_survive_a_killed_worker(mortal):
     with Killer(mortal.cluster, 0.05):
-        got, _ = run_driver(Descent(), Problem(12), SOURCE)
+        got, _ = Run().drive(Descent(), Problem(12), SOURCE)
     with dask.config.set(scheduler="synchronous"):
-        assert_same(got, run_driver(Descent(), Problem(12), SOURCE)[0])
+        assert_same(got, Run().drive(Descent(), Problem(12), SOURCE)[0])
 
 
 def test_subscribers_hear_rounds_and_passes_from_start_to_end():
     seen: list[Event] = []
-    run_driver(Descent(), Problem(2), SOURCE, publish=seen.append)
+    Run(publish=seen.append).drive(Descent(), Problem(2), SOURCE)
     rounds = [(event.kind, event.done) for event in seen if event.name == "rounds"]
     assert rounds == [("started", 0), ("advanced", 1), ("advanced", 2), ("finished", 2)]
     potentials = [event for event in seen if event.name == "potentials"]
@@ -153,7 +153,7 @@ def test_subscribers_hear_rounds_and_passes_from_start_to_end():
 def test_a_pass_that_fails_tells_that_it_ended():
     seen: list[Event] = []
     with pytest.raises(RuntimeError):
-        run_driver(Failing(1, RuntimeError), Problem(), SOURCE, publish=seen.append)
+        Run(publish=seen.append).drive(Failing(1, RuntimeError), Problem(), SOURCE)
     assert seen[-1].kind == "finished"
     assert seen[-1].detail == {"failed": True}
     assert threads_at_work() == 0

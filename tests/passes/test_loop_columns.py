@@ -15,7 +15,7 @@ import pytest
 from dkl.data.coerce import as_dataset
 from dkl.errors import StoreError
 from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.loop import ColumnStore, run_driver
+from dkl.passes.loop import ColumnStore, Run
 from dkl.passes.row_columns import RowColumns
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, RowSample
@@ -83,8 +83,8 @@ def rows() -> Any:
 def run(folder: Path, broken: int | None = None) -> tuple[State, np.ndarray]:
     source, store = rows(), ColumnStore(str(folder / "columns"), {"alpha": ("float64", ())})
     with dask.config.set(scheduler="threads"):
-        state, _ = run_driver(
-            Growing(broken), None, source, checkpoint=Checkpoint(folder / "state"), fingerprint="f", columns=store
+        state, _ = Run(checkpoint=Checkpoint(folder / "state"), fingerprint="f").drive(
+            Growing(broken), None, source, columns=store
         )
     return state, np.concatenate(list(RowColumns.open(store.store, source).column("alpha")))
 

@@ -20,7 +20,7 @@ from dkl.events import Event, Subscriber, ignore
 from dkl.passes import devices
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import run_driver
+from dkl.passes.loop import Run
 from dkl.protocols.records import Fold
 from tests.passes.faults import slow_step, slow_sums
 from tests.passes.sources import Source, block_moments, chain, fold_by_definition, moments, ragged, tree_by_definition
@@ -220,7 +220,7 @@ def test_operands_reach_the_workers_that_are_left_when_one_dies_while_they_are_s
 def test_a_cluster_that_shrinks_to_nothing_and_grows_with_its_tasks_gives_the_same_bits() -> None:
     from distributed import Client, LocalCluster
 
-    alone, _ = run_driver(Descent(), Problem(3), Source(ragged(40)))
+    alone, _ = Run().drive(Descent(), Problem(3), Source(ragged(40)))
     with (
         LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
         Client(cluster) as client,
@@ -231,7 +231,7 @@ def test_a_cluster_that_shrinks_to_nothing_and_grows_with_its_tasks_gives_the_sa
             while event.name == "rounds" and event.kind == "advanced" and client.nthreads():
                 time.sleep(0.1)
 
-        found, _ = run_driver(Descent(), Problem(3), Source(ragged(40)), publish=wait_for_nobody)
+        found, _ = Run(publish=wait_for_nobody).drive(Descent(), Problem(3), Source(ragged(40)))
         assert not client.nthreads()
     assert_same(found, alone)
 
@@ -262,7 +262,7 @@ def test_a_run_goes_on_with_the_same_bits_when_its_scheduler_was_killed_and_come
     from distributed import Client
 
     source, checkpoint = Source(ragged(40)), Checkpoint(tmp_path)
-    alone, _ = run_driver(Descent(), Problem(6), source)
+    alone, _ = Run().drive(Descent(), Problem(6), source)
     first = OwnCluster(unused_port)
 
     def kill(event: Event) -> None:
@@ -274,14 +274,14 @@ def test_a_run_goes_on_with_the_same_bits_when_its_scheduler_was_killed_and_come
             with Client(first.address, timeout=60) as client:
                 client.wait_for_workers(1, timeout=60)
                 with pytest.raises(ClusterError, match="no longer answers"):
-                    run_driver(Descent(), Problem(6), source, publish=kill, checkpoint=checkpoint)
+                    Run(publish=kill, checkpoint=checkpoint).drive(Descent(), Problem(6), source)
         finally:
             first.kill()
         second = OwnCluster(unused_port)
         try:
             with Client(second.address, timeout=60) as client:
                 client.wait_for_workers(1, timeout=60)
-                found, stats = run_driver(Descent(), Problem(6), source, checkpoint=checkpoint)
+                found, stats = Run(checkpoint=checkpoint).drive(Descent(), Problem(6), source)
         finally:
             second.kill()
     assert_same(found, alone)

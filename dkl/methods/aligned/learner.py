@@ -33,7 +33,7 @@ from dkl.methods.parameters import (
     family_of,
     kept_frequencies,
 )
-from dkl.methods.potentials import AlignmentDriver, PotentialProblem, PotentialState
+from dkl.methods.potential_sums import AlignmentDriver, PotentialProblem, PotentialState
 from dkl.protocols.driver import Driver
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
-from dkl.linear.fitting import LinearProblem, mixed_source, none_held_out, summarise_rows
+from dkl.linear.fitting import LinearProblem, rows_of_epochs
 from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.summary import Summary
@@ -119,11 +119,7 @@ def fit_by_adam(
         If rows look sorted, so that steps would be biased unless several blocks are read for each.
     """
     # one pass finds the means of the features, the units of the targets, and whether rows look sorted
-    summary = summarise_rows(problem, source, run)
-    # if all rows are counted, the hash has held out none
-    if descent.patience is not None and summary.n_rows >= np.sum(source.block_rows):
-        raise none_held_out(problem)
-    mixed = mixed_source(source, summary.unevenness, problem.seed)
+    summary, mixed = rows_of_epochs(problem, source, run, descent.patience)
     task = adam_problem(problem, penalty, summary, descent, n_blocks=mixed.n_blocks)
 
     def fit(state: EpochState) -> AdamFit:
@@ -149,7 +145,6 @@ def adam_problem(
     Rows are centred, so that the intercept does not have to follow the weights; class weights have a mean of 1 over the
     rows, so that they do not affect the learning rate.
     """
-    K = None if problem.classes is None else len(problem.classes)
     n_rows, n_models = summary.n_rows, problem.n_models
     weight_scale = n_rows / summary.total_weight
     if problem.classes is None:
@@ -169,7 +164,7 @@ def adam_problem(
             "loss": problem.loss,
             "lam": problem.alpha,
             "penalty": penalty,
-            "n_classes": K,
+            "n_classes": problem.n_classes,
             "rate": descent.rate,
             "batch_rows": batch,
         },

@@ -13,13 +13,11 @@ from dkl.kernels.blas import product
 from dkl.kernels.device import array_module, together_on_host
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch, signs
-from dkl.linear.refinement_sums import adam_update
+from dkl.linear.refinement_sums import adam_update, add_to_average
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
 from dkl.solvers.losses import loss_of, namespace_of
 
-# Exponent of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps have larger weights.
-_AVERAGING = 8.0
 # Steps after which the learning rate has decreased to 1 / sqrt(2) of the first.
 _DECAY = 500.0
 
@@ -167,9 +165,7 @@ def tuned_gradient(
     by_losses = multiplied(slope.T.astype(phi.dtype), phi).astype(np.float64)
     u, squares = model.density, model.squares
     if penalty.separable:
-        # u is optimal for w: the derivative in |w_j|^2 is lam / (2 u_j), infinite at w = 0, where the gradient in w is
-        # 0
-        # the gradient by w is 0
+        # u is optimal for w: the derivative in |w_j|^2 is lam / (2 u_j), infinite at w = 0, where that in w is 0
         best = penalty.eliminate(squares, lam)
         by_square = xp.where(squares > 0.0, best.slope, 0.0)
         by_penalties = 2.0 * xp.tile(by_square, 2) * model.coef
@@ -222,10 +218,7 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
         rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
         adam_update(values, (first, second), gradient.values, xp.full(len(values), rate), step=steps)
         model.clip(operands["lam"], penalty)
-        # the average over the steps, step t counting like t^_AVERAGING
-        share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
-        average *= 1.0 - share
-        average += share * values
+        add_to_average(average, values, step=steps)
     # numbers on a GPU stay there from batch to batch: the host waits only here
     here = together_on_host({"values": values, "first": first, "second": second, "average": average, "sum": objective})
     trace[-1] = here.pop("sum"), trace[-1, 1] + len(minibatch.phi)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from dkl.methods.density.pass_records import FoldSums, misfit_record
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution, optimality, ridge_value
 from dkl.methods.density.squared import solve_squared
-from dkl.protocols.driver import Driver
 from dkl.protocols.records import Record
 from dkl.solvers.squared_sums import SquaredSums
 
@@ -25,24 +24,8 @@ _CORRECTED = 1e-9
 _CORRECTIONS = 8
 
 
-class TunedDriver(Driver[TunedProblem, TunedState], Protocol):
-    """Solves equation (22) of Shilton et al. 2022 by sums over blocks: exact, deterministic, with a duality gap."""
-
-    def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
-        """Objective and gap of the accepted point."""
-        ...
-
-    def stopped(self, problem: TunedProblem, state: TunedState, why: str) -> TunedState | None:
-        """The accepted point as the final state, if a subscriber stops the fit; None at the start."""
-        ...
-
-    def memory(self, problem: TunedProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The most bytes of the driver's matrices."""
-        ...
-
-
-def driver_of(loss: TunedLoss) -> TunedDriver:
-    """Normal equations from one pass where the loss allows it, else Newton steps."""
+def driver_of(loss: TunedLoss) -> SquaredErrorDriver | HingeDriver:
+    """The driver of equation (22) of Shilton et al. 2022: one pass if the loss allows it, else Newton steps."""
     return SquaredErrorDriver() if TUNED_LOSSES[loss].takes_one_pass else HingeDriver()
 
 

@@ -284,7 +284,8 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         model = state.moved_to(choice.index).coefficients
         # the solver has features of amplitude 1 / sqrt(D), the feature map those of the choice
         coef = model[:, :-1] / np.tile(np.sqrt(D) * choice.amplitudes, self.pool_.columns_a_frequency)
-        center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
-        self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center
+        self.coef_, self.intercept_ = coef, model[:, -1]
+        if scale is not None:
+            self.coef_, self.intercept_ = scale.in_own_units(coef, model[:, -1])
         self.objective_, self.duality_gap_ = state.objective / problem.lam, state.gap / problem.lam
         self.history_, self.message_ = [dict(line) for line in state.rounds], state.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,19 @@ from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile
-from dkl.methods.density.sums import MarginOptions, Smoothing, margin_block, margin_shapes, misfit_block, squared_block
+from dkl.linear.scores import scoring_cost
+from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
+from dkl.methods.density.sums import (
+    MarginOptions,
+    Smoothing,
+    judging_shapes,
+    judging_sums,
+    margin_block,
+    margin_shapes,
+    misfit_block,
+    squared_block,
+)
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.squared_sums import Squared, SquaredRows, SquaredSums
@@ -164,3 +177,26 @@ class TunedCost:
         flops = mapping_flops(columns, self.feature_map) + 12.0 * self.n_models * m + 2.0 * self.packed
         tile = newton_tile(m, self.dtype) * m * (2 * itemsize + 8)
         return Cost(rows * flops, tile + 2 * itemsize * self.packed)
+
+
+def judging_record(
+    feature_map: FeatureMap, targets: NewtonTargets, model: TunedModel, loss: TunedLoss, *, dtype: str
+) -> BlockSum:
+    """The record of the pass that judges a given model.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        With amplitudes 1/sqrt(D).
+    targets : NewtonTargets
+    model : TunedModel
+    loss : {"squared_error", "hinge", "squared_hinge"}
+    dtype : {"float32", "float64"}
+        Of the mapped rows.
+    """
+    accumulators = {name: Accumulator(shape) for name, shape in judging_shapes(model.coef, loss).items()}
+    operands = {"feature_map": feature_map, "targets": targets, "model": model, "loss": loss, "dtype": dtype}
+    # for each width the scores' slopes of both signs are multiplied with the rows again
+    n_models = len(model.coef) * (1 + 2 * len(TUNED_LOSSES[loss].slope_widths))
+    cost = partial(scoring_cost, feature_map=feature_map, n_models=n_models, share=1.0, dtype=dtype)
+    return BlockSum("objective", judging_sums, accumulators, operands, cost=cost)

@@ -293,9 +293,7 @@ def density_bytes(n_frequencies: int) -> int:
     return _MATRICES * 8 * n_frequencies**2
 
 
-def meta_spectrum(
-    W: np.ndarray, meta_kernel: str | MetaKernel, *, length_scale: float = 1.0, most_bytes: int = MOST_BYTES
-) -> MetaSpectrum:
+def meta_spectrum(W: np.ndarray, meta_kernel: str | MetaKernel, *, length_scale: float = 1.0) -> MetaSpectrum:
     """The spectrum of the meta-kernel on the frequencies: one eigendecomposition, of cost D^3, for each length scale.
 
     Parameters
@@ -304,8 +302,6 @@ def meta_spectrum(
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
     length_scale : float
         The length scale of a meta-kernel given by name; an object has its own.
-    most_bytes : int
-        The limit for the matrices.
 
     Returns
     -------
@@ -324,7 +320,7 @@ def meta_spectrum(
         raise ValueError(f"W has shape {W.shape}; it must be a matrix of at least one frequency, all numbers finite")
     if isinstance(kernel, DeltaMetaKernel):
         return MetaSpectrum(np.ones(len(W)), None)
-    check_density_size(len(W), most_bytes)
+    check_density_size(len(W))
     gram = np.empty((len(W), len(W)))
     for rows in spans(len(W), max(1, _TILE_BYTES // (8 * len(W)))):
         with np.errstate(over="ignore", invalid="ignore"):

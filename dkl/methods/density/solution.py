@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from dkl.methods.density.density_step import frequency_squares
+from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.loss_table import TunedLoss
+from dkl.methods.density.penalty import DensityPenalty
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.solvers.density_term import DensityTerm
+from dkl.solvers.losses import loss_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,20 +99,78 @@ def optimality(
     """
     coef, density = point
     descent, feasible = duals
-    columns = np.tile(np.atleast_2d(density), coef.shape[1] // density.shape[-1])
-    positive = np.where(columns > 0.0, columns, 1.0)
-    # where u is 0, w is 0 too, and w / u has the limit for which the gradient vanishes
-    ratios = np.where(columns > 0.0, coef / positive, descent.T / lam)
+    columns, ratios = _ratios(coef, density, descent.T / lam)
     ridge_gap = 0.5 * float(np.sum(columns * (feasible.T - lam * ratios) ** 2)) / lam
     # p_j = |c_j|^2 / (2 lam), the decrease of the dual objective for each unit of density
     p = squared_weights(feasible.T, density) / (2.0 * lam)
     linear = penalty.value(density) - float(np.sum(density * p))
     density_gap = max(0.0, linear - penalty.conjugate(p).value)
+    return _residual(penalty, lam, density, ratios, descent.T), ridge_gap + density_gap
+
+
+def _ratios(coef: np.ndarray, density: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The density of each column, and w / u of coefficients (K, m): both of shape (1 or K, m).
+
+    Where u is 0, w is 0 too, and w / u has the limit for which the gradient vanishes, minus the gradient of the mean
+    loss over lam.
+    """
+    columns = np.tile(np.atleast_2d(density), coef.shape[1] // density.shape[-1])
+    return columns, np.where(columns > 0.0, coef / np.where(columns > 0.0, columns, 1.0), limit)
+
+
+def _residual(penalty: DensityTerm, lam: float, density: np.ndarray, ratios: np.ndarray, descent: np.ndarray) -> float:
+    """The largest violation of the optimality conditions of coefficients and density.
+
+    `ratios` are w / u, and `descent` minus the gradient of the mean loss in the coefficients, both (K, m).
+    """
     gradient = penalty.gradient(density) - 0.5 * lam * squared_weights(ratios, density)
-    residual = max(largest_size(descent.T - lam * ratios), penalty.residual(density, gradient))
-    return residual, ridge_gap + density_gap
+    return max(largest_size(descent - lam * ratios), penalty.residual(density, gradient))
 
 
 def largest_size(values: np.ndarray) -> float:
     """The largest absolute value; 0 without values."""
     return float(np.max(np.abs(values), initial=0.0))
+
+
+def judged(
+    sums: Mapping[str, np.ndarray], model: TunedModel, loss: TunedLoss, lam: float, penalty: DensityPenalty
+) -> TunedSolution:
+    """Objective, residual and gap of a model from the sums of `judging_record`.
+
+    The dual point has the slopes of the losses, with each sign scaled so that they sum to 0; for the hinge, whose slope
+    jumps, it is the best of several widths over which the jump is spread.
+
+    Parameters
+    ----------
+    sums : mapping of str to ndarray
+    model : TunedModel
+    loss : {"squared_error", "hinge", "squared_hinge"}
+    lam : float
+    penalty : DensityPenalty
+    """
+    weight = float(sums["weight"][0])
+    u = model.density[0] if len(model.density) == 1 else model.density
+    objective = float(sums["loss"][0]) / weight + ridge_value(model.coef, u, lam) + penalty.value(u)
+    mass, linear, squares, dual_sums = (sums[name] / weight for name in ("mass", "linear", "squares", "dual_sums"))
+    scale = np.divide(mass.min(axis=1, keepdims=True), mass, out=np.zeros_like(mass), where=mass > 0.0)
+    # c_j = sum_i a_i z_ij of the feasible dual point of each width, (W, K, m)
+    feasible = np.einsum("wsk,wskj->wkj", scale, dual_sums[..., :-1])
+    # minus the conjugates of the losses at the scaled duals, summed over the rows: a y - conjugate_square a^2
+    data = np.sum(scale * linear - loss_of(loss).conjugate_square * scale**2 * squares, axis=(1, 2))
+    bounds = [
+        value + penalty.conjugate(squared_weights(c, u) / (2.0 * lam)).value
+        for value, c in zip(data, feasible, strict=True)
+    ]
+    # the first width has the slope itself: both signs together are minus the gradient of the mean loss
+    descent = dual_sums[0].sum(axis=0)
+    _, ratios = _ratios(model.coef, u, descent[:, :-1] / lam)
+    residual = _residual(penalty, lam, u, ratios, descent[:, :-1])
+    return TunedSolution(
+        coef=model.coef,
+        intercept=model.intercept,
+        density=u,
+        objective=objective,
+        residual=max(residual, largest_size(descent[:, -1])),
+        gap=max(0.0, objective - max(bounds)),
+        message="",
+    )

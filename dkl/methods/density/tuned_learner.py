@@ -18,7 +18,6 @@ from dkl.errors import users_level
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
-from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import HeldOut
@@ -28,9 +27,9 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.density.adam_fit import AdamFit, Descent, fit_by_adam
 from dkl.methods.density.driver import driver_of
-from dkl.methods.density.judging import judged, judging_record
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
+from dkl.methods.density.pass_records import judging_record
 from dkl.methods.density.penalty import (
     MOST_BYTES,
     DensityPenalty,
@@ -40,13 +39,13 @@ from dkl.methods.density.penalty import (
     meta_spectrum,
 )
 from dkl.methods.density.problem import TunedProblem, TunedState
-from dkl.methods.density.solution import TunedSolution
+from dkl.methods.density.solution import TunedSolution, judged
 from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.parameters import estimator, family_of, kept_frequencies
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
-from dkl.methods.validation import map_to_features, one_dimensional
+from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.engine import PassResult
 from dkl.passes.room import own_room
@@ -154,8 +153,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             Lazy if X or Y is.
         """
         check_is_fitted(self, self._fitted_by)
-        left = map_to_features(self, X, self.feature_map_, "float64")
-        return left @ (left if Y is None else map_to_features(self, Y, self.feature_map_, "float64")).T
+        left = self._mapped(X, "float64")
+        return left @ (left if Y is None else self._mapped(Y, "float64")).T
 
     def bounds(self, *, as_printed: bool = False) -> Bounds:
         """A bound on how little the penalty may resist changes of the density, and scalings of parameters with n and D.
@@ -294,7 +293,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
         # stored sums of unchanged blocks are read instead of computed
         if self.sums is not None:
-            keep(self, self._sum(driver, problem, dataset, "solver"))
+            keep(self, self._run(*self._with_sums(driver, problem, dataset), "solver"))
             return
         state = self._run(driver, problem, dataset, "solver", keep=keep)
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped
@@ -325,7 +324,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
         scale = self._adam_units(dataset, fit)
         # Adam only knows the losses of minibatches, so one pass computes the objective and a bound of the optimum
-        record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
+        record = judging_record(reference, newton_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
         passed: PassResult = run.read(dataset.source, [record], lambda passed: passed, None)
         self.stats_.extend([*stats, passed.stats])
         keep(self, fit, judged(passed.results[0], fit.model, self.loss, self.lam, penalty), scale)
@@ -389,7 +388,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         keeps_sums = self.sums is not None
         return TunedProblem(
             reference,
-            problem_targets(self._linear_problem(dataset, reference), scale),
+            newton_targets(self._linear_problem(dataset, reference), scale),
             weight_of(dataset, self._class_weights(dataset)),
             self.loss,
             self.lam,
@@ -436,14 +435,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return Scorer(self.feature_map_, self.coef_, self.intercept_, self.dtype)
 
 
-def problem_targets(problem: LinearProblem, scale: TargetScale | None) -> NewtonTargets:
-    """Targets -1 and 1 for each class against the rest, or numbers standardised by `scale`."""
-    return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
-
-
 def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSolution:
     """A solution for standardised targets, converted to the units of the targets; for labels unchanged."""
     if scale is None:
         return solution
-    coef, intercept = solution.coef * scale.scale[:, None], solution.intercept * scale.scale + scale.center
+    coef, intercept = scale.in_own_units(solution.coef, solution.intercept)
     return replace(solution, coef=coef, intercept=intercept)

@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.kernels import device
-from dkl.kernels.pair_sums import add_sparse_sums, sparse_row_product
+from dkl.kernels.products import sparse_row_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, TURN, add_multiple, cos_sin, cos_sin_rows
+from dkl.kernels.sums import add_sparse_sums
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import cache_tile, checked_dtype, checked_weights, spans
 from dkl.protocols.arrays import Array, Rows

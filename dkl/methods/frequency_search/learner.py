@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from dkl.passes.loop import ColumnStore
 from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
 from dkl.protocols.source import rows_within
 
-P = TypeVar("P")
-S = TypeVar("S")
-Start = TypeVar("Start", contravariant=True)
 Kind = TypeVar("Kind")
 
 
@@ -98,36 +95,34 @@ class PreparedRows:
         return FourierSpace(origin, self.family, options, chains_a_peak, metric=self.metric)
 
 
-class SearchStrategy(Protocol[P, S, Start]):
+class SearchStrategy(ABC):
     """One of several ways in which a learner can search; it defines what the learner's parameters mean.
 
-    P is the problem of its driver, S the driver's state, and Start the start of a warm start.
-
     If the meaning of parameters depends on one of them (`solver` of MarginFeatures, `method` of PeakFeatures), the
-    learner has a private class with this protocol for each of its values.
+    learner has a strategy for each of its values, a frozen dataclass of those parameters that the strategy uses.
     """
 
+    # the name of its states in a checkpoint
     stage: ClassVar[str]
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027
         """Raise an error for parameters that exclude each other; needs no rows."""
-        ...
 
-    def driver(self) -> Driver[P, S]:
+    @abstractmethod
+    def driver(self) -> Driver[Any, Any]:
         """The driver of the rounds."""
-        ...
 
-    def problem(self, rows: PreparedRows, start: Start | None) -> P:
+    @abstractmethod
+    def problem(self, rows: PreparedRows, start: Any) -> Any:
         """The problem on these rows, with a start or None; raises ValueError if parameters do not match the rows."""
-        ...
 
-    def columns(self, problem: P, start: Start | None) -> ColumnStore | None:
+    def columns(self, problem: Any, start: Any) -> ColumnStore | None:
         """The row columns that the driver stores; None if there are none."""
-        ...
+        return None
 
-    def fitted(self, rows: PreparedRows, problem: P, state: S) -> Mapping[str, object]:
+    @abstractmethod
+    def fitted(self, rows: PreparedRows, problem: Any, state: Any) -> dict[str, Any]:
         """The learner's fitted attributes after the rounds, by name."""
-        ...
 
 
 class SearchingLearner(FeatureLearner):
@@ -140,7 +135,7 @@ class SearchingLearner(FeatureLearner):
         before = pair_bytes(dataset.n_rows) if self._prior().needs_bandwidth else 0
         return largest_held([super().planned_memory(dataset), {BETWEEN_PASSES: before}])
 
-    def _strategy(self) -> SearchStrategy[Any, Any, Any]:
+    def _strategy(self) -> SearchStrategy:
         """The strategy that the parameters select."""
         raise TypeError(f"{type(self).__name__} does not say how it searches")
 

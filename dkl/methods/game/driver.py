@@ -22,6 +22,7 @@ from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sampl
 from dkl.methods.frequency_search.search_time import search_seconds
 from dkl.methods.game.problem import (
     ALTERNATIONS,
+    MOST_REDUCTIONS,
     GameProblem,
     GameState,
     candidate_map,
@@ -29,27 +30,27 @@ from dkl.methods.game.problem import (
     dual_step,
     feasible_of,
     last_metrics,
+    least_value,
+    narrowed,
+    next_intercepts,
     opening_records,
     projection_record,
     resuming_records,
     row_columns,
     sample_record,
     searched_space,
+    standing,
     step_record,
     trials_of,
     verify_record,
 )
-from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow, project_dual
+from dkl.methods.game.projection import first_edges, project_dual
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record
 
 __all__ = ["GameDriver"]
-
-# Limit on the passes of one exact projection, each over targets and dual weights alone. Usually two suffice: a pass
-# divides the bracket of the multiplier by thousands.
-_MOST_REDUCTIONS = 8
 
 
 class GameDriver:
@@ -124,7 +125,10 @@ class GameDriver:
         if state.phase == "done":
             return state
         return replace(
-            state, phase="done", pending={}, message=f"{why} after {len(state.history)} rounds: {_standing(state)}"
+            state,
+            phase="done",
+            pending={},
+            message=f"{why} after {len(state.history)} rounds: {standing(state.history)}",
         )
 
     def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
@@ -210,11 +214,9 @@ def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -
 
 def _with_narrower_edges(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
     """The state with narrower edges around the multipliers, or in the next phase once all multipliers are exact."""
-    # each dual block has its own projection; one whose multiplier is exact keeps it while the others are narrowed
-    known = Multipliers(state.edges, state.shifts[0], state.found)
-    search = keep_found(narrow(state.edges, sums, problem.upper), known)
+    search = narrowed(problem, state, sums)
     reductions = state.pending.get("reductions", 0) + 1
-    done = bool(search.found.all()) or reductions > _MOST_REDUCTIONS
+    done = bool(search.found.all()) or reductions > MOST_REDUCTIONS
     return replace(
         state,
         edges=search.edges,
@@ -245,12 +247,11 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
         chosen = distinct_peaks(state.candidates, potentials, n_chosen)
     # the value is at least that of any feasible dual weights against the worst candidate
     alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
-    lower = _value(problem, alpha, squares, potentials)
+    lower = least_value(problem, alpha, squares, float(potentials.max()))
     if all_features.shape[2] > K:
         mean_potentials = _potentials(problem, all_features[..., K:])
-        lower = max(
-            lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), mean_potentials)
-        )
+        of_mean = float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), float(mean_potentials.max())
+        lower = max(lower, least_value(problem, *of_mean))
     state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[chosen])
     # the multiplier of the next projection is probably within the largest move of a coordinate
@@ -352,10 +353,7 @@ def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tupl
     best = losses.argmin(axis=2)
     values = 0.5 * trials.scales**2 * norm + problem.rules.C * losses.min(axis=2).sum(axis=0)
     s = int(values.argmin())
-    intercepts = np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0]
-    moved = np.abs(intercepts - state.intercepts)
-    # the next pass tries intercepts further away if the best one has moved, and closer ones if it has not
-    spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
+    intercepts, spread = next_intercepts(state, np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0])
     pending = {**state.pending, "margin": 1.0 / max(float(trials.scales[s] * np.sqrt(norm)), 1e-300)}
     scale = float(trials.scales[s])
     return replace(state, scale=scale, intercepts=intercepts, spread=spread, pending=pending), float(values[s])
@@ -368,7 +366,7 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
         # the sums of a pool are linear in the dual weights, so that the mean weights bound the value without a pass
         alpha, squares = state.mean_dual / state.played
         potentials = _potentials(problem, state.mean_sums / state.played)
-        lower = max(lower, _value(problem, float(alpha), float(squares), potentials))
+        lower = max(lower, least_value(problem, float(alpha), float(squares), float(potentials.max())))
     errors, held_out_weight = sums["errors"], float(sums["errors"][2])
     entry = {
         "round": float(len(state.history) + 1),
@@ -390,24 +388,13 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
     return replace(state, history=(*state.history, entry), lower=lower, pending={})
 
 
-def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.ndarray) -> float:
-    """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: scaled-down dual weights are feasible too.
-
-    `alpha` is the sum of the dual weights, `squares` the sum of their squares or an upper bound on it.
-    """
-    # F(s alpha) = s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t) is a parabola in s
-    quadratic = problem.rules.ridge * squares + float(potentials.max())
-    shrunk = min(1.0, alpha / quadratic) if quadratic > 0.0 else 1.0
-    return shrunk * alpha - 0.5 * shrunk**2 * quadratic
-
-
 def _why_to_stop(problem: GameProblem, state: GameState) -> str:
     """Why the game ends, and what to change; empty if another round follows.
 
     It ends at the gap `tol`, after `patience` rounds without a lower loss on the held-out rows, in R^d once it has all
     its frequencies, and after `rounds` rounds.
     """
-    rules, last, gap = problem.rules, state.history[-1], _standing(state)
+    rules, last, gap = problem.rules, state.history[-1], standing(state.history)
     held_out = [entry.get("held_out_loss", np.inf) for entry in state.history]
     since_best = len(held_out) - 1 - last_gain(held_out)
     if rules.tol is not None and last["relative_gap"] <= rules.tol:
@@ -419,11 +406,6 @@ def _why_to_stop(problem: GameProblem, state: GameState) -> str:
     if len(state.history) >= rules.rounds:
         return f"all {rules.rounds} rounds are played: {gap}; more rounds close it further"
     return ""
-
-
-def _standing(state: GameState) -> str:
-    """A phrase with the last gap, for messages."""
-    return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective"
 
 
 def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:

@@ -19,22 +19,26 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.game.problem import (
+    MOST_REDUCTIONS,
     N_INTERCEPTS,
     GameProblem,
     break_accumulators,
     intercept_trials,
     last_metrics,
+    least_value,
     multiplier_record,
+    narrowed,
+    next_intercepts,
     row_columns,
+    standing,
+    sum_accumulators,
 )
-from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow
+from dkl.methods.game.projection import first_edges
 from dkl.methods.game.sums import Feasible, Smoothed, gram_block, score_block, sum_block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
-# Limit on the passes of one projection; usually two suffice, since each divides the bracket by thousands.
-_MOST_REDUCTIONS = 8
 # limits the float64 Gram matrix of the pool to 64 MiB
 _MOST_COLUMNS = 2_800
 
@@ -183,7 +187,11 @@ class ExcessiveGapDriver:
             return state
         if not state.history or (state.phase, state.move) != ("score", "primal"):
             return None
-        return replace(state, phase="done", message=f"{why} after {len(state.history)} rounds: {_standing(state)}")
+        return replace(
+            state,
+            phase="done",
+            message=f"{why} after {len(state.history)} rounds: {standing(state.history)}, certified",
+        )
 
     def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the pool's Gram matrix, and of the computation of its largest eigenvalue."""
@@ -290,13 +298,7 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
         "share": share,
         "target": target,
     }
-    accumulators = {
-        "features": Accumulator((pool.columns_a_frequency, pool.n_frequencies, K)),
-        "alpha": Accumulator((K,)),
-        "squares": Accumulator((K,)),
-        "bounds": Accumulator((2,)),
-    }
-    cost, writes = partial(_cost, problem=problem), {target: "float64"}
+    cost, writes, accumulators = partial(_cost, problem=problem), {target: "float64"}, sum_accumulators(pool, K)
     return BlockSum("game: sums", sum_block, accumulators, operands, cost, reads=("dual", "mean"), writes=writes)
 
 
@@ -328,11 +330,9 @@ def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     value = 0.5 * float(_lengths(state.point).sum()) ** 2 + problem.rules.C * float(sums["losses"].min(axis=2).sum())
     trials = intercept_trials(state.intercepts, state.spread).intercepts
     best = np.take_along_axis(trials, sums["losses"][:, 0].argmin(axis=1)[:, None], axis=1)[:, 0]
-    moved = np.abs(best - state.intercepts)
-    # later intercepts are tried around the best one of this machine
     if state.move == "respond" or value < state.upper:
-        spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
-        state = replace(state, intercepts=best, spread=spread)
+        intercepts, spread = next_intercepts(state, best)
+        state = replace(state, intercepts=intercepts, spread=spread)
     if value < state.upper:
         state = replace(state, upper=value, best=state.point, error=float(sums["errors"]) / state.total)
     state = replace(state, phase="project", found=np.zeros(problem.n_blocks, bool), reductions=0)
@@ -343,9 +343,8 @@ def _with_narrower_edges(
     problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]
 ) -> ExcessiveGapState:
     """The state with narrower edges around the multipliers, or in the phase of sums once all multipliers are exact."""
-    known = Multipliers(state.edges, state.shifts[0], state.found)
-    search = keep_found(narrow(state.edges, sums, problem.upper), known)
-    done = bool(search.found.all()) or state.reductions >= _MOST_REDUCTIONS
+    search = narrowed(problem, state, sums)
+    done = bool(search.found.all()) or state.reductions >= MOST_REDUCTIONS
     phase = "sum" if done else "project"
     return replace(
         state,
@@ -379,10 +378,8 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     if move != "respond":
         total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
         state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
-        # the dual value of s alpha, 0 <= s <= 1: a parabola in s, s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t)
-        quadratic = problem.rules.ridge * squares + float(np.square(state.dual_sums).sum(axis=(1, 2)).max())
-        shrunk = min(1.0, total / quadratic) if quadratic > 0.0 else 1.0
-        state = replace(state, lower=max(state.lower, shrunk * total - 0.5 * shrunk**2 * quadratic))
+        lower = least_value(problem, total, squares, float(np.square(state.dual_sums).sum(axis=(1, 2)).max()))
+        state = replace(state, lower=max(state.lower, lower))
     return _recorded(problem, state) if move == "ascend" else state
 
 
@@ -441,7 +438,7 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
         "at_bound": float(state.bounds[1]) / blocks,
     }
     state = replace(state, history=(*state.history, entry))
-    share = _standing(state)
+    share = f"{standing(state.history)}, certified"
     if rules.tol is not None and entry["relative_gap"] <= rules.tol:
         return replace(
             state, phase="done", message=f"reached the target gap after {len(state.history)} rounds: {share}"
@@ -450,11 +447,6 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
         message = f"all {rules.rounds} rounds are played: {share}; more rounds close it further"
         return replace(state, phase="done", message=message)
     return state
-
-
-def _standing(state: ExcessiveGapState) -> str:
-    """A phrase with the last gap, for messages."""
-    return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective, certified"
 
 
 def norm_machine(problem: GameProblem, state: ExcessiveGapState) -> tuple[FeatureMap, np.ndarray, np.ndarray]:

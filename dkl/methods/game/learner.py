@@ -15,7 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.choice import choose_blocks
-from dkl.methods.frequency_search.learner import PreparedRows
+from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficients
 from dkl.methods.game.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
@@ -24,7 +24,6 @@ from dkl.methods.game.sums import GameTargets
 from dkl.methods.parameters import kept_frequencies
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
-from dkl.protocols.driver import Driver
 
 # Rounds on a finite family for rounds=None; features drawn from a family that is neither finite nor of cosine-sine
 # pairs (ArcCosine).
@@ -82,7 +81,7 @@ class PlayedGame:
 
 
 @dataclass(frozen=True, eq=False)
-class GameSolver:
+class GameSolver(SearchStrategy):
     """`solver="game"` of MarginFeatures: no-regret play (Algorithm 2), or the excessive gap technique.
 
     Parameters
@@ -161,7 +160,7 @@ class GameSolver:
         if self.n_features == "auto":
             raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
-    def driver(self) -> Driver[GameProblem, Any]:
+    def driver(self) -> GameDriver | ExcessiveGapDriver:
         """The driver for `dynamics`."""
         return ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
 
@@ -239,8 +238,8 @@ class GameSolver:
 
     def columns(self, problem: GameProblem, start: PlayedGame | None) -> ColumnStore:
         """The row columns of the dual weights, with those of a game that is continued."""
-        driver = ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
-        # the driver raises ValueError for a pool that its dynamics do not support, before the first pass
+        driver = self.driver()
+        # it raises ValueError for a pool that its dynamics do not support, before the first pass
         driver.init(problem)
         return ColumnStore(self._place[0], driver.columns(problem), None if start is None else start.columns.columns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
-from dkl.methods.game.projection import N_EDGES, Projection
+from dkl.methods.game.projection import N_EDGES, Multipliers, Projection, keep_found, narrow
 from dkl.methods.game.sums import (
     DualStep,
     Feasible,
@@ -32,6 +32,9 @@ Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 N_SCALES, N_INTERCEPTS = 5, 9
 # Alternations between box and hyperplane in the paper's projection (Algorithm 3).
 ALTERNATIONS = 10
+# Limit on the passes of one exact projection, each over targets and dual weights alone. Usually two suffice: a pass
+# divides the bracket of the multiplier by thousands.
+MOST_REDUCTIONS = 8
 _TILE_BYTES = 16 << 20
 
 
@@ -291,7 +294,6 @@ def multiplier_record(problem: GameProblem, edges: np.ndarray) -> BlockSum:
 def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
     """The candidates' feature sums over all rows under the dual weights."""
     candidates = candidates_of(problem, state)
-    parts, size = candidates.columns_a_frequency, candidates.n_frequencies
     # columns of weights: one for each dual block, and as many for the mean dual weights if these are checked
     K = problem.n_blocks * (1 + checks_mean(problem, state))
     operands = {
@@ -301,17 +303,23 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
         "dtype": problem.dtype,
         "checks_mean": checks_mean(problem, state),
     }
-    accumulators = {
-        "features": Accumulator((parts, size, K)),
-        "alpha": Accumulator((K,)),
-        "squares": Accumulator((K,)),
-        "bounds": Accumulator((2,)),
-    }
 
     def cost(rows: int, columns: int) -> Cost:
         return _map_cost(rows, columns, candidates, K)
 
-    return BlockSum("game: verify", verify_block, accumulators, operands, cost, reads=("dual", "mean"))
+    return BlockSum(
+        "game: verify", verify_block, sum_accumulators(candidates, K), operands, cost, reads=("dual", "mean")
+    )
+
+
+def sum_accumulators(candidates: FeatureMap, K: int) -> dict[str, Accumulator]:
+    """The accumulators of features under K columns of dual weights, and of these weights."""
+    return {
+        "features": Accumulator((candidates.columns_a_frequency, candidates.n_frequencies, K)),
+        "alpha": Accumulator((K,)),
+        "squares": Accumulator((K,)),
+        "bounds": Accumulator((2,)),
+    }
 
 
 def step_record(problem: GameProblem, state: GameState) -> BlockSum:
@@ -398,6 +406,43 @@ def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
     """The intercepts that the next pass tries: the current one first, then others around it."""
     moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
+
+
+def next_intercepts(state: Any, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The intercepts around which the next pass tries others, those of the best machine, and their distance, (K,)."""
+    moved = np.abs(best - state.intercepts)
+    # the next pass tries intercepts further away if the best one has moved, and closer ones if it has not
+    return best, np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
+
+
+def narrowed(problem: GameProblem, state: Any, sums: Mapping[str, np.ndarray]) -> Multipliers:
+    """Narrower edges around the multipliers of a state's exact projection, from one more reduction."""
+    known = Multipliers(state.edges, state.shifts[0], state.found)
+    return keep_found(narrow(state.edges, sums, problem.upper), known)
+
+
+def least_value(problem: GameProblem, alpha: float, squares: float, potential: float) -> float:
+    """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: scaled-down dual weights are feasible too.
+
+    Parameters
+    ----------
+    problem : GameProblem
+    alpha : float
+        The sum of the dual weights.
+    squares : float
+        The sum of their squares, or an upper bound on it.
+    potential : float
+        max_t v_t, the largest potential.
+    """
+    # F(s alpha) = s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t) is a parabola in s
+    quadratic = problem.rules.ridge * squares + potential
+    shrunk = min(1.0, alpha / quadratic) if quadratic > 0.0 else 1.0
+    return shrunk * alpha - 0.5 * shrunk**2 * quadratic
+
+
+def standing(history: Sequence[dict[str, float]]) -> str:
+    """A phrase with the last gap, for messages."""
+    return f"the duality gap is {100 * history[-1]['relative_gap']:.2g} % of the objective"
 
 
 def last_metrics(history: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -149,6 +149,7 @@ def project_dual(
 
 def keep_found(search: Multipliers, earlier: Multipliers) -> Multipliers:
     """The new state, in which multipliers that were exact before are unchanged."""
+    # each dual block has its own projection; one whose multiplier is exact keeps it while the others are narrowed
     return replace(
         search,
         values=np.where(earlier.found, earlier.values, search.values),

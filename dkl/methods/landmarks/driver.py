@@ -18,7 +18,7 @@ from dkl.kernels.products import Product
 from dkl.kernels.scale import scale_rows
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record, cluster_sums, square_distances, square_lengths
 from dkl.methods.posterior.weights import landmark_losses
-from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record, total_weight
+from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, total_weight
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample

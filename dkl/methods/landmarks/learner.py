@@ -40,7 +40,7 @@ from dkl.methods.parameters import (
     family_of,
 )
 from dkl.methods.posterior.weights import pseudo_posterior
-from dkl.methods.potentials import PotentialProblem
+from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
@@ -254,7 +254,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
-        state = self._sum(*self._summing(dataset), dataset, "losses")
+        state = self._run(*self._with_sums(*self._summing(dataset), dataset), "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 

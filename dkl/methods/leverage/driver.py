@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -29,7 +29,6 @@ from dkl.methods.choice import FeatureChoice, choose_blocks
 from dkl.methods.leverage.sums import gram_block
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
@@ -96,21 +95,6 @@ class LeverageProblem:
     is_sample: bool = False
     seed: int = 0
     dtype: str = "float32"
-
-
-S = TypeVar("S")
-
-
-class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
-    """An algorithm for scores: its passes, and the scores at a given mu from their results."""
-
-    def leverage(self, problem: LeverageProblem, state: S, mu: float) -> Leverage:
-        """The scores at `mu`; makes no pass."""
-        ...
-
-    def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Peak bytes of the driver in addition to the passes, by item."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

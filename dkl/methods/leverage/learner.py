@@ -19,7 +19,7 @@ from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
-from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
+from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, resample
 from dkl.methods.parameters import (
     COMMON,
     LEVERAGE,
@@ -41,6 +41,10 @@ _DEFAULT_ROWS = 4_000
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
 # Limits the bytes of the row sample.
 _SAMPLE_BYTES = 64 << 20
+
+
+# An algorithm for scores: its passes, and `leverage`, the scores at a given mu from their results, without a pass.
+ScoreDriver = GramDriver | RowsDriver | DictionaryDriver
 
 
 @estimator
@@ -209,22 +213,23 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _summing(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[ScoreDriver, LeverageProblem]:
         return self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
 
     def _weigh(self, dataset: Dataset) -> None:
+        driver: Any
         driver, problem = self._summing(dataset)
         # RowsDriver draws its sample from all rows itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
         # the results of the passes stay with the learner, so that `with_mu` needs none
-        self._pass_results = driver, problem, self._sum(driver, problem, rows, "leverage")
+        self._pass_results = driver, problem, self._run(*self._with_sums(driver, problem, rows), "leverage")
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
 
     def _scoring(
         self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
-    ) -> tuple[ScoreDriver[Any], LeverageProblem]:
+    ) -> tuple[ScoreDriver, LeverageProblem]:
         """The algorithm for the scores of a pool: the smaller exact system, or a dictionary if both are large."""
         # with this amplitude the products of features sum to the kernel over the pool
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)

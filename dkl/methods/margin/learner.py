@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,26 +32,6 @@ from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
 Solver = Literal["corrective", "game"]
-P = TypeVar("P")
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
-    """A strategy behind `solver`, with a start from the last fit with `warm_start`."""
-
-    goes_on_from: ClassVar[str]
-
-    def start(self, last: T | None, dataset: Dataset) -> T | None:
-        """The start of rounds on these rows, from the attribute `goes_on_from` of the last fit."""
-        ...
-
-    def seed(self, start: T | None, drawn: int) -> int:
-        """The seed of the rounds; `drawn` is the newly drawn one."""
-        ...
-
-
-SOLVERS: dict[Solver, type[MarginSolver[Any, Any, Any]]] = {"corrective": CorrectiveSolver, "game": GameSolver}
 
 
 @estimator
@@ -273,7 +253,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
-    def _strategy(self) -> MarginSolver[Any, Any, Any]:
+    def _strategy(self) -> SearchStrategy:
         """The solver, which defines what the parameters mean; the other methods do not depend on it."""
         if not isinstance(family_of(self), Dictionaries):
             if self.monotone is not None:
@@ -281,14 +261,14 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
                     "monotone is for a list of dictionaries with steps or columns, since waves rise and fall; take "
                     "family=[dkl.Steps(), dkl.Gaussian()], or StepFeatures(monotone=...)"
                 )
-            return self._with_parameters(SOLVERS[self.solver])
+            return self._with_parameters(GameSolver if self.solver == "game" else CorrectiveSolver)
         if self.solver != "corrective" or self.warm_start:
             given = "warm_start=True" if self.warm_start else f"solver={self.solver!r}"
             raise ValueError(f"{given} is for a single family; a list of them takes solver='corrective' from the start")
         return self._with_parameters(DictionarySolver)
 
     def _learn(self, dataset: Dataset) -> None:
-        solver = self._strategy()
+        solver: Any = self._strategy()
         # the plan, which refuses too many features, covers only rows that are not in memory
         self._check_room(dataset)
         start = self._start(dataset, solver)
@@ -321,7 +301,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             refine_learner(self, dataset)
             self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 
-    def _start(self, dataset: Dataset, solver: MarginSolver[Any, Any, Any]) -> Any:
+    def _start(self, dataset: Dataset, solver: Any) -> Any:
         """The start from the last fit with `warm_start`: its points, or the game with its dual weights.
 
         Raises

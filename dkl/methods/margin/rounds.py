@@ -13,7 +13,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale
 from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
-from dkl.methods.frequency_search.learner import PreparedRows
+from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.margin.driver import CorrectiveDriver
@@ -72,7 +72,7 @@ _C_OF = {"squared_error": 2.0}
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectiveSolver:
+class CorrectiveSolver(SearchStrategy):
     """`solver="corrective"` of MarginFeatures: the working model is refitted after each round.
 
     Parameters
@@ -122,9 +122,6 @@ class CorrectiveSolver:
     # the attribute of the learner from which a warm start continues
     goes_on_from: ClassVar[str] = "points_"
 
-    def check(self) -> None:
-        """Nothing to check: every combination of parameters is valid; losses are checked against the targets later."""
-
     def driver(self) -> CorrectiveDriver:
         """The driver, which may store features of the searched rows in half the memory that passes use to cache blocks.
 
@@ -140,10 +137,6 @@ class CorrectiveSolver:
     def seed(self, start: np.ndarray | None, drawn: int) -> int:
         """The newly drawn seed, since further rounds must draw other numbers."""
         return drawn
-
-    def columns(self, problem: CorrectiveProblem, start: np.ndarray | None) -> None:
-        """None: the dual weights of rounds are computed from the working model, and not stored."""
-        return None
 
     def problem(self, rows: PreparedRows, start: np.ndarray | None) -> CorrectiveProblem:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""

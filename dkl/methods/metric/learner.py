@@ -16,6 +16,7 @@ from dkl.linear.target_statistics import TargetScale, model_targets, target_unit
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.driver import METRIC_HISTORY, MetricDriver, MetricProblem
 from dkl.methods.preparation.bandwidth import median_distance
+from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.sums import HeldTargets
 
 MetricKind = Literal["diagonal", "full"]
@@ -66,7 +67,7 @@ class LearnedMetricMixin(FeatureLearner):
         scale = target_units(dataset, self._running("targets"))
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
         state = self._run(MetricDriver(), problem, dataset, "metric")
-        self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]
+        self.metric_history_ = lines_of(METRIC_HISTORY, state.history)
         self.metric_, family = state.best_metric, self.family_
         if isinstance(family, Dictionaries):
             self.family_ = family.stretched(state.best_sigma / family.sigma)

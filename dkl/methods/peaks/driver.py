@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -131,7 +131,7 @@ class PeakDriver:
             return None
         if state.passes == 0:
             return (_sample(problem, state.sample_rows, 0),)
-        verification = verification_record(problem, problem.space.feature_map(state.unverified))
+        verification = verification_record(problem.targets, problem.space.feature_map(state.unverified), problem.dtype)
         # the next sample is drawn in the same pass, in case it is needed: a pass costs more than a sample
         larger = min(2 * state.sample_rows, problem.most_rows)
         if larger == state.sample_rows:
@@ -191,7 +191,7 @@ class PeakDriver:
         """The passes of the first sample, and of a verification for each possible search."""
         n_given = 0 if problem.start is None else len(problem.start)
         points = problem.space.start(problem.n_candidates + problem.n_plain + n_given, problem.seed)
-        verification = verification_record(problem, problem.space.feature_map(points))
+        verification = verification_record(problem.targets, problem.space.feature_map(points), problem.dtype)
         if problem.space.size is not None:
             return [((verification,), 1)]
         first = _sample(problem, problem.sample_rows, 0)
@@ -220,22 +220,12 @@ def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
     return np.concatenate([peaks, plain])
 
 
-class Verifiable(Protocol):
-    """The fields of a problem that a verification needs."""
-
-    @property
-    def targets(self) -> PeakTargets: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-
-def verification_record(problem: Verifiable, candidates: FeatureMap) -> BlockSum:
+def verification_record(targets: PeakTargets, candidates: FeatureMap, dtype: str) -> BlockSum:
     """The record of the sums for the candidates' potentials on all rows."""
-    K = problem.targets.n_columns
+    K = targets.n_columns
     shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
     accumulators = {"features": Accumulator(shape), "absolutes": Accumulator((K,)), "squares": Accumulator((K,))}
-    operands = {"feature_map": candidates, "targets": problem.targets, "dtype": problem.dtype}
+    operands = {"feature_map": candidates, "targets": targets, "dtype": dtype}
 
     def cost(rows: int, columns: int) -> Cost:
         product = 2.0 * columns * candidates.n_frequencies + candidates.n_features * (SINCOS_FLOPS + 2 * K)

@@ -147,7 +147,7 @@ class GridDriver:
         if state.finished:
             return None
         if state.searched:
-            return (verification_record(problem, problem.feature_map(state.points)),)
+            return (verification_record(problem.targets, problem.feature_map(state.points), problem.dtype),)
         return cell_record(problem, state), RowSample("rows to polish on", problem.sample_rows, problem.seed)
 
     def step(self, problem: GridProblem, state: GridState, results: Sequence[Any]) -> GridState:
@@ -191,7 +191,7 @@ class GridDriver:
         refined = cell_record(problem, replace(start, cells=cells, level=1))
         n_plain = 0 if problem.plain is None else len(problem.plain)
         points = np.zeros((n_plain + 3 * problem.n_candidates, problem.n_columns))
-        last = verification_record(problem, problem.feature_map(points))
+        last = verification_record(problem.targets, problem.feature_map(points), problem.dtype)
         return [((cell_record(problem, start), sample), 1), ((refined, sample), problem.refinements), ((last,), 1)]
 
 

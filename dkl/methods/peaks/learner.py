@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dkl.passes.devices import driving_device
 
 
 @dataclass(frozen=True, eq=False)
-class PeakSearch:
+class PeakSearch(SearchStrategy):
     """The parameters of PeakFeatures that mean the same for each `method`.
 
     Parameters
@@ -60,8 +60,11 @@ class PeakSearch:
         if not isinstance(self.given_family, FiniteFamily):
             kept_frequencies("PeakFeatures", self.n_features, self.given_family)
 
-    def columns(self, problem: object, start: object) -> None:
-        """None: the search stores no row columns."""
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise ValueError for rows that the method cannot search."""
+
+    def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
+        """The first frequencies of the last fit as candidates, if a search may miss them; else None."""
         return None
 
     def targets(self, rows: PreparedRows) -> PeakTargets:
@@ -100,21 +103,6 @@ _LEAST_CHAINS, _CHAINS_A_PEAK, _CANDIDATES_A_PEAK = 200, 4, 2
 _ACCURACY = 0.1
 # Fewest rows of a sample, if the data have as many, and a limit on its bytes.
 _FEWEST_SAMPLED, _SAMPLE_BYTES = 1_000, 64 << 20
-P = TypeVar("P")
-S = TypeVar("S")
-Start = TypeVar("Start", contravariant=True)
-
-
-class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
-    """The search of a `method`, with its conditions on rows and its use of the last fit with `warm_start`."""
-
-    def check_rows(self, dataset: Dataset) -> None:
-        """Raise ValueError for rows that the method cannot search."""
-        ...
-
-    def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
-        """The first frequencies of the last fit as candidates, if a search may miss them; else None."""
-        ...
 
 
 @estimator
@@ -251,10 +239,9 @@ class PeakFeatures(SearchingLearner):
     def _check_rest(self) -> None:
         self._strategy().check()
 
-    def _strategy(self) -> PeakStrategy[Any, Any, Any]:
+    def _strategy(self) -> PeakSearch:
         """The search for `method`; all differences between methods are inside it."""
-        kind: type[PeakStrategy[Any, Any, Any]] = GridSearch if self.method == "grid" else AscentSearch
-        return self._with_parameters(kind)
+        return self._with_parameters(GridSearch if self.method == "grid" else AscentSearch)
 
     def _learn(self, dataset: Dataset) -> None:
         strategy = self._strategy()
@@ -291,9 +278,6 @@ class AscentSearch(PeakSearch):
     device: Any
 
     stage: ClassVar[str] = "peaks"
-
-    def check_rows(self, dataset: Dataset) -> None:
-        """Rows of any number of columns are accepted."""
 
     def driver(self) -> PeakDriver:
         """The driver of searches on samples and of the passes that verify them."""
@@ -412,12 +396,8 @@ class GridSearch(PeakSearch):
         """The driver of branch and bound over the box."""
         return GridDriver()
 
-    def start(self, feature_map: FeatureMap, n_peaks: int) -> None:
-        """None, since a grid misses no peak that the last fit could add."""
-        return None
-
     def problem(self, rows: PreparedRows, start: None) -> GridProblem:
-        """The box to search, with as many cells as one pass can sum."""
+        """The box to search, with as many cells as one pass can sum; a grid needs no start, since it misses no peak."""
         d, seed, targets = rows.dataset.n_columns, rows.seed, self.targets(rows)
         origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
         sigma = getattr(rows.family, "sigma", 1.0)

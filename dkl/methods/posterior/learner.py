@@ -31,7 +31,7 @@ from dkl.methods.parameters import (
     kept_frequencies,
 )
 from dkl.methods.posterior.weights import pseudo_posterior
-from dkl.methods.potentials import PosteriorDriver, PotentialProblem, PotentialState
+from dkl.methods.potential_sums import PosteriorDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import effective_features
 
 

@@ -88,9 +88,7 @@ class WorkingLoss:
             return coef, intercept
         if self.name in LOG_LINK:
             return coef, intercept + np.log(units.scale)
-        # each target has one model for each quantile
-        center, scale = (np.repeat(each, self.n_quantiles or 1) for each in (units.center, units.scale))
-        return coef * scale[:, None], intercept * scale + center
+        return units.in_own_units(coef, intercept)
 
 
 def columns_a_round(total_weight: float) -> int:

@@ -201,7 +201,6 @@ def split_scores(
     column, so that the sums of each bin suffice. Within the parent p, S, N, n, S1, X1, X2 are the sums of s, h, 1, s z,
     h z and h z^2 over rows with z > t; S_p and N_p are the sums of s and h over all rows of the parent; c = X1 - t N.
     Then
-    of the parent's; c = X1 - t N. Then
 
         step:   (S - (N/N_p) S_p)^2 / (N (1 - N/N_p) + nu)
         hinge:  (S1 - t S - (c/N_p) S_p)^2 / (X2 - 2 t X1 + t^2 N - c^2/N_p + nu),
