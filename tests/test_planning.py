@@ -278,7 +278,7 @@ def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are
         act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
 
 
-@pytest.mark.parametrize("n_features", [10**5, 10**9, 10**12])
+@pytest.mark.parametrize("n_features", [10**5, 10**12])
 @pytest.mark.parametrize("features", ["auto", "nystrom", "aligned", "coordinates", "random", "steps"])
 def test_a_plan_refuses_the_features_that_a_fit_in_memory_refuses_and_no_others(features: str, n_features: int) -> None:
     """The number of features is a bound; landmarks, candidates and what an effort allows are never more than that."""

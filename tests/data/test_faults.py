@@ -125,13 +125,14 @@ def test_a_chunk_that_is_cut_short_or_deleted_is_found_and_named(tmp_path: Path,
     make_store(path, kind)
     truth = read_like_a_pass(path)
     files = chunk_files(path)
-    for file in np.random.default_rng(3).choice(np.array(files), min(3, len(files)), replace=False):
+    # one file is halved, one emptied, one deleted
+    chosen = np.random.default_rng(3).choice(np.array(files), 3, replace=False)
+    for file, share in zip(chosen, (2, 0, None), strict=True):
         before = file.read_bytes()
-        for damaged in (before[: len(before) // 2], b"", None):
-            file.unlink() if damaged is None else file.write_bytes(damaged)
-            assert is_detected(path), f"{file.relative_to(path)} as {damaged!r:.20} was not found"
-            assert not is_silently_wrong(path, truth)
-            file.write_bytes(before)
+        file.unlink() if share is None else file.write_bytes(before[: len(before) // 2 if share else 0])
+        assert is_detected(path), f"{file.relative_to(path)} was not found"
+        assert not is_silently_wrong(path, truth)
+        file.write_bytes(before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +141,11 @@ def test_swapped_chunks_and_chunks_of_another_dataset_are_found(tmp_path: Path, 
     make_store(path, kind)
     make_store(other, kind, seed=9)
     truth = read_like_a_pass(path)
-    for array in ["X/data", "X/indices", "y", "row_id"] if kind == "sparse" else ["X", "y", "sample_weight", "row_id"]:
+    arrays = ["X/data", "X/indices"] if kind == "sparse" else ["X"]
+    # the other arrays are stored alike for all kinds, but for the shards
+    if kind in ("compressed", "sharded"):
+        arrays += ["y", "sample_weight", "row_id"]
+    for array in arrays:
         first, second = chunk_files(path / array)[:2]
         one, two = first.read_bytes(), second.read_bytes()
         first.write_bytes(two)
