@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError
+from tests.forks import started
 
 N_ROWS = 300
 KINDS = ("uncompressed", "compressed", "integers", "sparse", "sharded", "codes")
@@ -183,34 +183,21 @@ def test_a_whole_array_that_is_gone_is_found(tmp_path: Path) -> None:
     assert not is_detected(path)
 
 
-WRITE_FOREVER = """
-import sys, itertools
-import numpy as np
-from dkl.data.create import create_dataset
-print("ready", flush=True)
-for i in itertools.count(1):
-    X = np.full((4000, 16), i, np.float32) + np.arange(4000, dtype=np.float32)[:, None] % 2
-    create_dataset(sys.argv[1], X, np.arange(4000) % 2, rows_a_block=500, overwrite=True)
-"""
-
-
-def start_writer(path: Path) -> subprocess.Popen:
-    process = subprocess.Popen([sys.executable, "-c", WRITE_FOREVER, str(path)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
+def write_forever(path: str, ready: Any) -> None:
+    ready.send("ready")
+    for i in itertools.count(1):
+        X = np.full((4000, 16), i, np.float32) + np.arange(4000, dtype=np.float32)[:, None] % 2
+        create_dataset(path, X, np.arange(4000) % 2, rows_a_block=500, overwrite=True)
 
 
 def check_kills(path: Path, kills: int, seed: int) -> None:
     create_dataset(path, np.zeros((4000, 16), np.float32), np.arange(4000) % 2, rows_a_block=500)
     rng = np.random.default_rng(seed)
     for _ in range(kills):
-        process = start_writer(path)
+        process = started(write_forever, str(path))
         time.sleep(float(rng.uniform(0.0, 0.5)))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        process.kill()
+        process.join()
         ds = open_dataset(path)
         X = ds.X.compute()
         # one writer's rows throughout: the old dataset or the new one, never some of each
@@ -221,11 +208,13 @@ def check_kills(path: Path, kills: int, seed: int) -> None:
     assert sorted(os.listdir(path.parent)) == [path.name], "what killed writers left was not cleared"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_writer_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
     check_kills(tmp_path / "rows.zarr", 3, seed=0)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_sixty_kills_leave_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
     check_kills(tmp_path / "rows.zarr", 60, seed=1)
 

@@ -6,8 +6,6 @@ import errno
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -32,6 +30,7 @@ from dkl.errors import CorruptChunkError, DklHint, StoreError, StoreReplacedErro
 from dkl.federated.agreement import Agreement
 from dkl.model_io import content_hash
 from tests.commands import dkl_command
+from tests.forks import ended
 
 X = (np.arange(75.0).reshape(25, 3) % 7).astype(np.float32)
 OTHER = X[:17] + 100
@@ -653,27 +652,23 @@ def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
             assert _everything(folder) == new, moment
 
 
-BETWEEN_TWO_RENAMES = """
-import os, sys
-from dkl.data.store import commit
-from dkl.data.store.location import Location
+def die_between_two_renames(store: str, kind: str) -> None:
+    rename, commit.exchanged = commit.rename, lambda *given: False
 
-store = sys.argv[1]
-rename, commit.exchanged = commit.rename, lambda *given: False
+    def last_rename(*given: Any, **named: Any) -> None:
+        rename(*given, **named)
+        os._exit(0)
 
-def last_rename(*given, **named):
-    rename(*given, **named)
-    os._exit(0)
-
-with commit.staged(Location.of(store), sys.argv[2], overwrite=True) as staging:
-    staging.group.create_array("0", shape=(3,), dtype="f4")
-    commit.rename = last_rename
-    staging.commit({"kind": sys.argv[2]})
-"""
+    with commit.staged(Location.of(store), kind, overwrite=True) as staging:
+        staging.group.create_array("0", shape=(3,), dtype="f4")
+        commit.rename = last_rename
+        staging.commit({"kind": kind})
 
 
 @pytest.fixture(scope="module")
-def killed_between_renames(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+def killed_between_renames(
+    tmp_path_factory: pytest.TempPathFactory, forked_workers: None
+) -> dict[str, tuple[Path, Any]]:
     """Folders of a dataset and of a model whose writers were killed, and what each held before."""
     model_folder, dataset_folder = (tmp_path_factory.mktemp(kind) for kind in ("model", "dataset"))
     dkl.RandomFeatures(n_features=4, random_state=0).fit(X).save(model_folder / "model")
@@ -682,7 +677,7 @@ def killed_between_renames(tmp_path_factory: pytest.TempPathFactory) -> dict[str
     of_dataset = open_dataset(dataset_folder / "dataset").X.compute().tolist()
     killed = {"model": (model_folder, of_model), "dataset": (dataset_folder, of_dataset)}
     for kind, (folder, _) in killed.items():
-        subprocess.run([sys.executable, "-c", BETWEEN_TWO_RENAMES, str(folder / kind), kind], check=True)
+        assert ended(die_between_two_renames, str(folder / kind), kind) == 0
     return killed
 
 
