@@ -24,6 +24,7 @@ from dkl.data.store.overwriting import is_store
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import StoreError
 from dkl.testing.sources import check_source
+from tests.forks import FORKS
 
 REAL_DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int16", "uint32", "int64"]
 
@@ -268,13 +269,13 @@ def open_stores() -> object:
     return reading._open
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_process_that_cannot_see_a_memory_store_says_so() -> None:
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
 
     reader = create_dataset("memory://unseen/rows.zarr", np.eye(3), overwrite=True).source.reader()
     with (
-        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(1, mp_context=FORKS) as pool,
         pytest.raises(FileNotFoundError, match="only the process that wrote"),
     ):
         pool.submit(reader.load, 0).result()
