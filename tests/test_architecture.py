@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 import re
@@ -133,9 +134,13 @@ def module_name(path: Path) -> str:
 
 @pytest.fixture(autouse=True, scope="module")
 def trees_are_let_go() -> Iterator[None]:
-    """Those of the whole library are large: tests of memory come later."""
+    """Those of the whole library are large: tests of memory come later, and none of them is garbage before."""
+    gc.disable()
     yield
+    gc.enable()
     tree_of.cache_clear()
+    nodes_of.cache_clear()
+    imports_between_modules.cache_clear()
 
 
 @cache
@@ -143,9 +148,14 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
 def imports_of(path: Path) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Each import as (module, names taken from it, line); a relative one begins with dots."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, (), node.lineno
@@ -171,7 +181,7 @@ def modules_of_dkl(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -197,12 +207,11 @@ def layer_of(module: str) -> str:
     return parts[0]
 
 
-def imports_between_modules() -> Iterator[tuple[Path, str, str, int]]:
+@cache
+def imports_between_modules() -> list[tuple[Path, str, str, int]]:
     """Each import of one module of dkl by another, inside functions too: file, importer, imported, line."""
-    for path in LIBRARY:
-        importer = module_name(path)
-        if importer != "dkl":
-            yield from ((path, importer, imported, line) for imported, line in modules_of_dkl(path))
+    importers = [(path, module_name(path)) for path in LIBRARY if module_name(path) != "dkl"]
+    return [(path, importer, *found) for path, importer in importers for found in modules_of_dkl(path)]
 
 
 def test_the_names_that_dkl_lists_are_its_public_ones() -> None:
@@ -280,7 +289,7 @@ def test_the_library_does_not_print() -> None:
         (path, node.lineno, "print")
         for path in LIBRARY
         if "cli" not in path.parts
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not wrong, places(wrong)
@@ -289,7 +298,7 @@ def test_the_library_does_not_print() -> None:
 def test_nothing_is_asserted_or_caught_blindly() -> None:
     wrong = []
     for path in LIBRARY:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ExceptHandler) and node.type is None:
                 wrong.append((path, node.lineno, "bare except"))
             elif isinstance(node, ast.Assert) and "testing" not in path.parts:

@@ -434,9 +434,7 @@ def chosen(folder: Path) -> Path:
         "ingest {0}/labels.csv {1}/rows.zarr --target label",
         "info {0}/labels.zarr",
         "verify {0}/labels.zarr",
-        "suggest {0}/labels.zarr --effort fast",
         "plan {0}/labels.zarr",
-        "fit {0}/labels.zarr {1}/model.zarr --effort fast",
         "score {0}/chosen.model {0}/labels.zarr",
         "predict {0}/chosen.model {0}/new.csv {1}/predictions.csv",
         "report {0}/chosen.model {0}/labels.zarr",
@@ -455,19 +453,25 @@ def test_no_command_prints_a_message_of_300_characters(
     monkeypatch.setenv("COLUMNS", "10000")
     run = dkl_command(*line.format(folder, tmp_path).split())
     assert run.exit_code == 0, run.output
-    # borders of boxes, and what stands between columns, are no message
-    assert max(map(len, re.split(r"[│┃─━╭╮╰╯]+|\s{2,}|\n", run.output))) < 300
+    assert longest_message(run.output) < 300
+
+
+def longest_message(output: str) -> int:
+    """Borders of boxes, and what stands between columns, are no message."""
+    return max(map(len, re.split(r"[│┃─━╭╮╰╯]+|\s{2,}|\n", output)))
 
 
 def test_a_fit_and_a_suggestion_say_what_was_chosen_in_one_sentence_and_why_on_request(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "10000")
     fit = ("fit", folder / "labels.zarr", tmp_path / "model.zarr", "--effort", "fast", "--overwrite")
     suggest = ("suggest", folder / "labels.zarr", "--effort", "fast")
     for command in (fit, suggest):
         brief, whole = dkl_command(*command).stdout, dkl_command(*command, "--verbose").stdout
         for text in (brief, whole):
             assert re.search(r"Chose .+: accuracy \.\d+ on held-out rows \(", " ".join(text.split()))
+        assert longest_message(brief) < 300
         assert "also tried" not in brief
         assert "also tried" in " ".join(whole.split())
 
@@ -746,6 +750,7 @@ def test_a_failure_is_one_message_and_exit_code_1(
     assert "Traceback" not in run.output
     assert list(tmp_path.iterdir()) == []
     failure = json.loads(dkl_command(*arguments, "--json").stdout)["error"]
+    assert set(failure) == {"type", "message", "notes"}
     assert says in failure["message"]
     assert "Traceback" in dkl_command(*arguments, "--debug").stderr
 

@@ -129,8 +129,11 @@ def test_figure_1_is_reached_with_defaults() -> None:
     assert checkerboard["30 harmonics"] > 99.1
 
 
-def test_table_1_is_measured_on_digits(tmp_path: Path) -> None:
+def test_table_1_is_measured_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = example("papers/table_1.py")
+    # a search for each frequency, in the paper's own algorithm: six of them say as much as 25
+    played = names["ARMS"][names["GAME"]]
+    monkeypatch.setitem(names["ARMS"], names["GAME"], lambda size: played(12))
     text = names["main"](["--quick", "--sizes", "50", "--output", str(tmp_path)])
     lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| digits")]
     assert [line[1] for line in lines] == list(names["ARMS"])

@@ -278,7 +278,7 @@ def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are
         act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
 
 
-@pytest.mark.parametrize("n_features", [10**5, 10**9, 10**12])
+@pytest.mark.parametrize("n_features", [10**5, 10**12])
 @pytest.mark.parametrize("features", ["auto", "nystrom", "aligned", "coordinates", "random", "steps"])
 def test_a_plan_refuses_the_features_that_a_fit_in_memory_refuses_and_no_others(features: str, n_features: int) -> None:
     """The number of features is a bound; landmarks, candidates and what an effort allows are never more than that."""
@@ -460,8 +460,9 @@ def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_l
 def test_the_plan_of_long_work_names_a_cheaper_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dkl.planning._LONG_S", 3.0)
     X, y = made_rows("waves", 5_000)
-    assert 'effort="fast" takes about' in plan(KernelClassifier(), X, y).cheaper
-    assert repr(plan(KernelClassifier(), X, y)).splitlines()[1].startswith("cheaper: ")
+    planned = plan(KernelClassifier(), X, y)
+    assert 'effort="fast" takes about' in planned.cheaper
+    assert repr(planned).splitlines()[1].startswith("cheaper: ")
     assert plan(KernelClassifier(RandomFeatures(n_features=5)), X, y).cheaper == ""
 
 

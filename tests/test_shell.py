@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,30 +33,74 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=known, timeout=120)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize(
-    "arguments", ["info {store}", "info {store} --json", "--help", "--version", "info /no/such/store --json"]
-)
-def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(arguments: str, store: Path) -> None:
-    ended = shell(f"$DKL {arguments.format(store=store)} > /dev/full")
-    assert ended.returncode == 1
-    assert ended.stderr.count("Error:") == 1
-    assert "No space left on device" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+# Loads the program once and runs each command in a fork, which ends as a process of its own does.
+FORKS = """
+import json, os, sys
+import dkl.__main__, dkl.cli.app, dkl.data.dataset
+
+def opened(target):
+    if target == "closed":
+        reader, writer = os.pipe()
+        os.close(reader)
+        return writer
+    return os.open("/dev/full" if target == "full" else target, os.O_WRONLY | os.O_CREAT, 0o600)
+
+ends = []
+for number, (command, *targets) in enumerate(json.loads(sys.argv[1])):
+    child = os.fork()
+    if not child:
+        for stream, target in enumerate(targets, 1):
+            os.dup2(opened(target or f"{number}.{stream}"), stream)
+        sys.argv = ["dkl", *command.split()]
+        dkl.__main__.main()
+        sys.exit()
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(ends))
+"""
+FULL = ["info {store}", "info {store} --json", "--help", "--version", "info /no/such/store --json"]
+CLOSED = {"info {store} --json": 0, "fit --help": 0, "info {store}": 0, "--help": 0, "info no --json": 1}
+
+
+@pytest.fixture(scope="module")
+def ended(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], tuple[int, str]]:
+    """The exit code of each command and what it says to stderr, by the targets of its stdout and its stderr."""
+    folder = tmp_path_factory.mktemp("forks")
+    asked = [(command, "full", "") for command in FULL] if Path("/dev/full").exists() else []
+    asked += [("info /no/such/store", "", "full"), ("info {store}", "full", "full")] if asked else []
+    asked += [(command, "closed", "") for command in CLOSED]
+    given = json.dumps([(command.format(store=store), *targets) for command, *targets in asked])
+    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-c", FORKS, given]
+    run = subprocess.run(program, capture_output=True, text=True, env=known, cwd=folder, check=True, timeout=120)
+    said = [folder / f"{number}.2" for number in range(len(asked))]
+    errors = [path.read_text() if path.exists() else "" for path in said]
+    return dict(zip(asked, zip(json.loads(run.stdout), errors, strict=True), strict=True))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_errors_that_cannot_be_written_leave_exit_code_1(store: Path) -> None:
-    assert shell("$DKL info /no/such/store 2> /dev/full").returncode == 1
-    ended = shell(f"$DKL info {store} > /dev/full 2> /dev/full")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+@pytest.mark.parametrize("command", FULL)
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(command: str, ended: Any) -> None:
+    code, errors = ended[command, "full", ""]
+    assert code == 1
+    assert errors.count("Error:") == 1
+    assert "No space left on device" in errors
+    assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("command", "reader"), [("info {store} --json", "head -1"), ("fit --help", "true")])
-def test_whoever_closes_the_pipe_has_read_enough(command: str, reader: str, store: Path) -> None:
-    command = command.format(store=store)
-    ended = shell(f"$DKL {command} | {reader}; $DKL info {store} | {reader}")
-    assert ended.stderr == ""
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_errors_that_cannot_be_written_leave_exit_code_1(ended: Any) -> None:
+    assert ended["info /no/such/store", "", "full"] == (1, "")
+    assert ended["info {store}", "full", "full"] == (1, "")
+
+
+@pytest.mark.parametrize("command", CLOSED)
+def test_work_whose_result_nobody_reads_has_not_failed_and_says_nothing(command: str, ended: Any) -> None:
+    assert ended[command, "closed", ""] == (CLOSED[command], "")
+
+
+def test_whoever_closes_the_pipe_has_read_enough(store: Path) -> None:
+    ended = shell(f"($DKL info {store} --json; echo code $? >&2) | head -1")
+    assert (ended.stdout, ended.stderr) == ("{\n", "code 0\n")
 
 
 # Runs commands one after another in one process, the output of each into a pipe that nobody reads.
@@ -122,23 +167,11 @@ def test_no_command_fails_for_want_of_a_reader(tmp_path: Path) -> None:
     assert "Broken" not in run.stderr
 
 
-@pytest.mark.parametrize(("command", "code"), [("info {store} --json", 0), ("--help", 0), ("info no --json", 1)])
-def test_work_whose_result_nobody_reads_has_not_failed(command: str, code: int, store: Path) -> None:
-    ended = shell(f"($DKL {command.format(store=store)}; echo code $? >&2) | true")
-    assert ended.stderr == f"code {code}\n"
-
-
 def test_a_terminal_without_a_width_is_one_of_80() -> None:
     usual = shell("$DKL fit", COLUMNS="80")
     for columns in ("0", "-3", "many"):
         odd = shell("$DKL fit", COLUMNS=columns)
         assert (odd.returncode, odd.stderr) == (usual.returncode, usual.stderr) == (2, usual.stderr), columns
-
-
-def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> None:
-    ended = shell(f"$DKL score /no/such/model {tmp_path} --json")
-    assert ended.returncode == 1
-    assert set(json.loads(ended.stdout)["error"]) == {"type", "message", "notes"}
 
 
 def test_help_waits_for_no_library_that_computes() -> None:

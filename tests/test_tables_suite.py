@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import re
 import runpy
 import sys
@@ -16,6 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.forks import FORKS
+
 FOLDERS = [Path(__file__).parents[1] / "examples" / part for part in ("papers", "benchmarks", "benchmarks/tables")]
 
 
@@ -23,6 +26,12 @@ FOLDERS = [Path(__file__).parents[1] / "examples" / part for part in ("papers", 
 def siblings(monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in FOLDERS:
         monkeypatch.syspath_prepend(folder)
+
+
+@pytest.fixture
+def forked_fits(forked_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of fits are forked from one that has imported what they need, which each would import for seconds."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: FORKS)
 
 
 @pytest.fixture
@@ -222,6 +231,7 @@ def test_columns_are_days_categories_up_to_a_limit_and_numbers() -> None:
     assert new["c0"].isna().tolist() == [False, True]
 
 
+@pytest.mark.usefixtures("forked_fits")
 def test_a_run_goes_on_where_it_was_broken_off(suite: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "results.jsonl", tmp_path / "results.md"
     given = ["--data", str(folder), "--arms", "linear", "--seeds", "2", "--out", str(out), "--page", str(page)]
@@ -267,6 +277,7 @@ def of_job(lines: list[dict[str, Any]], job: Any) -> dict[str, Any]:
     return next(one for one in lines if (one["set"], one["seed"]) == (job.table.name, job.seed))
 
 
+@pytest.mark.usefixtures("forked_fits")
 def test_a_fit_that_takes_too_long_fails_alone(folder: Path) -> None:
     from table_fits import Job, Worker
     from table_sets import read_sets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -26,6 +27,8 @@ from dkl.data.ingest.parquet_files import ParquetFormat
 from dkl.data.ingest.paths import find_files
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import MemoryLimitError
+from dkl.events import Event
+from tests.forks import ended
 
 GOOD = "x,c,y\n1,a,no\n2,b,yes\n3,a,no\n"
 
@@ -280,18 +283,15 @@ def test_a_store_that_cannot_be_written_leaves_no_temporary_file(tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
-KILLED = """
-import os, signal, sys
-import dkl
-point, place = int(sys.argv[1]), sys.argv[2]
-seen = 0
-def kill(event):
-    global seen
-    seen += 1
-    if seen == point:
-        os.kill(os.getpid(), signal.SIGKILL)
-dkl.ingest(place + "/a.csv", place + "/rows.zarr", target="y", overwrite=True, seed=point, progress=kill)
-"""
+def ingest_and_die(folder: Path, point: int) -> None:
+    """The process kills itself at an event of this number."""
+    numbers = itertools.count(1)
+
+    def kill(event: Event) -> None:
+        if next(numbers) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    dkl.ingest(folder / "a.csv", folder / "rows.zarr", target="y", overwrite=True, seed=point, progress=kill)
 
 
 UNTIL_KILLED = """
@@ -303,15 +303,12 @@ for seed in range(1000):
 """
 
 
-def killed_ingest(folder: Path, point: int) -> int:
-    return subprocess.run([sys.executable, "-c", KILLED, str(point), str(folder)], check=False).returncode
-
-
+@pytest.mark.usefixtures("forked_workers")
 def test_a_kill_while_reading_or_writing_leaves_the_old_dataset_and_blocks_nothing(tmp_path):
     (tmp_path / "a.csv").write_text(GOOD)
     old = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", seed=100)
     for point in (2, 6):
-        assert killed_ingest(tmp_path, point) == -signal.SIGKILL
+        assert ended(ingest_and_die, tmp_path, point) == -signal.SIGKILL
         assert dkl.open_dataset(tmp_path / "rows.zarr").fingerprint == old.fingerprint
     new = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", seed=101, overwrite=True)
     assert dkl.open_dataset(tmp_path / "rows.zarr").fingerprint == new.fingerprint

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +18,7 @@ from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.shuffle import shuffled_batches
 from dkl.data.ingest.staging import ROW, Stage
 from dkl.protocols.sampling import shuffle_keys
+from tests.forks import started
 
 
 def cut(n_rows: int, step: int) -> list[slice]:
@@ -151,23 +150,20 @@ def test_a_failure_leaves_no_temporary_file(tmp_path, kind):
     assert list(tmp_path.iterdir()) == []
 
 
+def wait_in_a_folder(folder: str, ready: Any) -> None:
+    with scratch_folder(folder, name="rows [1].zarr"):
+        ready.send("ready")
+        time.sleep(60)
+
+
+@pytest.mark.usefixtures("forked_workers")
 def test_folders_of_a_killed_process_go_with_the_next_run_and_those_of_a_living_one_stay(tmp_path):
-    program = textwrap.dedent(
-        f"""
-        import time
-        from dkl.data.ingest.scratch import scratch_folder
-        with scratch_folder({str(tmp_path)!r}, name="rows [1].zarr"):
-            print("ready", flush=True)
-            time.sleep(60)
-        """
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        with scratch_folder(tmp_path, name="rows [1].zarr"):
-            assert len(list(tmp_path.iterdir())) == 2
-        assert len(list(tmp_path.iterdir())) == 1
-        process.send_signal(signal.SIGKILL)
+    process = started(wait_in_a_folder, str(tmp_path))
+    with scratch_folder(tmp_path, name="rows [1].zarr"):
+        assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 1
+    process.kill()
+    process.join()
     with scratch_folder(tmp_path, name="other.zarr"):
         assert len(list(tmp_path.iterdir())) == 2
     with scratch_folder(tmp_path, name="rows [1].zarr"):

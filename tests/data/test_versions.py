@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -24,6 +22,7 @@ from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError
 from dkl.methods.random_features import RandomFeatures
 from dkl.testing import check_source
+from tests.forks import started
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 5, (47, 4)).astype(np.float32)
@@ -203,32 +202,27 @@ def test_a_version_that_its_writer_left_behind_a_url_is_as_if_it_were_not_there(
     assert ds.append(X, Y).version == open_dataset(str(ds.store)).version == 1
 
 
-APPENDING = """
-import sys, numpy as np
-from dkl.data.dataset import open_dataset
-ds = open_dataset(sys.argv[1])
-rows = np.tile(ds.X.compute(), (400, 1))
-print("ready", flush=True)
-while True:
-    ds = ds.append(rows, np.tile(ds.y.compute()[:47], 400)).drop(blocks=[ds.source.n_blocks])
-"""
+def append_and_drop(store: str, ready: Any) -> None:
+    ds = open_dataset(store)
+    rows = np.tile(ds.X.compute(), (400, 1))
+    ready.send("ready")
+    while True:
+        ds = ds.append(rows, np.tile(ds.y.compute()[:47], 400)).drop(blocks=[ds.source.n_blocks])
 
 
 def kill_and_look(store: str, seconds: float) -> None:
     """Kill a process that appends and drops without end; what is open then is one of its versions, whole."""
-    process = subprocess.Popen([sys.executable, "-c", APPENDING, store], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
+    process = started(append_and_drop, store)
     time.sleep(seconds)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    process.join()
     ds = open_dataset(store)
     appended, dropped = (ds.version + 1) // 2, ds.version // 2
     assert ds.n_rows == 47 + appended * 18_800 - 10 * dropped
     assert ds.verify() == []
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_killed_writer_leaves_a_whole_version_and_the_next_one_goes_on(tmp_path: Path) -> None:
     ds = make(str(tmp_path / "rows.zarr"))
     kill_and_look(ds.store, 0.6)
@@ -239,6 +233,7 @@ def test_a_killed_writer_leaves_a_whole_version_and_the_next_one_goes_on(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("forked_workers")
 def test_writers_killed_at_twenty_moments_leave_whole_versions(tmp_path: Path) -> None:
     for moment in range(20):
         ds = make(str(tmp_path / f"rows{moment}.zarr"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -79,26 +80,43 @@ SETTLED: dict[str, tuple[Any, np.ndarray, tuple[str, ...]]] = {
 }
 
 
-def stores(folder: Path, y: np.ndarray, **options: Any) -> dict[str, Dataset]:
+WRITTEN: dict[bool, Path] = {}  # the stores of labels and of numbers, which tests copy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A store a site, of 8, 3 and 6 blocks; one of the rows of all; one of other rows of the same columns."""
+    made_up = np.random.default_rng(9).normal(size=(80, 3)).astype(np.float32)
+    for y in (LABELS, NUMBERS):
+        folder = WRITTEN[y is LABELS] = tmp_path_factory.mktemp("written")
+        for name, rows in SITES.items():
+            dkl.create_dataset(folder / f"{name}.zarr", X[rows], y[rows], rows_a_block=20)
+        north, south, west = SITES.values()
+        whole = dkl.create_dataset(folder / "all.zarr", X[north], y[north], rows_a_block=20)
+        whole.append(X[south], y[south]).append(X[west], y[west])
+        dkl.create_dataset(folder / "public.zarr", made_up, y[:80], rows_a_block=40)
+    yield
+    WRITTEN.clear()
+
+
+def copied(folder: Path, y: np.ndarray, name: str) -> Dataset:
+    """A copy of a store with these targets."""
+    return dkl.open_dataset(shutil.copytree(WRITTEN[y is LABELS] / name, folder / name))
+
+
+def stores(folder: Path, y: np.ndarray) -> dict[str, Dataset]:
     """A store a site, of 8, 3 and 6 blocks."""
-    folder.mkdir(exist_ok=True)
-    return {
-        name: dkl.create_dataset(folder / f"{name}.zarr", X[rows], y[rows], rows_a_block=20, **options)
-        for name, rows in SITES.items()
-    }
+    return {name: copied(folder, y, f"{name}.zarr") for name in SITES}
 
 
 def appended(folder: Path, y: np.ndarray) -> Dataset:
     """The rows of all sites in one store, in their order."""
-    north, south, west = SITES.values()
-    whole = dkl.create_dataset(folder / "all.zarr", X[north], y[north], rows_a_block=20)
-    return whole.append(X[south], y[south]).append(X[west], y[west])
+    return copied(folder, y, "all.zarr")
 
 
 def public_rows(folder: Path, y: np.ndarray) -> Dataset:
     """Other rows than those of the sites, of the same columns and classes."""
-    made_up = np.random.default_rng(9).normal(size=(80, 3)).astype(np.float32)
-    return dkl.create_dataset(folder / "public.zarr", made_up, y[:80], rows_a_block=40)
+    return copied(folder, y, "public.zarr")
 
 
 def sizes(sites: Mapping[str, Dataset]) -> dict[str, int]:
@@ -427,12 +445,24 @@ GRAMS: list[tuple[str, str, Any, float]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def agreed_grams(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dkl.Agreement, list[SiteSums]]]:
+    """An agreement on each learner of `GRAMS`, and the sums of the three sites."""
+    found = {}
+    for case in {case for case, *_ in GRAMS}:
+        learner, y, _ = {**LEARNERS, **SETTLED}[case]
+        folder = tmp_path_factory.mktemp("grams")
+        sites = stores(folder, y)
+        agreement = dkl.agree(learner, public_rows(folder, y), sizes(sites))
+        found[case] = (agreement, summed(agreement, sites))
+    return found
+
+
 @pytest.mark.parametrize(("case", "name", "place", "value"), GRAMS)
-def test_products_that_no_rows_have_are_refused(tmp_path: Path, case: str, name: str, place: Any, value: float) -> None:
-    learner, y, _ = {**LEARNERS, **SETTLED}[case]
-    sites = stores(tmp_path, y)
-    agreement = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites))
-    parts = summed(agreement, sites)
+def test_products_that_no_rows_have_are_refused(
+    agreed_grams: Any, case: str, name: str, place: Any, value: float
+) -> None:
+    agreement, parts = agreed_grams[case]
     with pytest.raises(ValueError, match=f"'{name}' in the sums of site 'north' cannot be sums of rows"):
         dkl.fit_from_sums(agreement, [changed("sums", place, value, name)(parts[0]), *parts[1:]])
 

@@ -169,8 +169,7 @@ class Pausing:
                 threading.Timer(self.for_s, self.client.run, (resume,)).start()
 
 
-@pytest.mark.parametrize("kind", ["sums", "fold"])
-@pytest.mark.parametrize("which", ["one", "all"])
+@pytest.mark.parametrize(("kind", "which"), [("fold", "one"), ("sums", "all")])
 def test_a_paused_worker_is_waited_for_or_passed_over_and_never_restarted(
     mortal: Any, kind: str, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,10 +185,7 @@ def test_a_paused_worker_is_waited_for_or_passed_over_and_never_restarted(
             mortal.run(resume)
     assert pausing.done
     assert mortal.run(os.getpid) == workers
-    messages = {record.message for record in caplog.records if "has paused" in record.message}
-    if not messages and (which, kind) == ("one", "sums"):
-        return  # Dask had no task on the paused worker: nobody waited
-    (message,) = messages
+    (message,) = {record.message for record in caplog.records if "has paused" in record.message}
     others = "the pass waits for them" if which == "all" else "the pass goes on on the others"
     assert f"Dask has paused {len(chosen)} of 2 workers" in message
     assert others in message
