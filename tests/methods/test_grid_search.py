@@ -41,7 +41,9 @@ def roots(X: np.ndarray, y: np.ndarray, W: np.ndarray) -> np.ndarray:
     """Roots of potentials over the sum of absolute weights."""
     S = np.eye(int(y.max()) + 1)[y] - np.bincount(y) / len(y)
     S = S[:, :1] if S.shape[1] == 2 else S
-    F = S.T @ np.exp(1j * X @ W.T)
+    # cosine and sine apart: NumPy's exp of complex numbers takes ten times as long
+    angles = X @ W.T
+    F = S.T @ np.cos(angles) + 1j * (S.T @ np.sin(angles))
     return np.linalg.norm(F, axis=0) / np.linalg.norm(np.abs(S).sum(axis=0))
 
 
