@@ -102,24 +102,24 @@ def test_counts_of_words_are_scaled_where_held_out_rows_gain(tmp_path: Path) -> 
     likely = np.where(generator.random((3, 400)) < 0.1, 4.0, 1.0)[codes]
     lengths, bursts = (np.exp(generator.normal(0.0, 1.5, shape)) for shape in ((900, 1), (900, 400)))
     X = sparse.csr_array(generator.poisson(0.05 * likely * lengths * bursts).astype(np.float32))
-    machine = KernelClassifier(random_state=0, effort="fast").fit(X[:600], codes[:600])
+    machine = KernelClassifier(random_state=0).fit(X[:600], codes[:600])
     assert (machine.features_.scaling, machine.loss_) == ("counts", "squared_hinge")
     assert machine.reasons_[0].startswith(
         "Features: the columns themselves (scaling counts), which have the best score"
     )
     assert "also tried: the columns themselves 0." in machine.reasons_[0]
-    plain = KernelClassifier(random_state=0, effort="fast", scaling=None).fit(X[:600], codes[:600])
+    plain = KernelClassifier(random_state=0, scaling=None).fit(X[:600], codes[:600])
     assert machine.score(X[600:], codes[600:]) > plain.score(X[600:], codes[600:]) + 0.03
     # the same from a store, whose rows are read in passes, and from a file of the model
     stored = dkl.create_dataset(tmp_path / "rows.zarr", X[:600], codes[:600])
-    again = KernelClassifier(random_state=0, effort="fast").fit(stored)
+    again = KernelClassifier(random_state=0).fit(stored)
     assert again.features_.scaling == "counts"
     np.testing.assert_allclose(again.predict_proba(X), machine.predict_proba(X), atol=1e-5)
     machine.save(tmp_path / "model.zarr")
     loaded = dkl.load_model(tmp_path / "model.zarr")
     np.testing.assert_array_equal(loaded.predict_proba(X), machine.predict_proba(X))
     # rows with negative numbers have no such candidate
-    negative = KernelClassifier(random_state=0, effort="fast").fit(-X[:600], codes[:600])
+    negative = KernelClassifier(random_state=0).fit(-X[:600], codes[:600])
     assert negative.features_.scaling is None
     with pytest.raises(ValueError, match=r"column \d+ holds -\d.*scaling='counts'.*use scaling=None"):
         machine.predict(-X)
