@@ -215,8 +215,9 @@ class RowColumns:
         """Remove all arrays except those that hold a column of `written`."""
         kept = {f"{version}/{name}" for name, version in written.items()}
         for version, arrays in list(group.groups()):
-            gone = [name for name in arrays.array_keys() if f"{version}/{name}" not in kept]
-            if len(gone) == len(list(arrays.array_keys())):
+            names = list(arrays.array_keys())
+            gone = [name for name in names if f"{version}/{name}" not in kept]
+            if gone == names:
                 del group[version]
                 continue
             for name in gone:

@@ -44,8 +44,9 @@ def contributions(family: Family, D: int, seed: int = 0, d: int = 5) -> np.ndarr
 
 @pytest.mark.parametrize("family", DRAWN, ids=str)
 def test_features_approximate_the_kernel_in_closed_form(family: Family) -> None:
-    """Within 5 standard errors of the mean of 60,000 frequencies: a factor of sqrt 2 is hundreds of them."""
-    D = 60_000
+    """Within 5 standard errors of the mean of all frequencies: a factor of sqrt 2 is hundreds of them."""
+    # squares of ramps have long tails
+    D = 60_000 if getattr(family, "order", 0) == 2 else 20_000
     products = contributions(family, D)
     error = np.abs(products.mean(axis=2) - family.kernel(rows()))
     allowed = 5 * products.std(axis=2) / np.sqrt(D) + 1e-12
@@ -56,7 +57,7 @@ def test_features_approximate_the_kernel_in_closed_form(family: Family) -> None:
 @pytest.mark.parametrize("family", [*DRAWN[:6], Laplacian(3.0), Matern(1.5, 1.5), ArcCosine(1), Coordinates()], ids=str)
 def test_the_error_falls_like_the_root_of_the_number_of_frequencies(family: Family) -> None:
     def error(D: int) -> float:
-        means = [contributions(family, D, seed).mean(axis=2) for seed in range(40)]
+        means = [contributions(family, D, seed).mean(axis=2) for seed in range(20)]
         return float(np.sqrt(np.mean(np.square(np.array(means) - family.kernel(rows())))))
 
     few, many = error(256), error(256 * 16)

@@ -6,7 +6,9 @@ import ctypes
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,12 @@ extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @P
 """
 
 
-def host_kernel(source: str, name: str, folder: Path) -> Callable[..., None]:
-    """A function called as a `cupy.RawKernel` is: ``kernel(grid, block, arguments)``, arrays being NumPy's."""
+@cache
+def host_kernel(source: str, name: str) -> Callable[..., None]:
+    """A function called as a `cupy.RawKernel` is: ``kernel(grid, block, arguments)``, arrays being NumPy's.
+
+    Each source is compiled once a process: g++ takes a third of a second for it, longer than most tests that call it.
+    """
     text = re.search(rf"void {name}\((.*?)\)\s*\{{", source, re.DOTALL)
     assert text is not None
     parameters = [" ".join(one.replace("__restrict__", "").split()) for one in text[1].split(",")]
@@ -77,12 +83,14 @@ def host_kernel(source: str, name: str, folder: Path) -> Callable[..., None]:
     after = after.replace("@VALUES@", ", ".join(f"call->{one}" for one in names))
     after = after.replace("WAITS", str(int("__syncthreads" in source)))
     after = after.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "; ".join(parameters) + ";")
-    path, library = folder / f"{name}.cpp", folder / f"{name}-{abs(hash(source))}.so"
-    path.write_text(_BEFORE + source + after)
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-o", str(library), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    launch = ctypes.CDLL(str(library)).launch
+    with tempfile.TemporaryDirectory(prefix="dkl-played-") as folder:
+        path, library = Path(folder) / f"{name}.cpp", Path(folder) / f"{name}.so"
+        path.write_text(_BEFORE + source + after)
+        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-o", str(library), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        # a library that is loaded stays when its file goes
+        launch = ctypes.CDLL(str(library)).launch
 
     def kernel(grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any]) -> None:
         assert len(arguments) == len(types), "a kernel is called with as many arguments as it has"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
@@ -18,8 +17,8 @@ extern "C" __global__ void squares(const double* x, double* out, int n) {
 
 
 @played
-def test_launches_from_several_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
-    kernel, threads = host_kernel(SOURCE, "squares", tmp_path), 32
+def test_launches_from_several_threads_do_not_disturb_each_other() -> None:
+    kernel, threads = host_kernel(SOURCE, "squares"), 32
 
     def wrong(number: int) -> int:
         n = 4_000 + 97 * number

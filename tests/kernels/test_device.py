@@ -71,15 +71,13 @@ def test_the_distances_compile(dtype: str, tmp_path: Path) -> None:
 @played
 @pytest.mark.parametrize("d", [6, 8, 40])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_kernel_makes_the_sums_of_the_cpu(
-    dtype: str, d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows of few columns, an even number of them or one that is read at once, and of many."""
     sources: list[str] = []
 
     def played_kernel(source: str, name: str) -> Any:
         sources.append(source)
-        return host_kernel(source, name, tmp_path)
+        return host_kernel(source, name)
 
     monkeypatch.setattr(device, "_compiled", played_kernel)
     X, S = holey_rows(300, d), np.random.default_rng(1).standard_normal((300, 11))

@@ -115,16 +115,14 @@ def test_the_mean_of_truncated_iterates_is_refused() -> None:
 
 @played
 @pytest.mark.parametrize(("kind", "dtype"), list(zip(KINDS, cycle(["float32", "float64"]))))
-def test_the_kernel_takes_the_same_steps(
-    kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_takes_the_same_steps(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four threads of the CPU play those of a block: what a GPU is launched with, and what it does."""
     rule = KINDS[kind]
     monkeypatch.setattr(device, "GROUP", 2)
     # batches of which the last is short: 60 rows
     monkeypatch.setattr(device, "_BATCH_ROWS", 25)
     monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
-    monkeypatch.setattr(device, "_compiled", lambda source, name: host_kernel(source, name, tmp_path))
+    monkeypatch.setattr(device, "_compiled", host_kernel)
     X, Y, S = rows(rule, dtype)
     before = start(dtype, clock=4.0)
     found = device.sgd_rows(X, Y, S, before, rule)
@@ -143,14 +141,12 @@ def test_the_kernel_compiles(kind: str, name: str, tmp_path: Path) -> None:
 
 @played
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_batches_are_scikit_learns_steps_on_wide_rows(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_scikit_learns_steps_on_wide_rows(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More columns than rows of a batch, strong shrinking, means from the first step on: as `SGDClassifier` has it."""
     monkeypatch.setattr(device, "GROUP", 2)
     monkeypatch.setattr(device, "_BATCH_ROWS", 16)
     monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
-    monkeypatch.setattr(device, "_compiled", lambda source, name: host_kernel(source, name, tmp_path))
+    monkeypatch.setattr(device, "_compiled", host_kernel)
     generator = np.random.default_rng(0)
     X = (generator.normal(size=(150, 40)) / 6.0).astype(dtype)
     y = np.where(X[:, 0] * X[:, 1] + 0.1 * X[:, 2] > 0, 1.0, -1.0)

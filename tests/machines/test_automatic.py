@@ -61,7 +61,7 @@ def test_more_features_than_are_made_are_said() -> None:
 )
 def test_the_kind_of_features_is_the_one_that_made_the_rows(rows: Any, kind: str) -> None:
     X, y = rows()
-    model = dkl.KernelRegressor(random_state=0).fit(X, y)
+    model = dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y)
     assert model.reasons_[0].startswith(f"Features: {kind}")
     assert "which have the best score on held-out rows" in model.reasons_[0]
     assert "R^2 of the scores" in model.reasons_[0]
@@ -95,7 +95,7 @@ def test_probabilities_are_calibrated_on_rows_that_the_features_did_not_see() ->
 
 def test_the_same_rows_give_the_same_bits_and_a_file_keeps_them(tmp_path: Path) -> None:
     X, y = thresholds(300)
-    one, two = (dkl.KernelRegressor(random_state=0).fit(X, y) for _ in range(2))
+    one, two = (dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y) for _ in range(2))
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
     assert one.reasons_ == two.reasons_
     one.save(tmp_path / "model.zarr")
@@ -158,7 +158,7 @@ def test_chosen_features_tell_no_hints_of_other_settings(caplog: pytest.LogCaptu
 
 def test_groups_are_kept_together_where_kinds_are_judged() -> None:
     X, y = thresholds(400)
-    model = dkl.KernelRegressor(random_state=0).fit(X, y, groups=np.arange(400) // 8)
+    model = dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y, groups=np.arange(400) // 8)
     assert model.score(X, y) > 0.9
 
 
@@ -217,9 +217,9 @@ def test_above_the_size_of_newton_the_default_runs_on_a_store_in_passes_and_goes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dkl.machines.settings._MOST_WORK", 0.0)
-    X, y = thresholds(2_000)
+    X, y = thresholds(800)
     labels = np.where(y > 1.0, "yes", "no")
-    dataset = dkl.create_dataset(tmp_path / "rows.zarr", X[:1_500], labels[:1_500])
+    dataset = dkl.create_dataset(tmp_path / "rows.zarr", X[:600], labels[:600])
     epochs: list[str] = []
     fit_epochs = BlockIncremental.fit_epochs
 
@@ -236,7 +236,7 @@ def test_above_the_size_of_newton_the_default_runs_on_a_store_in_passes_and_goes
     assert issubclass(BlockIncremental, Incremental)
     assert [Path(place.strip("'")).name for place in epochs] == ["rows.zarr"]
     assert type(model.linear_).__name__ == "SGDClassifier"
-    model.partial_fit(X[1_500:], labels[1_500:])
+    model.partial_fit(X[600:], labels[600:])
     assert model.n_epochs_ > 1
     assert model.score(X, labels) > 0.9
 
@@ -455,7 +455,7 @@ def noisy_classes(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_two_classes_are_fitted_by_the_log_loss_where_held_out_probabilities_are_better_then() -> None:
     X, y = noisy_classes(1_000)
-    model = dkl.KernelClassifier(random_state=0).fit(X, y)
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(X, y)
     (told,) = [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
     assert model.loss_ == "log_loss"
     assert told.startswith("Loss: log loss; the log loss of probabilities on held-out rows is ")
@@ -502,21 +502,21 @@ def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
 
 def test_a_loss_that_does_no_better_is_not_taken() -> None:
     generator = np.random.default_rng(0)
-    angles, side = 4.0 * np.pi * np.sqrt(generator.random(800)), generator.integers(0, 2, 800)
+    angles, side = 4.0 * np.pi * np.sqrt(generator.random(500)), generator.integers(0, 2, 500)
     X = angles[:, None] * np.stack([np.cos(angles + np.pi * side), np.sin(angles + np.pi * side)], axis=1)
     # two spirals without noise: scores are far from 0 where squares are small
-    model = dkl.KernelClassifier(random_state=0).fit(X, side)
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(X, side)
     assert model.loss_ == "squared_error"
     assert model.score(X, side) > 0.99
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"loss": "squared_error"}, {"alpha": 0.1}, {"calibrate": False}, {"effort": "fast", "loss": "squared_hinge"}],
+    [{"loss": "squared_error"}, {"alpha": 0.1}, {"calibrate": False}, {"loss": "squared_hinge"}],
 )
 def test_a_loss_that_is_given_or_judged_by_a_given_penalty_stays(settings: dict[str, Any]) -> None:
     X, y = noisy_classes(160)
-    model = dkl.KernelClassifier(random_state=0, **settings).fit(X, y)
+    model = dkl.KernelClassifier(random_state=0, effort="fast", **settings).fit(X, y)
     assert model.loss_ == settings.get("loss", "squared_error")
     assert not [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
 

@@ -100,7 +100,7 @@ def test_models_that_know_the_group_of_a_row_are_not_taken_for_good() -> None:
     centres = RNG.normal(size=(60, 2))
     rows, labels = centres[groups] + 0.01 * RNG.normal(size=(N, 2)), RNG.integers(0, 2, 60)[groups]
     features = {"random": machine(features=dkl.RandomFeatures(dkl.Gaussian(0.1), 100, random_state=0))}
-    options: dict[str, Any] = {"learners": features, "folds": 0.3, "random_state": 0}
+    options: dict[str, Any] = {"learners": features, "n_features": (100,), "folds": 0.3, "random_state": 0}
     assert dkl.compare(rows, labels, **options).best.score > 0.9
     found = dkl.compare(rows, labels, groups=groups, **options)
     assert found.best.score < 0.7
@@ -181,7 +181,7 @@ def test_tune_and_suggest_say_how_rows_are_held_out() -> None:
     given: dict[str, Any] = {"n_trials": 2, "n_initial": 2, "folds": 3, "random_state": 0, "refit": False}
     found = dkl.tune(machine(alpha=1e-3), X, Y, times=DAYS, space=space, **given)
     assert found.message == "2 trials of 3 folds of the newest rows"
-    suggestion = dkl.suggest(FRAME.drop(columns="day"), Y, groups="patient")
+    suggestion = dkl.suggest(FRAME.drop(columns="day"), Y, groups="patient", effort="fast")
     assert any("whole groups by 'patient'" in reason for reason in suggestion.reasons)
     assert suggestion.estimator.by_group == "patient"
 

@@ -84,7 +84,7 @@ def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: 
 
 def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    X = generator.normal(size=(3_000, 6)).astype(np.float32)
+    X = generator.normal(size=(1_500, 6)).astype(np.float32)
     y = (np.sin(2.0 * X[:, 0]) + X[:, 1] > 0).astype(int)
     stored = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=250)
     passes, reads = Counter[str](), Counter[str]()

@@ -13,8 +13,9 @@ from dkl.protocols.records import BlockSum, RowSample
 from dkl.protocols.sampling import smallest_keys
 
 
-def blocks_of(X: Any, y: np.ndarray, weight: np.ndarray | None = None, *, rows: int = 17) -> list[Block]:
-    """Rows cut into blocks."""
+def blocks_of(X: Any, y: np.ndarray, weight: np.ndarray | None = None, *, rows: int | None = None) -> list[Block]:
+    """Rows cut into blocks: at most four of at least 17 rows where no size is given, as each costs a call a pass."""
+    rows = max(17, len(y) // 4 + 1) if rows is None else rows
     starts = range(0, len(y), rows)
     cut = [slice(start, min(start + rows, len(y))) for start in starts]
     row_id = np.arange(len(y))

@@ -220,7 +220,7 @@ def learned_twice(loss: str) -> tuple[RoundsProblem, Table]:
         settling=500,
     )
     weight = rng.integers(1, 4, 200).astype(np.float64)
-    blocks = blocks_of(*(np.concatenate([part, part]) for part in (X, y, weight)), rows=64)
+    blocks = blocks_of(*(np.concatenate([part, part]) for part in (X, y, weight)))
     return problem, Table(blocks)
 
 

@@ -36,7 +36,7 @@ def rows(n: int = 600) -> tuple[np.ndarray, np.ndarray]:
 
 def learner(**parameters: Any) -> MarginFeatures:
     settings: dict[str, Any] = {"chains": 10, "steps": 5, "search_rows": 150, "random_state": 0, "progress": False}
-    return MarginFeatures(n_features=16, solver="game", features_per_round=2, **{**settings, **parameters})
+    return MarginFeatures(n_features=8, solver="game", features_per_round=2, **{**settings, **parameters})
 
 
 def dense(fitted: MarginFeatures) -> np.ndarray:
@@ -119,7 +119,7 @@ def test_what_a_game_leaves_behind(tmp_path: Path) -> None:
     fitted = learner().fit(X, y)
     assert fitted.weights_.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(fitted.feature_map_.amplitudes**2, fitted.weights_, rtol=1e-12)
-    assert fitted.transform(X).shape == (600, 16)
+    assert fitted.transform(X).shape == (600, 8)
     dual = fitted.dual_.compute()
     signs = np.where(y == "yes", 1.0, -1.0)
     assert dual.shape == (600,)
@@ -135,7 +135,7 @@ def test_what_a_game_leaves_behind(tmp_path: Path) -> None:
 
 def test_the_machine_of_a_game_predicts() -> None:
     X, y = rows()
-    fitted = learner(steps=10).fit(X, y)
+    fitted = learner(steps=10).set_params(n_features=16).fit(X, y)
     assert fitted.machine_.score(X, y) > 0.9
 
 
@@ -151,7 +151,7 @@ def test_every_round_tells_the_gap(solver: str) -> None:
 def test_three_classes_share_one_set_of_features() -> None:
     X = rows()[0]
     y = np.digitize(X[:, 0], [-0.5, 0.5])
-    fitted = learner().fit(X, y)
+    fitted = learner().set_params(n_features=16).fit(X, y)
     assert fitted.coef_.shape == (3, 16)
     assert fitted.dual_.compute().shape == (600, 3)
     assert fitted.machine_.score(X, y) > 0.8
@@ -160,7 +160,7 @@ def test_three_classes_share_one_set_of_features() -> None:
 def test_a_finite_family_is_weighed_as_a_whole_and_certified() -> None:
     X, y = rows()
     y = np.where(X[:, 2] > 0.1, "yes", "no")
-    fitted = MarginFeatures(Coordinates(), n_features=3, solver="game", rounds=60, random_state=0).fit(X, y)
+    fitted = MarginFeatures(Coordinates(), n_features=3, solver="game", rounds=50, random_state=0).fit(X, y)
     assert fitted.certified_
     assert fitted.duality_gap_ < 0.3
     assert len(fitted.weights_) <= 3
@@ -224,10 +224,10 @@ def test_a_warm_start_adds_frequencies_to_a_game_and_plays_on() -> None:
     first_dual = fitted.dual_
     before = first_dual.compute()
     # the seed that is drawn anew is not the game's: rows held out must stay the same ones
-    fitted.set_params(warm_start=True, n_features=24, random_state=None).fit(X, y)
-    np.testing.assert_array_equal(dense(fitted)[:8], frequencies)
-    assert fitted.feature_map_.n_features == 24
-    assert [entry["round"] for entry in fitted.history_] == list(range(1, 13))
+    fitted.set_params(warm_start=True, n_features=16, random_state=None).fit(X, y)
+    np.testing.assert_array_equal(dense(fitted)[:4], frequencies)
+    assert fitted.feature_map_.n_features == 16
+    assert [entry["round"] for entry in fitted.history_] == list(range(1, 9))
     assert fitted.history_[-1]["lower"] >= lower
     assert fitted.seed_ == 0
     signs = np.where(y == "yes", 1.0, -1.0)
@@ -235,26 +235,26 @@ def test_a_warm_start_adds_frequencies_to_a_game_and_plays_on() -> None:
     # the dual weights of the first fit are still its own, and its features are all that were asked for
     np.testing.assert_array_equal(first_dual.compute(), before)
     fitted.fit(X, y)
-    assert len(fitted.history_) == 12
-    fitted.set_params(rounds=2, n_features=26).fit(X, y)
-    assert fitted.feature_map_.n_features == 26
+    assert len(fitted.history_) == 8
+    fitted.set_params(rounds=2, n_features=18).fit(X, y)
+    assert fitted.feature_map_.n_features == 18
 
 
 def test_a_warm_start_refuses_what_the_dual_weights_do_not_belong_to(tmp_path: Path) -> None:
     X, y = rows()
     fitted = learner().fit(X, y)
     fitted.save(str(tmp_path / "model"))
-    fitted.set_params(warm_start=True, n_features=24)
+    fitted.set_params(warm_start=True, n_features=16)
     with pytest.raises(ValueError, match="have changed: the rows, C; set warm_start=False"):
         fitted.set_params(C=2.0).fit(X[1:], y[1:])
     with pytest.raises(ValueError, match="there are none"):
         dkl.load_model(str(tmp_path / "model")).set_params(warm_start=True).fit(X, y)
-    assert fitted.set_params(warm_start=False).fit(X[1:], y[1:]).feature_map_.n_features == 24
+    assert fitted.set_params(warm_start=False).fit(X[1:], y[1:]).feature_map_.n_features == 16
 
 
 def test_a_warm_start_that_was_broken_off_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     X, y = rows()
-    whole = learner().fit(X, y).set_params(warm_start=True, n_features=24).fit(X, y)
+    whole = learner().fit(X, y).set_params(warm_start=True, n_features=16).fit(X, y)
     seen: list[Any] = []
 
     def stop(event: Any) -> None:
@@ -263,9 +263,9 @@ def test_a_warm_start_that_was_broken_off_goes_on_to_the_same_bits(tmp_path: Pat
             raise KeyboardInterrupt
 
     broken = learner(checkpoint=str(tmp_path / "first")).fit(X, y)
-    broken.set_params(warm_start=True, n_features=24, checkpoint=str(tmp_path / "second"), progress=stop)
+    broken.set_params(warm_start=True, n_features=16, checkpoint=str(tmp_path / "second"), progress=stop)
     with pytest.raises(KeyboardInterrupt):
         broken.fit(X, y)
     again = learner(checkpoint=str(tmp_path / "first")).fit(X, y)
-    again.set_params(warm_start=True, n_features=24, checkpoint=str(tmp_path / "second")).fit(X, y)
+    again.set_params(warm_start=True, n_features=16, checkpoint=str(tmp_path / "second")).fit(X, y)
     assert_same(learned(again), learned(whole))

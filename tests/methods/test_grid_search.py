@@ -41,7 +41,9 @@ def roots(X: np.ndarray, y: np.ndarray, W: np.ndarray) -> np.ndarray:
     """Roots of potentials over the sum of absolute weights."""
     S = np.eye(int(y.max()) + 1)[y] - np.bincount(y) / len(y)
     S = S[:, :1] if S.shape[1] == 2 else S
-    F = S.T @ np.exp(1j * X @ W.T)
+    # cosine and sine apart: NumPy's exp of complex numbers takes ten times as long
+    angles = X @ W.T
+    F = S.T @ np.cos(angles) + 1j * (S.T @ np.sin(angles))
     return np.linalg.norm(F, axis=0) / np.linalg.norm(np.abs(S).sum(axis=0))
 
 
@@ -63,6 +65,18 @@ def test_the_certificate_holds_everywhere_in_the_box(d: int, reach: int, refinem
     if refinements == 8:
         assert state.bound <= state.best + problem.tol * 1.001
         assert state.best <= roots(X, y, state.points).max() + 1e-4
+
+
+def test_the_certificate_of_a_coarse_grid_holds_where_the_grid_misses_the_peak() -> None:
+    X, y = rows(2)
+    problem = problem_of(X, y, 3, refinements=0, tol=1e-3)
+    state, _ = play(problem, blocks_of(X, y))
+    grid = np.stack(np.meshgrid(*[np.arange(-3, 4) * 2.0] * 2), axis=-1).reshape(-1, 2)
+    W = np.random.default_rng(1).uniform(-6.0, 6.0, (4_000, 2))
+    highest = roots(X, y, W).max()
+    # by more than the tolerance, which alone would not make up for it
+    assert roots(X, y, grid).max() + problem.tol < highest
+    assert highest <= state.bound
 
 
 @pytest.mark.parametrize(("d", "reach"), [(1, 40), (2, 24), (3, 14)])

@@ -31,7 +31,14 @@ from tests.definitions import selection as definition
 
 PLACEMENTS = ["kmeans", "kmeans-joint", "random"]
 every_placement = pytest.mark.parametrize("landmarks", PLACEMENTS)
-every_pool = pytest.mark.parametrize("pool", ["own", "shared"])
+POOLS = ["own", "shared"]
+SCALINGS = [None, "standard", "quantile"]
+# All pairs of a pool, a placement and a scaling, in half of their products.
+PAIRS = [
+    (POOLS[(i + j) % 2], placement, scaling)
+    for i, placement in enumerate(PLACEMENTS)
+    for j, scaling in enumerate(SCALINGS)
+]
 
 
 def learner(**given: Any) -> LandmarkFeatures:
@@ -69,9 +76,7 @@ def test_the_checks_of_scikit_learn_pass() -> None:
     assert len(results) > 45
 
 
-@pytest.mark.parametrize("scaling", [None, "standard", "quantile"])
-@every_placement
-@every_pool
+@pytest.mark.parametrize(("pool", "landmarks", "scaling"), PAIRS)
 def test_features_are_means_of_cosines_by_the_losses_of_the_rows(
     pool: Any, landmarks: Any, scaling: Any, digits: Any
 ) -> None:
@@ -304,8 +309,9 @@ def test_a_plan_counts_the_passes_that_a_fit_takes(given: dict[str, Any], digits
     assert {one.name for one in fitted.stats_} == {" + ".join(r.name for r in records) for records, _ in planned}
 
 
-@every_placement
-@every_pool
+@pytest.mark.parametrize(
+    ("pool", "landmarks"), [("own", "kmeans"), ("own", "random"), ("shared", "kmeans-joint"), ("shared", "random")]
+)
 def test_a_plan_counts_what_the_driver_holds(pool: Any, landmarks: Any, digits: Any) -> None:
     X, y = digits
     size = 2_000 if pool == "shared" else 64

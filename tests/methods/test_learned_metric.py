@@ -115,18 +115,18 @@ def test_columns_that_count_are_found_and_the_model_gains_in_every_draw() -> Non
 
 
 def test_a_laplacian_kernel_has_the_metric_of_rounds_with_another_kernel() -> None:
-    X, y = noisy()
-    learner = features(kernel=dkl.Laplacian(), sigma_factor=2.0).fit(X[:900], y[:900])
+    X, y = noisy(800)
+    learner = features(kernel=dkl.Laplacian(), sigma_factor=2.0, n_features=150).fit(X[:600], y[:600])
     assert set(np.argsort(learner.metric_)[-2:]) == {3, 5}
-    moved = scale_rows(X[:900], learner.scaler_, "float64") * learner.metric_
+    moved = scale_rows(X[:600], learner.scaler_, "float64") * learner.metric_
     apart = np.median(distance.pdist(moved, "cityblock"))
-    # twice the median distance in the metric, of 600 of the 900 rows
+    # twice the median distance in the metric, of all rows
     np.testing.assert_allclose(learner.family_.sigma, 2.0 * apart, rtol=0.03)
     models = [
-        dkl.KernelRegressor(one, solver="newton", alpha="auto").fit(X[:900], y[:900])
-        for one in (learner, features(None, kernel=dkl.Laplacian(), sigma_factor=2.0))
+        dkl.KernelRegressor(one, solver="newton", alpha="auto").fit(X[:600], y[:600])
+        for one in (learner, features(None, kernel=dkl.Laplacian(), sigma_factor=2.0, n_features=150))
     ]
-    losses = [np.mean((model.predict(X[900:]) - y[900:]) ** 2) for model in models]
+    losses = [np.mean((model.predict(X[600:]) - y[600:]) ** 2) for model in models]
     assert losses[0] < 0.5 * losses[1]
 
 

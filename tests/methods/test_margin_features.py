@@ -32,7 +32,7 @@ from tests.methods.test_game import killed_once
 QUICK: dict[str, Any] = {"chains": 20, "steps": 20, "plain_share": 0.0, "random_state": 0, "progress": False}
 
 
-def rows(n: int = 1_500, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
+def rows(n: int = 1_000, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
     X = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
     return X, np.where(np.sin(2.5 * X[:, 1]) + np.sin(2.0 * (X[:, 3] - X[:, 4])) > 0, "yes", "no")
 
@@ -199,7 +199,7 @@ def test_later_points_live_on_columns_that_go_together_where_there_are_such() ->
 
 
 def test_auto_stops_where_held_out_rows_gain_no_more() -> None:
-    X, y = rows()
+    X, y = rows(1_500)
     y = np.where(np.random.default_rng(1).random(len(y)) < 0.2, "no", y)
     fitted = learner(n_features="auto", patience=3).fit(X, y)
     assert fitted.message_.startswith("no lower loss on held-out rows in 3 rounds")

@@ -142,9 +142,9 @@ def test_values_of_a_kernel_are_its_definition(kernel: Any, dtype: str, d: int) 
             continue
         found = KernelValues(kernel, Z + shift, np.dtype(dtype))(X + shift)
         assert found.dtype == dtype
-        expected = [[kernel.kernel(x[None], z[None])[0, 0] for z in Z[:40]] for x in X]
+        expected = [[kernel.kernel(x[None], z[None])[0, 0] for z in Z[:40]] for x in X[::5]]
         rounded = 2e-6 if dtype == "float32" else 1e-13 if shift == 0.0 else 1e-9
-        np.testing.assert_allclose(found[:, :40], expected, atol=rounded)
+        np.testing.assert_allclose(found[::5, :40], expected, atol=rounded)
 
 
 def test_texts_have_an_order_where_they_are_letters_or_hold_numbers() -> None:

@@ -87,16 +87,17 @@ def test_a_machine_takes_weights_for_copies(name: str) -> None:
     check_copies(*MACHINES[name])
 
 
-@pytest.mark.parametrize("kind", ["classes", "numbers"])
-def test_the_machine_without_settings_takes_weights_for_copies(kind: str) -> None:
-    machine = dkl.KernelClassifier if kind == "classes" else dkl.KernelRegressor
-    y = LABELS if kind == "classes" else Y
-    for weight in (COPIES, THERE):
-        copies = np.repeat(np.arange(N), weight.astype(int))
-        weighted = machine(effort="fast", random_state=0).fit(X, y, weight)
-        repeated = machine(effort="fast", random_state=0).fit(X[copies], y[copies])
-        np.testing.assert_array_equal(answers(weighted), answers(repeated))
-        assert weighted.reasons_ == repeated.reasons_
+@pytest.mark.parametrize(
+    ("machine", "y", "weight"),
+    [(dkl.KernelClassifier, LABELS, COPIES), (dkl.KernelRegressor, Y, THERE)],
+    ids=["classes", "numbers"],
+)
+def test_the_machine_without_settings_takes_weights_for_copies(machine: Any, y: np.ndarray, weight: np.ndarray) -> None:
+    copies = np.repeat(np.arange(N), weight.astype(int))
+    weighted = machine(effort="fast", random_state=0).fit(X, y, weight)
+    repeated = machine(effort="fast", random_state=0).fit(X[copies], y[copies])
+    np.testing.assert_array_equal(answers(weighted), answers(repeated))
+    assert weighted.reasons_ == repeated.reasons_
 
 
 def test_groups_times_and_exposures_go_with_their_rows() -> None:

@@ -145,7 +145,7 @@ def test_a_comparison_ends_on_request_with_the_fits_so_far(rows: tuple[np.ndarra
 
 def test_a_memory_limit_holds_for_every_fit(rows: tuple[np.ndarray, np.ndarray]) -> None:
     with pytest.raises(RuntimeError, match="MemoryLimitError"):
-        small(rows, memory_limit=1_000, rivals=False)
+        small(rows, n_features=(10,), memory_limit=1_000, rivals=False)
 
 
 def test_estimators_of_others_are_fitted_once_to_the_same_rows(rows: tuple[np.ndarray, np.ndarray]) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import weakref
 from collections import deque
@@ -330,8 +329,7 @@ class RawKernel:
     def __init__(self, source: str, name: str) -> None:
         alone = source.replace("#define GROUP 16", "#define GROUP 1")
         self._alone = alone != source
-        with tempfile.TemporaryDirectory(prefix="dkl-played-") as folder:
-            self._kernel = host_kernel(alone, name, Path(folder))
+        self._kernel = host_kernel(alone, name)
 
     def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
         counts["launches"] += 1
