@@ -63,6 +63,12 @@ def test_the_windmill_is_learned_and_drawn(tmp_path: Path) -> None:
     assert pyplot.get_fignums() == []
 
 
+def test_the_windmill_is_learned_and_drawn_by_the_papers_own_game(tmp_path: Path) -> None:
+    scores = example("windmill.py")["run"](tmp_path, [5, 10], n_rows=300, n_test=500, solver="game")
+    assert list(scores) == ["RBF-SVM", "T = 5", "T = 10"]
+    assert all(is_picture(tmp_path / f"{name}.png") for name in ("windmill", "potential", "history"))
+
+
 def test_effects_that_are_known_are_read(tmp_path: Path) -> None:
     names = example("read_effects.py")
     score, found = names["known_effects"](tmp_path, n_rows=1_500, n_features=100)
