@@ -63,6 +63,12 @@ def test_the_windmill_is_learned_and_drawn(tmp_path: Path) -> None:
     assert pyplot.get_fignums() == []
 
 
+def test_the_windmill_is_learned_and_drawn_by_the_papers_own_game(tmp_path: Path) -> None:
+    scores = example("windmill.py")["run"](tmp_path, [5, 10], n_rows=300, n_test=500, solver="game")
+    assert list(scores) == ["RBF-SVM", "T = 5", "T = 10"]
+    assert all(is_picture(tmp_path / f"{name}.png") for name in ("windmill", "potential", "history"))
+
+
 def test_effects_that_are_known_are_read(tmp_path: Path) -> None:
     names = example("read_effects.py")
     score, found = names["known_effects"](tmp_path, n_rows=1_500, n_features=100)
@@ -261,7 +267,7 @@ def test_tables_of_alignment_are_measured_once(
     text = alignment["run"](study, ["kgrams", "mixtures"])
     assert "9 of the 9 prefixes of the planted motifs are among them" in text
     assert "| digits |" in text
-    assert (tmp_path / "alignment_kgrams_mixtures.md").read_text() == text
+    assert (tmp_path / "alignment.md").read_text() == text
     assert all(is_picture(tmp_path / f"figure_2{part}.png") for part in "ab")
     monkeypatch.setitem(alignment["run"].__globals__, "measured", None)
     assert alignment["run"](study, ["kgrams", "mixtures"]) == text
@@ -581,13 +587,34 @@ def test_a_page_is_made_again_by_the_commands_that_it_names(tmp_path: Path) -> N
         assert len({table.parent for _, table in made}) == len(made)
         named = re.findall(r"`(python examples/papers/[^`]*)`", re.sub(r"\s+", " ", section))
         assert sorted(set(named)) == sorted(names["named"](arguments) for arguments, _ in made)
-    tables = {"landmarks": "table_1_none.md", "posterior": "tables.md"}
+    tables = {"landmarks": "table_1.md", "posterior": "tables.md"}
     assert names["commands"]("004", tmp_path, None, quick=True) == [
         ([f"{script}.py", "--quick", "--output", str(tmp_path / script)], tmp_path / script / table)
         for script, table in tables.items()
     ]
     asked, _ = names["commands"]("003", tmp_path, Path("/data"), quick=False, further=["--sets", "buzz"])[0]
     assert names["named"](asked) == "python examples/papers/alignment.py --data DIR --sets buzz"
+
+
+def test_options_of_a_script_leave_its_tables_where_the_command_of_the_paper_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = example("papers/remake.py")["commands"]
+    scaled = ["--scaling", "standard"]
+    (script, *arguments), table = commands("004", tmp_path, None, quick=True, further=scaled)[0]
+    names, cell = example(f"papers/{script}"), {"validation": 4.0, "test": 3.0}
+    measured = dict.fromkeys(("SVM", "RBF-C 10%", "PB beta=1 D=64-C 10%", "shared", "defaults"), cell)
+    monkeypatch.setitem(names["main"].__globals__, "measure_set", lambda name, options: measured)
+    monkeypatch.setitem(names["main"].__globals__, "draw_toy", lambda folder, kind: None)
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    names["main"]()
+    assert "| columns: standard |" in table.read_text()
+    (script, *arguments), table = commands("003", tmp_path, None, quick=True, further=["--only", "sizes"])[0]
+    names = example(f"papers/{script}")
+    monkeypatch.setitem(names["PARTS"], "sizes", lambda study: ("## Table 1", []))
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    names["main"]()
+    assert table.read_text() == "## Table 1"
 
 
 @pytest.mark.slow

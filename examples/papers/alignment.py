@@ -265,9 +265,8 @@ PARTS: dict[str, Callable[[Study], Part]] = {
 def run(study: Study, parts: Sequence[str] = tuple(PARTS)) -> str:
     """Measure what is missing; write and return the tables."""
     measured_parts = [PARTS[part](study) for part in parts]
-    name = f"alignment{'' if len(parts) == len(PARTS) else '_' + '_'.join(parts)}.md"
     pictures = [draw for _, drawn in measured_parts for draw in drawn]
-    return report("\n".join(text for text, _ in measured_parts), study.output / name, *pictures)
+    return report("\n".join(text for text, _ in measured_parts), study.output / "alignment.md", *pictures)
 
 
 def chosen() -> tuple[Study, list[str]]:

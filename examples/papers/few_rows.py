@@ -203,7 +203,7 @@ class Hinge:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A density, the kernel matrix of all rows with it, the model of the training rows and the objective."""
+    """A density, the kernel matrix of the training rows with it, the model of these rows and the objective."""
 
     density: np.ndarray
     kernel: np.ndarray
@@ -214,31 +214,30 @@ class Found:
 
 def tuned(
     phi: np.ndarray,
-    train: np.ndarray,
     data: DataTerm,
     meta: Meta,
     lam: float,
     Lam: float,
     *,
-    start: Found | None = None,
-    plain: np.ndarray | None = None,
+    plain: np.ndarray,
+    start: tuple[np.ndarray, np.ndarray] | None = None,
     tol: float,
 ) -> Found:
     """Minimise mean loss + lam/2 sum_j |w_j|^2/u_j + Lam/2 (u - 1)'H(u - 1) over weights, intercepts and u >= 1.
 
     Parameters
     ----------
-    phi : ndarray of shape (N, 2 D)
-        All mapped rows, of amplitudes 1/sqrt(D): all cosines, then all sines.
-    train : ndarray of int
-        Places of the rows that `data` has the targets of.
+    phi : ndarray of shape (n, 2 D)
+        Mapped training rows, of amplitudes 1/sqrt(D): all cosines, then all sines.
     data : DataTerm
+        Of the targets of these rows.
     meta : Meta
     lam, Lam : float
-    start : Found or None
-        Of a problem nearby; the problem is convex, so that it saves steps and changes nothing.
-    plain : ndarray of shape (N, N) or None
-        phi phi', where it is known.
+    plain : ndarray of shape (n, n)
+        phi phi'.
+    start : pair of ndarray or None
+        A density nearby and the kernel matrix of the rows with it; the problem is convex, so that they save steps and
+        change nothing.
     tol : float
         The last step is one that promises to lower the objective by no more than this share of it.
 
@@ -247,33 +246,31 @@ def tuned(
     Shilton et al. 2022, equation (22).
     """
     D = meta.n_frequencies
-    plain = phi @ phi.T if plain is None else plain
-    cosines_sines, of_train, phi_train = phi.reshape(len(phi), 2, D), np.ix_(train, train), phi[train]
+    cosines_sines = phi.reshape(len(phi), 2, D)
 
     def kernel_of(e: np.ndarray) -> np.ndarray:
         index = np.flatnonzero(e)
         if not len(index):
             return plain
-        half = (cosines_sines[:, :, index] * np.sqrt(e[index])).reshape(len(phi), -1)
+        half = (cosines_sines if len(index) == D else cosines_sines[:, :, index]) * np.sqrt(e[index])
+        half = half.reshape(len(phi), -1)
         return plain + half @ half.T
 
     def model(e: np.ndarray, kernel: np.ndarray) -> tuple[Point, np.ndarray, float]:
-        point, resisted = data.at(kernel[of_train]), meta.times(e)
+        point, resisted = data.at(kernel), meta.times(e)
         return point, resisted, point.value + 0.5 * Lam * float(e @ resisted)
 
-    e = np.zeros(D) if start is None else start.density - 1.0
-    kernel = plain if start is None else start.kernel
+    e, kernel = (np.zeros(D), plain) if start is None else (start[0] - 1.0, start[1])
     point, resisted, value = model(e, kernel)
     stiffness = _LEAST_STIFFNESS
     for step in range(_MOST_STEPS):
-        ratios = (point.rows.T @ phi_train).reshape(-1, 2, D)
+        ratios = (point.rows.T @ phi).reshape(-1, 2, D)
         squares = np.sum(ratios**2, axis=(0, 1))
         gradient = Lam * resisted - 0.5 * lam * squares
         moving, share = _moving(e, gradient, meta.is_near_identity)
         if not len(moving):
             break
-        features = phi_train.reshape(-1, 2, D)
-        features = features if len(moving) == D else features[:, :, moving]
+        features = cosines_sines if len(moving) == D else cosines_sines[:, :, moving]
         M = np.concatenate(
             [point.whiten(k, np.einsum("npf,pf->nf", features, of[:, moving])) for k, of in enumerate(ratios)]
         )
@@ -316,7 +313,7 @@ def tuned(
             while length < _FARTHEST:
                 farther, farther_kernel = e + length * rising, kernel + length * more
                 farther_resisted = resisted + length * resisted_more
-                farther_point = data.at(farther_kernel[of_train])
+                farther_point = data.at(farther_kernel)
                 farther_value = farther_point.value + 0.5 * Lam * float(farther @ farther_resisted)
                 if farther_value >= value:
                     break
@@ -325,9 +322,10 @@ def tuned(
     return Found(1.0 + e, kernel, point, value, _MOST_STEPS)
 
 
-def predicted(found: Found, train: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Answers (n, K) of the model at other rows of `phi`."""
-    return found.kernel[np.ix_(places, train)] @ found.point.rows + found.point.intercept
+def predicted(found: Found, phi: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Answers (m, K) of the model of the mapped rows `phi` (n, 2 D) at other mapped rows (m, 2 D)."""
+    weights = np.tile(found.density, 2)[:, None] * (phi.T @ found.point.rows)
+    return others @ weights + found.point.intercept
 
 
 def _moving(e: np.ndarray, gradient: np.ndarray, every: bool) -> tuple[np.ndarray, float]:

@@ -333,23 +333,27 @@ class Printed:
         tol = JUDGED_HINGE if split.is_classes else JUDGED
         # the problem is convex: the density of all rows is where those of nine tenths are soon found from
         start = self._found(split, np.arange(len(split.X)), values, meta, tol=tol)
-        answers = np.empty(split.targets.shape)
+        answers, (_, phi, _) = np.empty(split.targets.shape), _mapped(split, values["n_features"] // 2)
         for train, test in split.folds:
-            answers[test] = predicted(self._found(split, train, values, meta, tol=tol, start=start), train, test)
+            found = self._found(split, train, values, meta, tol=tol, start=start)
+            answers[test] = predicted(found, phi[train], phi[test])
         return split.score(split.decided(answers))
 
     def test_error(self, split: Split, values: Values) -> float:
         train, tol = np.arange(len(split.X)), KEPT_HINGE if split.is_classes else KEPT
         found = self._found(split, train, values, _meta(split, values), tol=tol)
-        answers = predicted(found, train, len(train) + np.arange(len(split.X_test)))
+        _, phi, _ = _mapped(split, values["n_features"] // 2)
+        answers = predicted(found, phi[train], phi[len(train) :])
         return split.error(split.decided(answers), split.y_test)
 
     def _found(
         self, split: Split, train: np.ndarray, values: Values, meta: Meta, *, tol: float, start: Found | None = None
     ) -> Found:
-        _, phi, plain = _mapped(split, values["n_features"] // 2)
+        """The minimum for some of the training rows; a start is one for all of them."""
+        (_, phi, plain), pairs = _mapped(split, values["n_features"] // 2), np.ix_(train, train)
         data = (Hinge if split.is_classes else SquaredErrors)(split.targets[train], values["lam"])
-        return tuned(phi, train, data, meta, values["lam"], values["Lam"], start=start, plain=plain, tol=tol)
+        nearby = None if start is None else (start.density, start.kernel[pairs])
+        return tuned(phi[train], data, meta, values["lam"], values["Lam"], plain=plain[pairs], start=nearby, tol=tol)
 
 
 def _meta(split: Split, values: Values) -> Meta:
@@ -358,11 +362,12 @@ def _meta(split: Split, values: Values) -> Meta:
 
 @lru_cache(maxsize=1)
 def _mapped(split: Split, n_frequencies: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Frequencies of the reference kernel; training rows and below them test rows, mapped; products of these rows."""
+    """Frequencies of the reference kernel; training rows and below them test rows, mapped; products of the former."""
     W = dkl.Gaussian(1.0).draw(n_frequencies, split.X.shape[1], split.repeat, np.float64).projection.dense()
     feature_map = FeatureMap("cos-sin", DenseProjection(W), np.full(n_frequencies, 1.0 / np.sqrt(n_frequencies)))
     phi = map_rows(np.concatenate([split.X, split.X_test]), feature_map, "float64")
-    return W, phi, phi @ phi.T
+    train = phi[: len(split.X)]
+    return W, phi, train @ train.T
 
 
 FOURIER_KERNEL_LEARNING = (Stage(1.0, fourier_kernel_learning),)

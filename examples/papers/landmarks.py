@@ -263,7 +263,7 @@ def main() -> None:
     if options.figures:
         table += f"\n{table_of_shares(found)}"
         pictures.append(partial(draw_shares, found, options.output))
-    report(table, options.output / f"table_1_{options.scaling}.md", *pictures)
+    report(table, options.output / "table_1.md", *pictures)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ PAPERS: dict[str, list[tuple[str, str, str]]] = {
     "002": [("leverage_curves.py", "--data DIR", "curves.md")],
     "003": [("alignment.py", "--data DIR", "alignment.md")],
     "004": [
-        ("landmarks.py", "--figures --sets breast", "table_1_none.md"),
-        ("landmarks.py", "--data DIR --quick --sets mnist17,mnist49,mnist56,farm", "table_1_none.md"),
-        ("landmarks.py", "--data DIR --quick --sets farm --scaling unit", "table_1_unit.md"),
+        ("landmarks.py", "--figures --sets breast", "table_1.md"),
+        ("landmarks.py", "--data DIR --quick --sets mnist17,mnist49,mnist56,farm", "table_1.md"),
+        ("landmarks.py", "--data DIR --quick --sets farm --scaling unit", "table_1.md"),
         ("posterior.py", "--sets breast", "tables.md"),
         ("posterior.py", "--data DIR --sets farm --most 100", "tables.md"),
     ],
