@@ -23,7 +23,7 @@ from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.judge import gains
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contenders import contenders, is_kernel, is_learned, usual_advice
+from dkl.machines.contenders import contenders, usual_advice
 from dkl.machines.contest import BEHIND, FEWEST_ROWS, JUDGING_SHARE, LARGE_KERNEL
 from dkl.machines.trials import Bench, Sample, Terms
 from dkl.passes.engine import run_pass
@@ -221,7 +221,7 @@ class ColumnChoice:
         chosen = candidates[0]
         if kind == "kernel":
             # a kernel without a learned metric; where no kernel is a candidate, the last candidate
-            kernels = [one for one in candidates if is_kernel(one) and not is_learned(one)]
+            kernels = [one for one in candidates if one.is_kernel and not one.is_learned]
             chosen = (kernels or candidates)[-1]
             if kernels and change == "crosses" and terms.knobs.n_features == "auto":
                 size = min(LARGE_KERNEL, terms.budget.most_features)
@@ -235,7 +235,8 @@ def looks_for_categories(terms: Terms, dataset: Dataset) -> bool:
     candidates = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
     judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.judged_rows))
     trials = sum(
-        judged.judging(kind.learner) for kind in (candidates[0], next(filter(is_kernel, candidates), candidates[-1]))
+        judged.judging(kind.learner)
+        for kind in (candidates[0], next((one for one in candidates if one.is_kernel), candidates[-1]))
     )
     return terms.finds_categories and CATEGORY_TRIALS * trials <= _SHARE_OF_CATEGORIES * terms.budget.allowed(judged)
 

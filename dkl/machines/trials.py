@@ -24,7 +24,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length, target_moments
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
-from dkl.machines.contenders import contenders, is_learned, usual_advice
+from dkl.machines.contenders import contenders, usual_advice
 from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE
 from dkl.machines.effort import EFFORTS, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
@@ -132,7 +132,7 @@ class Terms:
         """
         shape, n_rows = self.shape(dataset), effort.judged_rows
         candidates = [
-            one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not is_learned(one)
+            one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not one.is_learned
         ]
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
