@@ -49,7 +49,7 @@ from dkl.machines.contest import (
     Ended,
     Race,
 )
-from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock
+from dkl.machines.effort import EFFORTS, Clock
 from dkl.machines.machine_plan import Passes, calibration_passes
 from dkl.machines.reasons import Tried, reasons_of, sentence_of, shown_score, tried_table
 from dkl.machines.suggest import (
@@ -264,14 +264,14 @@ class Choice:
         """Learn a candidate's features without the rows of a fold, and record its scores there."""
         learner = one.contender.learner
         # wide columns in another scaling are not more of the same features: all penalties are compared again
-        is_many = MANY_FEATURES < self._terms.shape(self._sample.rows).features_of(learner) <= head.MOST_FEATURES
+        is_wide = self._terms.shape(self._sample.rows).features_of(learner) > head.MOST_FEATURES
         try:
             pilot, choice = self._bench.trial(
                 learner,
                 self._sample,
                 fold,
                 f"{one.number}-{fold}",
-                near=one.preferred if is_many else None,
+                near=None if is_wide else one.preferred,
                 parts=one.learned_parts(fold),
                 known=one.with_metric(fold),
                 drawn=None if learner._supervised else next(iter(one.pilots), None),
@@ -388,8 +388,8 @@ def race_of(
         len(sample.folds),
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
-        judging=cache(lambda contender: judged.judging(contender.learner)),
-        joining=cache(lambda contender: judged.comparing(contender.learner)),
+        judging=cache(lambda contender, is_near: judged.judging(contender.learner, is_near)),
+        joining=cache(lambda contender: judged.comparing(contender.learner, True)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
@@ -485,7 +485,7 @@ class LogLoss:
 
     def comparing(self, learner: FeatureLearner, n_folds: int) -> float:
         """Work of comparing the penalties of the log loss on a learner's features."""
-        return min(n_folds, self._n_folds) * self._judged.comparing(learner, is_near=True)
+        return min(n_folds, self._n_folds) * self._judged.comparing(learner, True)
 
     @property
     def _n_folds(self) -> int:
@@ -714,7 +714,7 @@ class PlannedChoice:
             contender.learner
             for contender in self._tried
             if size(contender.learner) <= most_features
-            and judged.comparing(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
+            and judged.comparing(contender.learner, True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = self._problem(max(affordable or [self._tried[0].learner], key=size), "log_loss")

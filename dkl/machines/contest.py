@@ -144,8 +144,11 @@ class Race:
     n_folds : int
     allowed : float
         The budget: counted work of all trials and the last fit.
-    judging, fitting : callable
-        Counted work of a trial of a contender, and of its fit to all rows.
+    judging : callable
+        Counted work of a trial of a contender; the second argument is whether only penalties near a given one are
+        compared.
+    fitting : callable
+        Counted work of a fit of a contender to all rows.
     vary : callable
         Returns the variants of a contender; the second argument is whether it is the best one.
     join : callable or None
@@ -183,7 +186,7 @@ class Race:
     contenders: list[Contender]
     n_folds: int
     allowed: float
-    judging: Callable[[Contender], float]
+    judging: Callable[[Contender, bool], float]
     fitting: Callable[[Contender], float]
     vary: Callable[[Contender, bool], list[Contender]]
     join: Callable[[Contender, Contender], Contender] | None = None
@@ -321,7 +324,7 @@ class Race:
             drawn = [one for one in able if one.contender.is_drawn]
             best = min(drawn, key=Candidate.loss) if len(drawn) > 1 else kind
             return repr(best.contender.learner.family) != repr(contender.learner.family)
-        if not contender.is_learned or self.judging(contender) <= _CHEAP * self.allowed:
+        if not contender.is_learned or self.judging(contender, False) <= _CHEAP * self.allowed:
             return False
         of_kernels = [one.loss() for one in able if one.contender.is_kernel]
         return bool(of_kernels) and not gains(min(one.loss() for one in able), min(of_kernels), BEHIND[1])
@@ -415,7 +418,7 @@ class Race:
         if one.found_features:
             # a search that ends early is counted with the features that it found
             contender = Contender("", clone(contender.learner).set_params(n_features=one.found_features))
-        return self.judging(contender)
+        return self.judging(contender, bool(one.parents))
 
     def most_trials(self) -> int:
         """An upper bound on the trials, past ones included: each further one takes the work of the cheapest."""
@@ -497,7 +500,7 @@ class Race:
         """Every candidate that trials can reach within the budget, for any losses; plans count these."""
 
         def affordable(contender: Contender) -> bool:
-            return self.judging(contender) + self.fitting(contender) <= self.allowed
+            return self.judging(contender, False) + self.fitting(contender) <= self.allowed
 
         # the first kind is tried at any cost
         first, *others = self.contenders

@@ -59,7 +59,7 @@ def test_variants_in_a_learned_metric_do_not_learn_it_again() -> None:
     assert not matern.changed("up to 30", n_features=30).shares_metric(matern)
     race = race_of(
         learned,
-        judging=lambda one: 5.0 if one.learner.get_params().get("metric") else 1.0,
+        judging=lambda one, near: 5.0 if one.learner.get_params().get("metric") else 1.0,
         vary=lambda one, is_best: [more, scaled],
     )
     run(race, lambda number, fold: 0.5 + 0.1 * number)
@@ -113,7 +113,7 @@ def features(n_features: int = 1_000_000) -> Any:
 def race_of(*kinds: Contender, n: int = 0, folds: int = 1, allowed: float = 100.0, **settings: Any) -> Race:
     """A race of these kinds, or of n that are told apart by their number; each trial and each fit is a unit of work."""
     made = [Contender(str(number), dkl.RandomFeatures(n_features=number + 1)) for number in range(n)]
-    rules = {"judging": lambda _: 1.0, "fitting": lambda _: 1.0, "vary": lambda *_: []}
+    rules = {"judging": lambda *_: 1.0, "fitting": lambda _: 1.0, "vary": lambda *_: []}
     return Race([*kinds, *made], folds, allowed, **{**rules, **settings})
 
 
@@ -343,7 +343,7 @@ def test_features_that_are_more_than_a_search_found_are_not_tried() -> None:
 
     for found, tried in ((1, [0]), (2, [0, 1])):
         one = Contender("0", dkl.RandomFeatures(n_features=2))
-        race = race_of(one, allowed=90.0, judging=lambda contender: contender.learner.n_features / 2.0, vary=larger)
+        race = race_of(one, allowed=90.0, judging=lambda one, near: one.learner.n_features / 2.0, vary=larger)
         run(race, lambda number, fold: 0.5, found=found)
         assert race.tried == tried
         # what ended early took less work
@@ -373,7 +373,7 @@ def test_a_metric_is_learned_where_another_kind_is_ahead_of_kernels_or_where_it_
 ) -> None:
     waves = Contender("waves", dkl.RandomFeatures(n_features=2))
     metric = Contender("metric", dkl.NystromFeatures(n_features=20, metric="diagonal"))
-    race = race_of(kernels(20), waves, metric, judging=lambda one: work if one.name == "metric" else 1.0)
+    race = race_of(kernels(20), waves, metric, judging=lambda one, near: work if one.name == "metric" else 1.0)
     run(race, lambda number, fold: (0.5, rival, 0.7)[number])
     assert race.tried == tried
 
@@ -450,7 +450,7 @@ def test_a_variant_is_begun_only_where_all_folds_of_the_others_can_follow() -> N
         judged_on = [len(one.choices) for one in race.candidates if one.choices]
         assert min(judged_on) == race.rounds
     dear = race_of(n=2, folds=2, allowed=8.0, vary=larger)
-    dear.judging = lambda contender: 1.0 if contender.learner.n_features < 50 else 2.0
+    dear.judging = lambda contender, near: 1.0 if contender.learner.n_features < 50 else 2.0
     run(dear, lambda number, fold: (0.5, 0.51, 0.6)[number])
     # one fold of it would still have been within what is allowed
     assert dear.tried == [0, 1, 0, 1]
@@ -518,7 +518,7 @@ def test_of_few_judging_rows_kinds_are_given_up_for_larger_differences() -> None
 
 def test_variants_leave_the_work_that_telling_losses_apart_takes() -> None:
     def tried(of_losses: float) -> list[int]:
-        race = race_of(n=1, allowed=10.0, judging=lambda one: 2.0, fitting=lambda one: 1.0)
+        race = race_of(n=1, allowed=10.0, judging=lambda one, near: 2.0, fitting=lambda one: 1.0)
         race.vary = lambda one, is_best: [one.changed(f"up to {n}", n_features=n) for n in (500, 600, 700)]
         race.of_losses = lambda one, folds: of_losses
         run(race, lambda number, fold: 0.5 + 0.1 * number)
