@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from itertools import islice
+from typing import Any
 
 import dask
 import numpy as np
-from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import planned_suspects, suspect_memory
@@ -25,9 +25,10 @@ from dkl.events import Event, StopRequested
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem, Run, calibration_record
 from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
+from dkl.linear.minibatches import RowTargets
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
@@ -38,19 +39,18 @@ from dkl.machines.columns import (
     planned_columns,
     too_good,
 )
-from dkl.machines.contenders import GROWTH, Contender, contenders, has_columns_alone, joined, usual_advice, variants
+from dkl.machines.contenders import Contender, contenders, has_columns_alone, joined, usual_advice, variants
 from dkl.machines.contest import (
-    BEHIND,
     ENOUGH_ROWS,
+    EQUAL_LOSS,
     FEWEST_ROWS,
-    MOST_SPENT,
-    RIVALS,
+    MOST_JOINED,
+    SIDE_SHARE,
     Candidate,
     Ended,
     Race,
 )
 from dkl.machines.effort import EFFORTS, Clock
-from dkl.machines.machine_plan import Passes, calibration_passes
 from dkl.machines.reasons import Tried, reasons_of, sentence_of, shown_score, tried_table
 from dkl.machines.suggest import (
     DENSE_SCALINGS,
@@ -65,26 +65,18 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.progress import in_notebook
 from dkl.protocols.driver import largest_held
-from dkl.protocols.records import RowSample
+from dkl.protocols.records import Record, RowSample
 
 LOG = logging.getLogger("dkl")
 
+Passes = Sequence[tuple[Sequence[Record], int]]
+"""Planned passes: the records of each kind of pass, and how often it runs at most."""
+
 # Fewest rows for five folds with a row each.
 _LEAST_ROWS = 5
-# Held-out loss of labels, relative to the best constant, at which no variant is tried: all are predicted right, and
-# clearly.
-_NO_LOSS = 1e-3
-# Ratio of the C near which the penalties of the log loss are compared to the best C of squares, as its curvature is
-# smaller.
-_C_OVER_SQUARES = 10.0
-# Most folds on which the two losses are compared: one loss gains more over another than kinds of features do.
-_FOLDS = 2
-# Shares of the budget that variants leave for the log loss: of two classes; of several, which also limits the work of
-# asking for it before variants; and the most for comparing a rival by it.
-_SHARE_OF_TWO_CLASSES, _SHARE_OF_SEVERAL_CLASSES, _SHARE_OF_A_RIVAL = 0.4, 0.15, 0.06
-# Relative fall of the log loss of probabilities of two classes at which its work is reserved before all variants; for
-# several classes it is the fall that one fold can show.
-_CLEARLY_BETTER = 0.09
+# Ratio of the C near which the penalties of the log loss are compared to the best C of squares: the inverse of its
+# curvature at 0, 1 / 4.
+_C_OVER_SQUARES = 4.0
 # Libraries that call many fits: if a frame of one is on the stack, Ctrl-C stops the whole fit.
 _SEARCHES = ("sklearn", "joblib", "optuna", "dask", "distributed", "dask_ml")
 
@@ -170,24 +162,18 @@ class Choice:
         self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
         first = contenders(self._rows, advice, self._terms.budget, self._terms.knobs)
         self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss)
-        # work of asking for the log loss; None if it was not asked for
-        self._asked: float | None = None
-        self._cut_short = ""
+        self._has_asked, self._cut_short = False, ""
 
     def chosen(self) -> Chosen:
         """Try candidates, compare losses, grow the winner, choose its penalty; see the page of the guide."""
         race, terms = self._race, self._terms
         self._run_trials()
-        won, grown, expected, known = race.winner, None, 1.0, None
+        won, grown, expected = race.winner, None, 1.0
         if not self._cut_short and race.plan is None:
             won, grown, expected = race.settled()
-            ahead, known = self._log_loss.ahead(race, won)
-            if ahead is not won:
-                won, (end, grown) = ahead, race.end_of(ahead)
-                expected = end / race.loss(won)
-        by_log_loss, of_loss = self._log_loss.taken(race, won, expected, known)
+        by_log_loss, of_loss = self._log_loss.taken(race, won, expected)
         loss = terms.settings.loss if by_log_loss is None else "log_loss"
-        choices = won.choices[: race.rounds] if by_log_loss is None else by_log_loss
+        choices = won.choices[: race.rounds] if by_log_loss is None else [by_log_loss]
         if grown is not None:
             # comparing losses and fitting by the log loss take work, so that fewer landmarks may be affordable
             whole = terms.shape(self._rows, None if by_log_loss is None else loss)
@@ -224,9 +210,6 @@ class Choice:
         self._publish(Event("finished", "choice", len(race.tried), len(race.tried), seconds=self._clock.elapsed))
         if not self._cut_short:
             return
-        if self._asked is not None and max(race.tried) < len(race.contenders):
-            # a fit with these `trials` does not ask for the log loss
-            race.spent, self._log_loss.verdict = race.spent - self._asked, "open"
         limit = " and no time_limit give" if terms.time_limit is not None else " gives"
         race.ended = f"{self._cut_short}: trials={race.tried}{limit} the same model"
         if ending is not None:
@@ -240,11 +223,11 @@ class Choice:
             self._cut_short = f"since time_limit={self._terms.time_limit:g} left no time for others"
             return
         try:
-            if one.parents and self._asked is None:
+            if one.parents and not self._has_asked:
                 # the race comes back to this variant if the work that is now reserved leaves enough for it
-                self._asked = self._log_loss.ask(race.winner, race.rounds)
-                race.spent += self._asked
-                clock.count(self._asked)
+                asking = self._log_loss.ask(race.winner, race.rounds)
+                self._has_asked, race.spent = True, race.spent + asking
+                clock.count(asking)
                 return
             self._try_features(one, fold)
         except KeyboardInterrupt:
@@ -402,7 +385,7 @@ def race_of(
         most_landmarks=min(terms.budget.most_features, columns.dataset.n_rows)
         if terms.knobs.n_features == "auto"
         else 0,
-        enough=_NO_LOSS if rows.classes is not None else 0.0,
+        enough=EQUAL_LOSS if rows.classes is not None else 0.0,
     )
 
 
@@ -435,8 +418,8 @@ def _in_search() -> bool:
     return False
 
 
-Compared = tuple[list[PenaltyChoice], float, float]
-"""The scores of the log loss's penalties on each fold; the log loss of its probabilities, and of those by squares."""
+Compared = tuple[PenaltyChoice, float, float]
+"""The scores of the log loss's penalties; the log loss of its probabilities, and of those by squares."""
 
 
 class LogLoss:
@@ -451,118 +434,54 @@ class LogLoss:
         All rows, for the last fit.
     own_columns : int or None
         As in `Terms.allowed`.
-
-    Attributes
-    ----------
-    verdict : {"open", "declined", "promising", "clearly better"}
-        The comparison on the best kind of features before variants are tried; "open" if it was not made.
     """
 
     def __init__(self, bench: Bench, sample: Sample, dataset: Dataset, own_columns: int | None = None) -> None:
-        self._bench, self._terms, self._sample = bench, bench.terms, sample
-        self._judged, self._whole = bench.terms.shape(sample.rows, "log_loss"), bench.terms.shape(dataset, "log_loss")
-        self._by_squares, self._allowed = bench.terms.shape(dataset), bench.terms.allowed(dataset, own_columns)
-        self._is_binary = dataset.schema.n_classes == 2
+        self._bench, self._sample, self._allowed = bench, sample, bench.terms.allowed(dataset, own_columns)
+        self._judged, self._whole = (bench.terms.shape(rows, "log_loss") for rows in (sample.rows, dataset))
+        self._by_squares = bench.terms.shape(dataset)
         self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
-        self.verdict: Literal["open", "declined", "promising", "clearly better"] = "open"
-        # comparisons made before variants, reused in the end if the same features win
-        self._compared: dict[tuple[Candidate, int], Compared] = {}
+        self._is_promising = False
+        self._compared: dict[Candidate, Compared] = {}
 
-    def kept_work(self, contender: Contender, n_folds: int) -> float:
-        """Work that variants leave for a promising log loss on a candidate's features."""
-        if self.verdict not in ("promising", "clearly better"):
+    def kept_work(self, contender: Contender) -> float:
+        """Work that variants leave for a promising log loss, beyond a fit of a contender by the squared error."""
+        if not self._is_promising:
             return 0.0
-        work = self._further_work(contender.learner, n_folds)
-        most = _SHARE_OF_TWO_CLASSES if self._is_binary else _SHARE_OF_SEVERAL_CLASSES
-        is_kept = self.verdict == "clearly better" or work <= most * self._allowed
-        return work if is_kept else 0.0
-
-    def _further_work(self, learner: FeatureLearner, n_folds: int) -> float:
-        """Work of comparing the penalties of the log loss, and of a fit by it beyond one by squares."""
+        learner = contender.learner
         more = self._whole.fitting(learner) - self._by_squares.fitting(learner)
-        return self.comparing(learner, n_folds) + float(more)
-
-    def comparing(self, learner: FeatureLearner, n_folds: int) -> float:
-        """Work of comparing the penalties of the log loss on a learner's features."""
-        return min(n_folds, self._n_folds) * self._judged.comparing(learner, True)
-
-    @property
-    def _n_folds(self) -> int:
-        """Number of folds on which the losses are compared."""
-        return 1 if self.verdict == "clearly better" else _FOLDS
+        return min(SIDE_SHARE * self._allowed, self._judged.comparing(learner, True) + more)
 
     def ask(self, one: Candidate, rounds: int) -> float:
-        """Set the verdict from the best kind of features before its variants are tried; returns the work this took.
+        """Compare the losses on the best kind of features before its variants are tried; returns the work this took.
 
         With the squared error, a class that lies between others rarely has the largest score; the log loss then gains
-        more than additional features. If the comparison would take too much work, the verdict stays "open".
+        more than additional features.
         """
-        # for several classes only a gain that one fold can show counts
-        n_folds, learner = min(rounds, _FOLDS if self._is_binary else 1), one.contender.learner
-        larger = clone(learner)
-        if one.contender.size is not None:
-            larger.set_params(n_features=int(GROWTH * one.contender.size))
-        if not (self._is_possible and self._has_hessian(learner)):
+        work = self._judged.comparing(one.contender.learner, True)
+        if not self._can_fit(one, work) or work > SIDE_SHARE * self._allowed:
             return 0.0
-        work = self.comparing(learner, n_folds)
-        if (
-            work > _SHARE_OF_SEVERAL_CLASSES * self._allowed
-            or self._further_work(larger, 1) > MOST_SPENT * self._allowed
-        ):
-            return 0.0
-        _, least, squared = self.compared(one, n_folds)
-        clearly = _CLEARLY_BETTER if self._is_binary else BEHIND[0]
-        is_clear, is_better = gains(least, squared, clearly), gains(least, squared)
-        self.verdict = "clearly better" if is_clear else "promising" if is_better else "declined"
+        _, least, squared = self.compared(one, rounds)
+        self._is_promising = gains(least, squared)
         return work
 
-    def _has_hessian(self, learner: FeatureLearner) -> bool:
-        """Whether the features are few enough for a Hessian, and for the gradient of all classes."""
-        return bool(self._whole.features_of(learner) <= self._most_features)
+    def _can_fit(self, one: Candidate, spent: float) -> bool:
+        """Whether the features are few enough for a Hessian, and the last fit is within the budget after this work."""
+        learner = one.contender.learner
+        is_small = self._whole.features_of(learner) <= self._most_features
+        return self._is_possible and is_small and spent + self._whole.fitting(learner) <= self._allowed
 
-    def compared(self, one: Candidate, n_folds: int) -> Compared:
-        """Compare the penalties of the log loss on the first folds, near the best penalty of squares."""
-        if (one, n_folds) not in self._compared:
-            judged = list(zip(one.pilots, one.choices, strict=True))[:n_folds]
-            near = near_squares(one.choices[:n_folds])
-            choices = [
-                self._bench.penalties(pilot, self._sample, fold, f"{one.number}-log_loss-{fold}", "log_loss", near)
-                for fold, (pilot, _) in enumerate(judged)
-            ]
-            own = [(pilot, choice) for (pilot, _), choice in zip(judged, choices, strict=True)]
-            least, squared = (self._bench.log_loss(each, self._sample) for each in (own, judged))
-            self._compared[one, n_folds] = choices, least, squared
-        return self._compared[one, n_folds]
+    def compared(self, one: Candidate, rounds: int) -> Compared:
+        """Compare the penalties of the log loss on the first fold, near the best penalty of squares on all folds."""
+        if one not in self._compared:
+            pilot, by_squares, near = one.pilots[0], one.choices[0], near_squares(one.choices[:rounds])
+            choice = self._bench.penalties(pilot, self._sample, 0, f"{one.number}-log_loss", "log_loss", near)
+            least, squared = (self._bench.log_loss([(pilot, each)], self._sample) for each in (choice, by_squares))
+            self._compared[one] = choice, least, squared
+        return self._compared[one]
 
-    def ahead(self, race: Race, won: Candidate) -> tuple[Candidate, Compared | None]:
-        """Among candidates near the best, the one with the least log loss, if the log loss is clearly better.
-
-        The log loss ranks features in another order than the squared error. It compares as many candidates as the
-        budget allows, and also returns the scores of the one with the least log loss, if that was compared.
-        """
-        if self.verdict != "clearly better":
-            return won, None
-        found, last_work = dict[Candidate, Compared](), 0.0
-        for one in (won, *race.rivals(won)):
-            learner = one.contender.learner
-            comparing = self.comparing(learner, 1)
-            # any of the candidates may win and be fitted
-            fitting = max(last_work, self._whole.fitting(learner))
-            # the winner is compared even if that is not cheap
-            is_cheap = one is won or comparing <= _SHARE_OF_A_RIVAL * race.allowed
-            is_affordable = race.spent + comparing + fitting <= race.allowed and self._has_hessian(learner)
-            if is_cheap and is_affordable:
-                found[one] = self.compared(one, 1)
-                race.spent, last_work = race.spent + comparing, fitting
-            elif one is won:
-                return won, None
-        ahead = min(found, key=lambda one: found[one][1])
-        return ahead, found[ahead]
-
-    def taken(
-        self, race: Race, won: Candidate, expected: float, compared: Compared | None = None
-    ) -> tuple[list[PenaltyChoice] | None, tuple[str, ...]]:
+    def taken(self, race: Race, won: Candidate, expected: float) -> tuple[PenaltyChoice | None, tuple[str, ...]]:
         """Whether the last fit uses the log loss: if its probabilities are better on held-out rows.
 
         Parameters
@@ -573,32 +492,25 @@ class LogLoss:
         expected : float
             Factor that more landmarks are expected to leave of the squared error, if they take all remaining work; the
             log loss is used only if it is lower by more than this gain.
-        compared : tuple or None
-            As returned by `compared`, if the log loss was already compared.
 
         Returns
         -------
-        choices : list of PenaltyChoice or None
-            The scores of its penalties on each fold; None for the squared error.
+        choice : PenaltyChoice or None
+            The scores of its penalties; None for the squared error.
         reasons : tuple of str
         """
-        n_folds, learner = min(race.rounds, self._n_folds), won.contender.learner
-        if not self._is_possible or self.verdict == "declined":
-            return None, ()
-        is_compared = compared is not None or (won, n_folds) in self._compared
-        work = 0.0 if is_compared else self.comparing(learner, n_folds)
-        remaining = race.allowed - race.spent
-        if not self._has_hessian(learner) or work + self._whole.fitting(learner) > remaining:
+        work = 0.0 if won in self._compared else self._judged.comparing(won.contender.learner, True)
+        if not self._can_fit(won, race.spent + work):
             return None, ()
         race.spent += work
-        choices, least, squared = compared or self.compared(won, n_folds)
+        choice, least, squared = self.compared(won, race.rounds)
         if not gains(least, squared, 1.0 - expected):
             return None, ()
         reason = (
             f"Loss: log loss; the log loss of probabilities on held-out rows is {least:.4f} then, {squared:.4f} with "
             "the squared error."
         )
-        return choices, (reason,)
+        return choice, (reason,)
 
 
 def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
@@ -623,8 +535,30 @@ class PlannedChoice:
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
         # one-hot columns are the same in any scaling
         self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
-        self._tried = self._race.reachable()
+        self._tried = self._reachable()
         self._takes_log_loss = may_take_log_loss(terms, dataset)
+
+    def _reachable(self) -> list[Contender]:
+        """Every candidate that trials can reach within the budget, for any losses."""
+        race = self._race
+
+        def affordable(contender: Contender) -> bool:
+            return race.judging(contender, False) + race.fitting(contender) <= race.allowed
+
+        # the first kind is tried at any cost
+        first, *others = race.contenders
+        known = {contender.key: contender for contender in (first, *filter(affordable, others))}
+        waiting = list(known.values())
+        while waiting:
+            for contender in race.vary(waiting.pop(), True):
+                fits = affordable(contender) and 0.1 < contender.given.get("sigma_factor", 1.0) < 10.0
+                if fits and contender.key not in known:
+                    known[contender.key] = contender
+                    waiting.append(contender)
+        # the costliest pairs represent all
+        costliest = sorted(known.values(), key=race.fitting)[::-1]
+        pairs = (joined(first, second) for second in costliest for first in costliest)
+        return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
     @property
     def loss(self) -> str:
@@ -639,7 +573,9 @@ class PlannedChoice:
         """
         shape = self._terms.shape(self._dataset, self.loss if self._takes_log_loss else None)
         race = replace(self._race, fitting=lambda contender: shape.fitting(contender.learner))
-        costliest = max((*self._tried, *race.grown(self._tried)), key=race.fitting).learner
+        # kernels may have the most landmarks of the last fit
+        grown = [race.largest(one, 1) or one for one in self._tried if one.has_kernel]
+        costliest = max((*self._tried, *grown), key=race.fitting).learner
         largest: dict[tuple[type, bool], FeatureLearner] = {}
         for learner in (contender.learner for contender in self._tried):
             kind = type(learner), bool(learner.get_params(deep=False).get("metric"))
@@ -683,8 +619,8 @@ class PlannedChoice:
             problem = self._log_loss()
             calibrating = calibration_passes(problem)
             compared = [*chosen_penalty_passes(problem, rows.n_rows), *calibrating, *calibrating]
-            # before variants and in the end, on each fold; and on one fold of the winner and its rivals
-            passes += [(records, calls * (2 * n_folds + RIVALS + 1)) for records, calls in compared]
+            # on one fold, before variants and in the end
+            passes += [(records, calls * 2) for records, calls in compared]
         return [*stages, (passes, {**self._memory(), **self.rows_in_memory})]
 
     def _memory(self) -> dict[str, int]:
@@ -719,3 +655,16 @@ class PlannedChoice:
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = self._problem(max(affordable or [self._tried[0].learner], key=size), "log_loss")
         return replace(problem, choice=near_squares([squares]))
+
+
+def calibration_passes(problem: LinearProblem) -> Passes:
+    """The one pass over the held-out rows that finds the temperature of the probabilities."""
+    record = calibration_record(
+        problem.feature_map,
+        np.zeros((problem.n_models, problem.feature_map.n_features)),
+        np.zeros(problem.n_models),
+        held_out=problem.held_out,
+        targets=RowTargets(problem.classes, problem.class_weight),
+        dtype=problem.dtype,
+    )
+    return [([record], 1)]

@@ -32,9 +32,8 @@ _COLUMNS_OF_A_METRIC = 8
 # product over columns, which at a large bandwidth is a sum of effects of few columns; and of the product in a learned
 # metric, which leaves few columns.
 _MATERN_BANDWIDTH, _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 0.5, 4.0, 2.0
-# Factors of the bandwidths that the best kernel is also tried with; in between the loss hardly changes.
-_WIDER = (3.0, 1.0 / 3.0)
-# Factor on the number of features in a larger variant.
+# Factor on the number of features in a larger variant, and on the bandwidth of a wider kernel; its inverse for a
+# narrower one.
 GROWTH = 2.5
 # Quantile bins of a column for steps, instead of the default 64: the loss is less, and the time is the same.
 _BINS = 128
@@ -256,7 +255,10 @@ def variants(
         found.append(contender.changed(f"scaling {other or 'none'}", scaling=other))
     if is_best and knobs.sigma == "auto" and contender.is_kernel:
         factor = given["sigma_factor"]
-        found += [contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor) for by in _WIDER]
+        found += [
+            contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor)
+            for by in (GROWTH, 1.0 / GROWTH)
+        ]
     return found
 
 

@@ -43,12 +43,11 @@ from dkl.linear.newton import (
     mean_square_length,
     target_moments,
 )
-from dkl.machines.choice import Chosen, PlannedChoice, choose
+from dkl.machines.choice import Chosen, Passes, PlannedChoice, choose
 from dkl.machines.contenders import has_columns_alone
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
-from dkl.machines.machine_plan import Passes
 from dkl.machines.settings import LIGHT, Knobs, OpenParameters, Settings, joint_name, settled, squared_loss
 from dkl.machines.suggest import advise
 from dkl.machines.trials import Terms

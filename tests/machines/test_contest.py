@@ -194,7 +194,7 @@ def test_kinds_that_are_near_may_only_lack_features() -> None:
         return [] if is_best else [contender.changed(f"up to {size + 10}", n_features=size + 10)]
 
     race = race_of(n=3, vary=larger)
-    gains = {0: 0.2, 1: 0.49, 2: 0.5, 3: 0.55, 4: 0.5}
+    gains = {0: 0.2, 1: 0.49, 2: 0.5, 3: 0.6, 4: 0.5}
     # the second kind is near, and its variant wins; no other is near that one
     assert run(race, lambda number, fold: gains[number]) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert race.winner.contender.name == "1 (up to 12)"
@@ -206,8 +206,8 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     assert [one.name.partition(" (")[2] for one in variants(kernel, effort, Knobs(), 900)] == [
         "up to 900)",
         "scaling quantile)",
-        "bandwidth x 1.5)",
-        "bandwidth x 0.167)",
+        "bandwidth x 1.25)",
+        "bandwidth x 0.2)",
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0, scaling="standard"), 900) == []
     # one-hot columns are the same in any scaling
@@ -260,8 +260,8 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
     won, grown, stays = race.settled()
     assert won is race.winner
     assert grown is not None
-    # with twice the landmarks three quarters of the loss stayed: of what more bring, seven tenths of that are expected
-    assert stays == pytest.approx(0.75 ** (0.7 * np.log2(grown.learner.n_features / 400)))
+    # with twice the landmarks three quarters of the loss stayed, as is expected of each further doubling
+    assert stays == pytest.approx(0.75 ** np.log2(grown.learner.n_features / 400))
     assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
     race.most_landmarks = 450
     assert race.settled()[1].learner.n_features == 450
@@ -314,7 +314,7 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     assert won is best
     assert grown is not None
     # a loss of .21 became .2 by four times the landmarks; by itself the kernel's fell from .5 to .3
-    assert stays == pytest.approx((0.2 / 0.21) ** 0.7)
+    assert stays == pytest.approx(0.2 / 0.21)
     # of one that was tried with more landmarks these tell, not what came before
     add(joined(waves, kernels(800)), 1, 2).choices = [judged(0.8001)]
     assert race.settled() == (best, None, 1.0)
@@ -322,14 +322,11 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
     def larger_or_wider(contender: Contender, is_best: bool) -> list[Contender]:
-        factor = contender.learner.sigma_factor
-        return [
-            *more_landmarks(contender, is_best),
-            contender.changed(f"bandwidth x {factor + 1}", sigma_factor=factor + 1),
-        ]
+        factor, larger = contender.learner.sigma_factor, more_landmarks(contender, is_best)
+        return larger or [contender.changed(f"bandwidth x {factor + 1}", sigma_factor=factor + 1)]
 
-    # as much as a fit of all landmarks takes, at most a share of all work
-    for most, spent in ((10_000, 4.0), (400, 6.0)):
+    # as much as a fit of all landmarks takes, at most a share of all work; nothing before the kernel has grown once
+    for most, spent in ((10_000, 2.0), (400, 6.0)):
         race = race_of(kernels(100), vary=larger_or_wider, allowed=10.0, most_landmarks=most)
         race.fitting = lambda contender: contender.learner.n_features / 100.0
         run(race, lambda number, fold: 0.5 + 0.01 * number)
@@ -467,10 +464,14 @@ def test_a_score_on_fewer_folds_says_so() -> None:
 
 def test_the_best_is_joined_with_the_best_of_another_kind_and_that_with_a_third() -> None:
     race = race_of(n=4, join=joined)
-    # the fourth is too far behind to help
-    scores = {0: 0.8, 1: 0.78, 2: 0.75, 3: 0.1, 4: 0.82, 5: 0.825}
+    # the fourth does not help
+    scores = {0: 0.8, 1: 0.78, 2: 0.75, 3: 0.1, 4: 0.82, 5: 0.825, 6: 0.82}
     run(race, lambda number, fold: scores[number])
-    assert [one.contender.name for one in race.candidates[4:]] == ["0 with 1", "0 with 1 with 2"]
+    assert [one.contender.name for one in race.candidates[4:]] == [
+        "0 with 1",
+        "0 with 1 with 2",
+        "0 with 1 with 2 with 3",
+    ]
     three = race.winner.contender.learner
     assert [learner.n_features for learner in three.features] == [1, 2, 3]
 
@@ -510,17 +511,17 @@ def test_of_few_judging_rows_kinds_are_given_up_for_larger_differences() -> None
     # a loss of .13 beside .1 is too far behind on many rows, and stays on a few
     assert folds_of(800.0) == [(0, 0), (1, 0)]
     assert folds_of(130.0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    # of fewer than a hundred none is given up, however far behind
+    # of fewer than sixty none is given up, however far behind
     scores[0][1] = -10.0
     assert folds_of(130.0) == [(0, 0), (1, 0)]
-    assert folds_of(99.0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert folds_of(29.0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
 def test_variants_leave_the_work_that_telling_losses_apart_takes() -> None:
     def tried(of_losses: float) -> list[int]:
         race = race_of(n=1, allowed=10.0, judging=lambda one, near: 2.0, fitting=lambda one: 1.0)
         race.vary = lambda one, is_best: [one.changed(f"up to {n}", n_features=n) for n in (500, 600, 700)]
-        race.of_losses = lambda one, folds: of_losses
+        race.of_losses = lambda one: of_losses
         run(race, lambda number, fold: 0.5 + 0.1 * number)
         return race.tried
 
@@ -554,6 +555,6 @@ def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
         budget = f"{effort.work / 1e9:g} s | {effort.work_a_value / 1e3:g} us"
         sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.most_bags} |"
         assert f'| `"{name}"` | {budget} | {effort.judged_rows:,} | {effort.folds} | {sizes}' in page
-    behind = "{:.0f} % after one fold, {:.0f} % after two, and {:.0f} % after more".format(*(1e2 * x for x in BEHIND))
+    behind = "{:.0f} % after one fold, and {:.0f} % after more".format(*(1e2 * x for x in BEHIND))
     for said in (behind, f"until {ENOUGH_ROWS} rows have been held out", f"up to {GROWTH:g} times the features"):
         assert said in " ".join(page.split())
