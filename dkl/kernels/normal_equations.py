@@ -376,9 +376,7 @@ def _losses_on_gpu(
         losses = xp.stack([own @ SOFTMAX.value(codes, start + length * move) for length in steps[0]])[None]
         slope = SOFTMAX.slope(codes, start + steps[0, 0] * move)
         return losses, xp.ascontiguousarray((-weight * slope).T), xp.ascontiguousarray(weight.T)
-    loss: Any = newton_loss(options.loss, options.epsilon, options.quantiles)
-    if options.quantiles is not None:
-        loss = replace(loss, quantile=xp.asarray(loss.quantile))
+    loss = _loss_at(options, scores)
     # all steps at once, (T, n, g)
     at = start + xp.asarray(np.ascontiguousarray(steps.T)[:, None]) * move
     # a row that does not count may have no loss
@@ -603,31 +601,54 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The products of Hessians with a vector a model, over a block: what conjugate gradients need of a Hessian.
+    """The products of Hessians with a vector for each model, over a block: what conjugate gradients need of a Hessian.
 
-    Operands: "feature_map", "point" and "searches" (g, m + 1), "targets" (a `NewtonTargets`), "loss", "dtype".
+    Operands: "feature_map", "point" and "searches" (g, m + 1), "targets" (a `NewtonTargets`), "options".
 
     Returns
     -------
     dict of ndarray
-        "product" (g, m + 1): sum_i s_i c_i (phi_i, 1) (phi_i, 1).p over the rows with curvature (c_i = 1) at the point.
+        "product" (g, m + 1): sum_i s_i c_i (phi_i, 1) (phi_i, 1).p, where c_i is the curvature of the loss at the
+        point, in units of the loss's. Of the softmax c_i and (phi_i, 1).p are those of all K models, a matrix and a
+        vector.
     """
-    targets, feature_map, dtype = operands["targets"], operands["feature_map"], operands["dtype"]
+    targets, feature_map, options = operands["targets"], operands["feature_map"], operands["options"]
     point, searches = operands["point"], operands["searches"]
     some, values, weight = beside_rows(block, "newton step", targets.of_seen_rows)
     X = block.X if some is None else block.X[some]
     product: Any = np.zeros(searches.shape)
     tiles = sparse_tiles if is_plain_sparse(X, feature_map) else mapped_tiles
-    for rows, phi in tiles(X, feature_map, dtype):
+    for rows, phi in tiles(X, feature_map, options.dtype):
         xp = array_module(X)
-        y, share = xp.asarray(values[rows], dtype=np.float64), model_scores(phi, searches)
+        share = model_scores(phi, searches)
+        if options.loss != "squared_error":
+            y = xp.asarray(values[rows], dtype=np.float64)
+            share = _curved(y, model_scores(phi, point), share, options)
         if weight is not None:
-            share = share * xp.reshape(weight[rows], (len(y), -1))
-        if operands["loss"] == "squared_hinge":
-            share = share * (y * model_scores(phi, point) < 1.0)
+            each = xp.reshape(weight[rows], (share.shape[0], -1))
+            # a row of weight 0 may have no loss
+            share = xp.where(each > 0.0, each * share, 0.0)
         # sums of a GPU stay there until the last one
         product = xp.asarray(product) + weighted_sums(share.T, phi)
     return together_on_host({"product": product})
+
+
+def _curved(targets: Any, scores: Any, moves: Any, options: NewtonOptions) -> Any:
+    """Moves (n, g) of the scores times the curvatures of the rows at these scores, in units of the loss's."""
+    if options.loss == "softmax":
+        return SOFTMAX.curved(scores, moves)
+    loss = _loss_at(options, scores)
+    with np.errstate(over="ignore", invalid="ignore"):
+        curvature = loss.curvature(targets, scores)
+    return array_module(scores).clip(curvature / loss.curvature_unit, -_STEEPEST, _STEEPEST) * moves
+
+
+def _loss_at(options: NewtonOptions, scores: Any) -> Any:
+    """The loss of these options, whose quantiles lie where the scores do."""
+    loss: Any = newton_loss(options.loss, options.epsilon, options.quantiles)
+    if options.quantiles is None or not is_on_gpu(scores):
+        return loss
+    return replace(loss, quantile=array_module(scores).asarray(loss.quantile))
 
 
 @dataclass(frozen=True, eq=False)

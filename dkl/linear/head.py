@@ -39,6 +39,8 @@ _HESSIAN_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
 # With more features no Hessian is formed: each would take 800 MB.
 MOST_FEATURES = 10_000
+# With fewer features the factor of a Hessian, of D^3 / 3 operations, takes less time than the passes of all products.
+_FEATURES_BY_PRODUCTS = 2_000
 # Step lengths that one pass tries; fewer for jointly fitted classes, where each costs K exponentials a row and the
 # first is nearly always accepted.
 _TRIALS, _JOINT_TRIALS = 9, 3
@@ -54,23 +56,40 @@ _SECANTS = 20
 # whose steps are shorter. Counted in 64 fits of two and three classes, 30,000 to 1,000,000 rows and 60 to 300 features.
 _USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4, 2), "softmax": (16, 3)}
 _USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
-# Conjugate gradients end at this share of the gradient, or after this many products with the Hessian.
-_LEFT, _MOST_PRODUCTS = 1e-2, 60
+# Conjugate gradients end at this share of the gradient, or after this many products with the Hessian; they take about
+# twenty (3 to 37 in 24 fits of 2,000 to 4,000 sparse rows of 3,000 to 15,000 columns).
+_LEFT, _MOST_PRODUCTS, _USUAL_PRODUCTS = 1e-2, 60, 20
 
 
 def most_log_loss_features(n_classes: int) -> int:
-    """The most features on which a log loss of so many classes is minimised.
+    """The most features on which a log loss of so many classes is minimised: their gradients are one sum."""
+    return _GRADIENT_BYTES // (8 * n_classes) - 1
 
-    A Hessian of all features is formed, and the gradients of several classes, which are one model, are one sum.
+
+def uses_products(n_features: int, n_rows: float, *, n_functions: int = 1) -> bool:
+    """Whether directions come from conjugate gradients, by products of Hessians with vectors, without any Hessian.
+
+    More than `MOST_FEATURES` have no Hessian. The factor of a Hessian takes D^3 / 3 operations, and conjugate gradients
+    take at most `_MOST_PRODUCTS` products, each of at most 4 n D operations for each function of a model on features
+    that are columns, which need no mapping (eight classes of 1,875 sparse rows x 6,000 columns: 84 s of factors).
+
+    Parameters
+    ----------
+    n_features : int
+        D.
+    n_rows : float
+        n, of rows whose features are their columns.
+    n_functions : int
+        Linear functions of a model: the classes of the softmax.
     """
-    return min(MOST_FEATURES, _GRADIENT_BYTES // (8 * n_classes) - 1)
+    factor, products = n_features**3 / 3.0, _MOST_PRODUCTS * 4.0 * n_rows * n_features * n_functions
+    return n_features > MOST_FEATURES or (n_features >= _FEATURES_BY_PRODUCTS and products <= factor)
 
 
 @dataclass(frozen=True, eq=False)
 class NewtonProblem:
     """Minimise ``alpha/2 |w|^2 + (1/N) sum_i s_i loss(y_i, w.phi(x_i) + b)`` for each of several models.
 
-    N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is solved
     N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is fitted
     class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets in the same pass: these
     are the problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. "softmax" is the
@@ -121,6 +140,11 @@ class NewtonProblem:
         Only for the squared error on GPUs: whether the Hessian may be summed from rows rounded to 10 bits. Each further
         pass corrects the step by an exact gradient, until a step is a millionth of the coefficients. If a gradient is
         not halved, the Hessian is summed again in `dtype`.
+    n_rows : float
+        The number of rows, which decides between Hessians and products with them (`uses_products`).
+    needs_hessian : bool
+        Whether the Hessian is needed beside the coefficients, so that it is summed wherever memory allows: for the
+        variances of coefficients, or the evidence.
     token : str
         Identifies the mapped rows that workers keep between the passes of this problem.
     """
@@ -142,12 +166,16 @@ class NewtonProblem:
     metric: np.ndarray | None = None
     evidence: bool = False
     rounded: bool = False
+    n_rows: float = np.inf
+    needs_hessian: bool = False
     token: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def usual_steps(self) -> int:
         """The usual number of passes after the first."""
-        to_the_end, to_a_decrement = _USUAL_STEPS.get(self.loss, _USUAL_OTHERS)
+        # steps by the whole Hessian are as many as those of two classes
+        name = "log_loss" if self.is_joint and self.is_wide else self.loss
+        to_the_end, to_a_decrement = _USUAL_STEPS.get(name, _USUAL_OTHERS)
         if self.metric is not None:
             to_the_end = _USUAL_BY_METRIC.get(self.loss, to_the_end)
         # the slowest of several models determines the number
@@ -165,13 +193,21 @@ class NewtonProblem:
 
     @property
     def is_wide(self) -> bool:
-        """Whether there are too many features for Hessians, so that conjugate gradients compute the directions."""
-        return self.feature_map.n_features > MOST_FEATURES
+        """Whether conjugate gradients compute the directions."""
+        m = self.feature_map.n_features
+        if self.needs_hessian or self.feature_map.activation != "identity":
+            return m > MOST_FEATURES
+        return uses_products(m, self.n_rows, n_functions=self.n_functions)
 
     @property
     def varies(self) -> bool:
         """Whether the curvature of the loss depends on the score."""
         return self.is_joint or self.table.varies
+
+    @property
+    def curvature_unit(self) -> float:
+        """The unit of curvatures in products with Hessians."""
+        return 1.0 if self.is_joint else self.table.curvature_unit
 
     @property
     def hessian_weight(self) -> float:
@@ -198,8 +234,8 @@ class NewtonProblem:
         return self.feature_map.n_features + 1
 
     def jointly(self) -> NewtonProblem:
-        """The problem of all classes as one model, from zero; its secant steps are cheap, so many are allowed."""
-        return NewtonProblem(
+        """The problem of all classes as one model, from zero; secant steps are cheap, so many are allowed."""
+        joint = NewtonProblem(
             self.feature_map,
             self.targets,
             self.total_weight,
@@ -209,7 +245,9 @@ class NewtonProblem:
             decrement=self.decrement,
             max_steps=500,
             dtype=self.dtype,
+            n_rows=self.n_rows,
         )
+        return replace(joint, max_steps=self.max_steps) if joint.is_wide else joint
 
     def by_function(self, coefficients: np.ndarray) -> np.ndarray:
         """The coefficients (..., K (m + 1)) of models, reshaped to those of their functions, (..., K, m + 1)."""
@@ -430,9 +468,9 @@ class NewtonDriver:
     - that of limited-memory BFGS, if a metric serves all steps, corrected by the gradients since (Nocedal & Wright
     2006, algorithm 7.4): for the softmax a pass then multiplies mapped rows with K functions, where the Hessian would
     need the products of all pairs of features for each pair of classes;
-    - that of conjugate gradients, if there are too many features for a Hessian: further passes sum its product with one
-    vector for each model, over the rows with curvature (Lin, Weng & Keerthi 2008, "Trust region Newton method for
-    large-scale logistic regression").
+    - that of conjugate gradients, if there are too many features for a Hessian, or far more of them than rows: further
+    passes sum its product with one vector for each model, over the rows with curvature (Lin, Weng & Keerthi 2008,
+    "Trust region Newton method for large-scale logistic regression").
     """
 
     def __init__(self) -> None:
@@ -490,7 +528,7 @@ class NewtonDriver:
         models = _next_models(problem, state)
         searching = _searching(state, models)
         if len(searching):
-            changed = ("directions", "residuals", "searches", "products", "slope")
+            changed = ("directions", "residuals", "searches", "products", "slope", "stalled")
             state = replace(state, **{name: getattr(state, name).copy() for name in changed})
             _conjugate_step(problem, state, searching, results[0]["product"])
             return state
@@ -558,8 +596,7 @@ class NewtonDriver:
         # the Gram matrix is the Hessian of the softmax at zero only; the last step shows by what factor it has changed
         direction = -secant_direction(gradients[0], moves, changes, solved, scales=problem.is_joint)
         state.directions[0], state.slope[0] = direction, gradients[0] @ direction
-        if problem.is_joint and problem.decrement > 0.0:
-            state.stalled[0] = -0.5 * state.slope[0] <= _FLOOR * np.log(problem.n_functions)
+        state.stalled[:] |= _promise_nothing(problem, state.slope)
         return replace(state, moves=moves, changes=changes, gradients=gradients)
 
     def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
@@ -605,8 +642,8 @@ class NewtonDriver:
         if problem.is_wide:
             usual = first_groups * (1 + problem.usual_steps)
             first = [replace(record, usual_calls=usual) for record in first]
-            product = _product_record(problem, state, models)
             most = first_groups * problem.max_steps
+            product = replace(_product_record(problem, state, models), usual_calls=usual * _USUAL_PRODUCTS)
             return [(first, most + first_groups), ([product], most * _MOST_PRODUCTS)]
         # an assumed state after the first pass: no model has converged, and each has its own Hessian
         ones = np.ones(problem.n_models)
@@ -750,6 +787,13 @@ def _first_order(results: Sequence[Any]) -> Any:
     return {name: np.concatenate([part[name] for part in parts]) for name in ("loss", "gradient")}
 
 
+def _with_quantiles(problem: NewtonProblem, models: np.ndarray, options: NewtonOptions) -> NewtonOptions:
+    """These options with the quantile of each model, where models have one."""
+    if problem.quantiles is None:
+        return options
+    return replace(options, quantiles=tuple(problem.quantiles[models].tolist()))
+
+
 def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray, options: NewtonOptions) -> BlockSum:
     """The record that sums what `options` names at the trial steps of some models."""
     # without a copy where one follows on the other
@@ -757,8 +801,7 @@ def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarra
     own = slice(first, stop) if stop - first == len(models) else models
     points, directions = (part[own].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
     trial = TrialSteps(points, directions, trial_lengths(state.steps[models], problem.trials))
-    if problem.quantiles is not None:
-        options = replace(options, quantiles=tuple(problem.quantiles[models].tolist()))
+    options = _with_quantiles(problem, models, options)
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
@@ -875,9 +918,10 @@ def _conjugate_step(problem: NewtonProblem, state: NewtonState, models: np.ndarr
     """One conjugate-gradient step for some models, in `state` (a fresh copy), by the products (g, w) with H."""
     wide: Any = state
     searches = wide.searches[models]
+    products = products.reshape(searches.shape) * (problem.curvature_unit / problem.total_weight)
     # the intercept has no penalty
-    products = products * (problem.table.largest_curvature / problem.total_weight)
-    products[:, :-1] += problem.alphas[models, None] * searches[:, :-1]
+    penalised = problem.by_function(searches)[..., :-1]
+    problem.by_function(products)[..., :-1] += problem.alphas[models, None, None] * penalised
     directions, residuals, searches, moved = conjugate_step(
         state.directions[models], wide.residuals[models], searches, products
     )
@@ -888,21 +932,30 @@ def _conjugate_step(problem: NewtonProblem, state: NewtonState, models: np.ndarr
     ended = models[whole]
     wide.products[ended] = -1
     state.slope[ended] = np.einsum("gj,gj->g", wide.gradients[ended], state.directions[ended])
+    state.stalled[ended] |= _promise_nothing(problem, state.slope[ended])
+
+
+def _promise_nothing(problem: NewtonProblem, slopes: np.ndarray) -> np.ndarray:
+    """Whether jointly fitted classes, whose loss may fall for ever, end because the next step gains too little."""
+    floor = _FLOOR * np.log(problem.n_functions) if problem.is_joint and problem.decrement > 0.0 else -np.inf
+    return np.asarray(-0.5 * slopes <= floor)
 
 
 def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> BlockSum:
     """The record that sums the product of each model's Hessian with its search vector."""
     wide: Any = state
+    targets = _targets_of(problem, models)
+    options = NewtonOptions(problem.loss, dtype=problem.dtype, epsilon=problem.epsilon)
     operands = {
         "feature_map": problem.feature_map,
-        "point": state.coefficients[models],
-        "searches": wide.searches[models],
-        "targets": _targets_of(problem, models),
-        "loss": problem.loss,
-        "dtype": problem.dtype,
+        "point": state.coefficients[models].reshape(-1, problem.width),
+        "searches": wide.searches[models].reshape(-1, problem.width),
+        "targets": targets,
+        "options": _with_quantiles(problem, models, options),
     }
-    shape = {"product": Accumulator((len(models), problem.width))}
-    cost = _ProductCost(problem.feature_map, len(models))
+    n_functions = len(targets.models)
+    shape = {"product": Accumulator((n_functions, problem.width))}
+    cost = _ProductCost(problem.feature_map, n_functions)
     return BlockSum("product with the Hessian", curvature_block, shape, operands, cost=cost)
 
 

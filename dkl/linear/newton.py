@@ -368,8 +368,8 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     Raises
     ------
     ValueError
-        If the evidence of a penalty, or a loss other than squares, is requested for more features than a Gram matrix
-        may have.
+        If the evidence of a penalty is requested for more features than a Gram matrix may have, or the log loss for so
+        many classes and features that their gradients are no single sum.
     """
     units = target_units(problem, summary)
     targets = newton_targets(problem, units.target_center, units.target_scale)
@@ -383,17 +383,14 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         1.0 if isinstance(problem.alpha, str) else problem.alpha,
         loss,
         dtype=problem.dtype,
+        n_rows=summary.n_rows,
         evidence=problem.alpha == "evidence",
+        needs_hessian=problem.alpha == "evidence" or (loss == "squared_error" and problem.classes is None),
     )
     if task.evidence and task.is_wide:
         raise ValueError(
             f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
             "than one is held of; use fewer features, or alpha='auto'"
-        )
-    if loss not in SQUARES and task.is_wide:
-        raise ValueError(
-            f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
-            "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
         )
     most = most_log_loss_features(problem.n_models)
     if loss == "log_loss" and task.feature_map.n_features > most:
@@ -451,7 +448,7 @@ def penalty_problem(
     # at least half of the rows train
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
     return penalty_candidates(
-        replace(task, targets=replace(task.targets, kept=None)),
+        replace(task, targets=replace(task.targets, kept=None), needs_hessian=False),
         validation,
         n_rows=summary.n_rows,
         square_length=square_length,

@@ -12,7 +12,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, fold_sums
+from dkl.linear.head import MOST_FEATURES, NewtonDriver, NewtonProblem, NewtonState, fold_sums
 from dkl.linear.judge import (
     JUDGED_MULTIPLIERS,
     Folds,
@@ -361,8 +361,9 @@ def penalty_candidates(
     folds = replace(folds, count=1) if single else folds
     # features that are all zero have no length, and any penalty will do
     length = square_length if square_length > 0.0 else 1.0
-    # on wide rows every penalty costs the same products, and finer steps than a decade and a half gain little
-    every = _WIDE_PENALTIES if base.is_wide and base.loss == "squared_error" else 1
+    # of very wide rows the products of each penalty are costly, and steps finer than a decade and a half gain little
+    is_costly = base.loss == "squared_error" and base.feature_map.n_features > MOST_FEATURES
+    every = _WIDE_PENALTIES if is_costly else 1
     is_joint = base.loss == "log_loss" and K > 1
     others = _JOINT_PENALTIES if is_joint else OTHER_PENALTIES
     strengths = np.array(PENALTIES.get(base.loss, others))[::every]

@@ -503,6 +503,14 @@ class _SoftmaxLoss:
         slope[namespace_of(f).arange(len(codes)), codes] -= 1.0
         return slope
 
+    def curved(self, f: Any, moves: Any) -> Any:
+        """The products of each row's Hessian by its scores f, diag(p) - p p^T, with moves of these scores: (n, K).
+
+        p are the probabilities of the row; the Hessian does not depend on its class.
+        """
+        shares, xp = self.shares(f), namespace_of(f)
+        return shares * (moves - xp.sum(shares * moves, axis=1, keepdims=True))
+
     def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
         """The maximum of ``s.f`` minus the loss, (n,): the negative entropy of s plus 1 at the row's class."""
         shares = s + (np.arange(s.shape[1]) == codes[:, None])

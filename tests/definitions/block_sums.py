@@ -6,6 +6,7 @@ definition in a module of their own, that one is used.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -599,12 +600,25 @@ def text_sums(block: Block, operands: Operands) -> Sums:
 
 
 def curvature_block(block: Block, operands: Operands) -> Sums:
-    """The Hessian of each model at its point, over the loss's curvature, times a vector."""
+    """The Hessian of each model at its point, over the loss's unit of curvature, times a vector.
+
+    The Hessian of the softmax has a square of features for each pair of classes: p_k (1 - p_k) of a class and itself,
+    -p_k p_l of two, times the products of all pairs of features.
+    """
+    options, searches = operands["options"], operands["searches"]
     values, weights = newton_targets(block, operands["targets"])
     phi = np.column_stack([map_rows(block.X, operands["feature_map"]), np.ones(block.n_rows)])
-    product = np.zeros(operands["searches"].shape)
+    product = np.zeros(searches.shape)
     for i in range(block.n_rows):
-        for k, (point, search) in enumerate(zip(operands["point"], operands["searches"], strict=True)):
-            curved = operands["loss"] == "squared_error" or values[i, k] * (phi[i] @ point) < 1.0
-            product[k] += weights[i, k] * curved * (phi[i] @ search) * phi[i]
+        scores = operands["point"] @ phi[i]
+        if options.loss == "softmax":
+            p = np.exp(scores) / np.exp(scores).sum()
+            for k, other in itertools.product(range(len(p)), repeat=2):
+                hessian = weights[i, 0] * (p[k] * (k == other) - p[k] * p[other]) * np.outer(phi[i], phi[i])
+                product[k] += hessian @ searches[other]
+            continue
+        for k, search in enumerate(searches):
+            curvature = losses.curvature(values[i, k], scores[k], options.loss, options.epsilon)
+            unit = 2.0 if options.loss == "squared_hinge" else 1.0
+            product[k] += weights[i, k] * curvature / unit * (phi[i] @ search) * phi[i]
     return {"product": product}

@@ -20,7 +20,7 @@ from dkl.features.families import Gaussian, Matern
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.projections import DenseProjection
 from dkl.features.step_projection import StepProjection
-from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block
+from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, curvature_block, newton_block
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.answers import Scorer
 from dkl.linear.judge import Folds
@@ -202,8 +202,7 @@ def hessian_product(kind: str) -> dict[str, Any]:
         "point": step["trial"].coefficients,
         "searches": step["trial"].directions,
         "targets": step["targets"],
-        "loss": step["options"].loss,
-        "dtype": "float64",
+        "options": step["options"],
     }
 
 
@@ -529,6 +528,32 @@ def test_steps_of_all_classes_together_are_their_definition(kind: str) -> None:
     found, expected = newton_block(block, operands), block_sums.softmax_block(block, operands)
     for part, value in expected.items():
         np.testing.assert_allclose(found[part], value, rtol=1e-10, atol=1e-10, err_msg=part)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"), [("log_loss", "2"), ("log_loss", "3"), ("poisson", "targets"), ("huber", "targets")]
+)
+def test_products_with_the_hessians_of_other_losses_are_their_definition(loss: Any, kind: str) -> None:
+    block, operands = some_block(kind, D_IN), hessian_product(kind)
+    operands["options"] = replace(operands["options"], loss=loss, epsilon=0.4)
+    expected = block_sums.curvature_block(block, operands)
+    np.testing.assert_allclose(curvature_block(block, operands)["product"], expected["product"], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["2", "3"])
+def test_products_with_the_hessian_of_all_classes_are_its_definition_and_changes_of_the_gradient(kind: str) -> None:
+    """By the definition, and by central differences of gradients along the vector."""
+    block, step = some_block(kind, D_IN), softmax_step(kind)
+    point, searches = step["trial"].coefficients, step["trial"].directions
+    operands = {**step, "point": point, "searches": searches}
+    found = curvature_block(block, operands)["product"]
+    np.testing.assert_allclose(found, block_sums.curvature_block(block, operands)["product"], rtol=1e-10, atol=1e-10)
+
+    def gradient(length: float) -> np.ndarray:
+        moved = TrialSteps(point, searches, np.full((1, 1), length))
+        return newton_block(block, {**step, "trial": moved})["gradient"]
+
+    np.testing.assert_allclose(found, (gradient(1e-4) - gradient(-1e-4)) / 2e-4, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["2", "3", "targets"])

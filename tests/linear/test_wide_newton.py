@@ -135,13 +135,20 @@ def test_no_more_passes_are_made_than_planned(monkeypatch: pytest.MonkeyPatch) -
     assert any("product with the Hessian" in event.name for event in begun)
 
 
-@pytest.mark.parametrize("loss", ["squared_hinge", "squared_error"])
-def test_conjugate_gradients_end_where_exact_steps_do(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "loss", ["squared_hinge", "squared_error", "log_loss", "softmax", "huber", "pinball", "poisson"]
+)
+def test_conjugate_gradients_end_where_exact_steps_do(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     X, codes = rows(300, 3)
-    hinge = loss == "squared_hinge"
-    y = codes if hinge else np.column_stack([X[:, 0], np.sin(X[:, 1]), X[:, 2]])
-    targets = NewtonTargets(np.arange(3), 3 if hinge else None)
-    problem = NewtonProblem(feature_map(4), targets, 300.0, np.array([1e-1, 1e-2, 1e-1]), loss, tol=1e-7)  # type: ignore[arg-type]
+    is_of_labels = loss in ("squared_hinge", "log_loss", "softmax")
+    y = codes if is_of_labels else np.column_stack([X[:, 0], np.sin(X[:, 1]), X[:, 2]])
+    y = np.abs(y) if loss == "poisson" else y
+    targets, alphas = NewtonTargets(np.arange(3), 3 if is_of_labels else None), np.array([1e-1, 1e-2, 1e-1])
+    quantiles = np.array([0.1, 0.5, 0.9]) if loss == "pinball" else None
+    alpha = 1e-2 if loss == "softmax" else alphas
+    problem = NewtonProblem(
+        feature_map(4), targets, 300.0, alpha, loss, tol=1e-7, max_steps=200, epsilon=0.5, quantiles=quantiles
+    )
     blocks = blocks_of(X, y, 100)
     exact, _ = play(NewtonDriver(), problem, blocks)
     monkeypatch.setattr(head, "MOST_FEATURES", 8)
@@ -149,6 +156,36 @@ def test_conjugate_gradients_end_where_exact_steps_do(loss: str, monkeypatch: py
     found, _ = play(NewtonDriver(), problem, blocks)
     assert found.hessian is None
     np.testing.assert_allclose(found.coefficients, exact.coefficients, atol=1e-5)
+
+
+def test_columns_far_more_than_rows_take_products_and_have_the_models_of_hessians(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By squares and by the log loss of two and of several classes; numbers keep the sums that give their variances."""
+    monkeypatch.setattr(head, "MOST_FEATURES", 10_000)
+    X, target = bags(60, 500)
+    for n_classes in (2, 3):
+        codes = np.digitize(target, np.quantile(target, np.arange(1, n_classes) / n_classes))
+        for loss in ("squared_hinge", "squared_error", "log_loss"):
+            names: list[set[str]] = []
+            scores: list[np.ndarray] = []
+            for fewest in (2_000, 200):
+                monkeypatch.setattr(head, "_FEATURES_BY_PRODUCTS", fewest)
+                seen: list[Any] = []
+                machine = KernelClassifier(COLUMNS, loss=loss, solver="newton", alpha=1e-2, progress=seen.append)
+                planned = dkl.plan(machine, X, codes).n_passes
+                scores.append(machine.fit(X, codes).decision_function(X))
+                names.append({event.name for event in seen})
+                assert sum(event.kind == "started" for event in seen) <= planned
+            assert [any("product with the Hessian" in name for name in some) for some in names] == [False, True]
+            np.testing.assert_allclose(scores[1], scores[0], atol=1e-3 * np.abs(scores[0]).max())
+    # penalties of numbers are compared by products, and the last fit has the sums that give its variances
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for fewest in (2_000, 200):
+        monkeypatch.setattr(head, "_FEATURES_BY_PRODUCTS", fewest)
+        numbers = KernelRegressor(COLUMNS, solver="newton", alpha="auto", random_state=0).fit(X, target)
+        found.append(numbers.predict(X, return_std=True))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "squared_hinge"])
