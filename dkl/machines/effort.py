@@ -20,9 +20,9 @@ from dkl.methods.steps.atoms import PARENTS
 
 # Nanoseconds of one operation of linear algebra: in single precision (Gram matrices, maps), and in double precision
 # (triangular systems and factors).
-_SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 45.0
+_SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 40.0
 # Nanoseconds of one cosine or kernel value; and of one number that a compiled loop adds to a distance or a histogram.
-_VALUE, _NUMBER = 4.0, 0.3
+_VALUE, _NUMBER = 4.0, 0.35
 # Nanoseconds of the passes of one trial, whatever its features; and of the beginning of a round of steps.
 _TRIAL, _ROUND = 5e7, 1.5e7
 # Nanoseconds of a search for waves, at its beginning and for each row and feature.
@@ -163,7 +163,8 @@ class Shape:
             return whitening + (self._metric() if parameters.get("metric") else 0.0)
         if "bins" in parameters:
             atoms, bags = min(parameters["n_features"], n / _ROWS_AN_ATOM), parameters["bags"]
-            histograms = min(PARENTS, atoms) * d * (n + parameters["bins"]) * K
+            # a bin, whose gain is computed for each model, takes as long as four rows
+            histograms = min(PARENTS, atoms) * d * (n + 4.0 * parameters["bins"]) * K
             return bags * (atoms / columns_a_round(n) + parameters["patience"]) * (_ROUND + _NUMBER * histograms)
         return _SEARCH_BEGINS + n * D * _SEARCH
 
