@@ -1,4 +1,4 @@
-"""The commands `suggest`, `explain`, `drift`, `report`, `export`: what rows ask for, and what a model has to show."""
+"""The commands `suggest`, `explain`, `drift`, `report` and `export`: answers about rows and fitted models."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from dkl.plots.figure import Display
     from dkl.protocols.estimators import FittedModel
 
-# Files that `export` writes.
+# Suffixes of the files that `export` writes.
 _SUFFIXES = (".onnx", ".joblib")
-# Where the command that `suggest` prints writes the model.
+# Path of the model in the command that `suggest` prints.
 _MODEL = "model.zarr"
-# Rows that the picture of dependence, and the base of a row's contributions, are averages over.
+# Number of rows over which the base of a row's contributions is averaged.
 _ROWS = 1_000
-# Columns whose dependence is drawn.
+# Number of columns in the picture of dependence.
 _DRAWN = 4
 
 
@@ -54,18 +54,18 @@ def explain(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to explain on (default: test where it is there).")] = None,
-    row: Annotated[int | None, typer.Option(help="Explain the answer to the row of this row_id, too.")] = None,
-    most: Annotated[int, typer.Option(min=1, help="Columns that are shown.")] = 20,
+    split: Annotated[str | None, typer.Option(help="Split whose rows are used (default: test if it exists).")] = None,
+    row: Annotated[int | None, typer.Option(help="Also explain the answer for the row with this row_id.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Number of columns to show.")] = 20,
     output: Annotated[
         Path | None, typer.Option(help="Folder for pictures: importance.png, dependence.png, row.png.")
     ] = None,
 ) -> Result:
-    """Say which columns the predictions change with, the most important first, in one pass over the rows.
+    """Rank the columns by how much the predictions change with them, in one pass over the rows.
 
-    The strength of a column is how much the decision values change with it, a standard deviation; for numbers it is in
-    units of the target. With --row: what each column adds to the answer to one row (Shapley values). With --output:
-    pictures, of how the predictions depend on the most important columns, too.
+    The strength of a column is how much the decision values change with it, as a standard deviation; for numbers it is
+    in units of the target. With --row: the contribution of each column to the answer for one row (Shapley values).
+    With --output: pictures, also of how the predictions depend on the most important columns.
     """
     from dkl.explain.contributions import contributions
     from dkl.methods.validation import checked_dataset
@@ -85,7 +85,7 @@ def explain(
                 raise ValueError(
                     f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own"
                 )
-            # Codes of categories become numbers, as in the rows that the model answers.
+            # with codes of categories replaced by numbers, as the model needs them
             alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()
             parts = contributions(estimator, alone, dataset.thin(_ROWS))
         pictures = [] if output is None else _pictures(estimator, dataset, found, parts, output)
@@ -100,8 +100,8 @@ def explain(
 
 
 def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any], Table]:
-    """The contributions to one answer as JSON values, and the largest of them as a table."""
-    # Of several outputs the one with the largest decision value is explained, which is the answer.
+    """The contributions to one answer as JSON values, and the largest ones as a table."""
+    # of several outputs, the one with the largest decision value, which is the answer
     output = int(parts.predictions[0].argmax())
     own = parts.values[0, :, output]
     order = (-abs(own)).argsort(kind="stable")
@@ -129,14 +129,14 @@ def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any
 def _pictures(
     estimator: FittedModel, dataset: Dataset, found: Importance, parts: Contributions | None, output: Path
 ) -> list[str]:
-    """The pictures, each written as it is drawn; none without matplotlib, which is said."""
+    """Draw and write the pictures; returns their paths, none without matplotlib, with a message."""
     from dkl.explain.column_groups import columns_of, has_axis
     from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
     from dkl.plots.fitted_rows import in_memory_rows
 
     displays: dict[str, Display] = {"importance.png": ImportanceDisplay(found)}
     known, (rows, _) = columns_of(estimator, None, None), in_memory_rows(estimator, dataset)
-    # Dates are several numbers at once, along which nothing can be drawn.
+    # dates are several encoded columns, which are not an axis
     drawn = [int(g) for g in found.order if has_axis(rows[:, known.members[g]])][:_DRAWN]
     if drawn:
         displays["dependence.png"] = DependenceDisplay.from_estimator(estimator, dataset, drawn)
@@ -154,18 +154,18 @@ def suggest(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to judge on (default: train where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split for the comparison (default: train if it exists).")] = None,
     effort: Annotated[
-        Literal["fast", "balanced", "best"], typer.Option(help="How much work the choice may take.")
+        Literal["fast", "balanced", "best"], typer.Option(help="Amount of work for the choice.")
     ] = "balanced",
-    seed: Annotated[int, typer.Option(help="Of the race, and of the model.")] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All that was tried, and why.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the comparison and of the model.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all trials and reasons.")] = False,
 ) -> Result:
-    """Say what `dkl fit` without options chooses on these rows: what it tries, the scores, and the parameters.
+    """Show what `dkl fit` without options chooses for these rows: the trials, their scores, and the parameters.
 
-    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner;
-    with --verbose the scores and the parameters come before it.
-    Files are read into the store model.rows.zarr first, which that command uses again while they are unchanged.
+    Several kinds of features are compared on held-out rows. The last line is the command that makes the same comparison
+    and fits the best model; --verbose also prints the scores and the parameters.
+    Files are first read into the store model.rows.zarr, which that command uses again if they have not changed.
     """
     from dkl.suggestions import suggest as suggest_for
 
@@ -182,17 +182,17 @@ def suggest(
         "reasons": list(suggestion.reasons),
         "estimator": repr(suggestion.estimator),
     }
-    # Without a target there is nothing to fit, so no command can follow.
+    # without a target there is nothing to fit
     if suggestion.task is None:
         return Result(facts, Text(repr(suggestion)))
-    # The line is one that a shell takes as it stands: names with spaces are quoted.
+    # the command can be pasted into a shell: names with spaces are quoted
     by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
     by += [*(roles.given if read else ()), *(text.given if read else ())]
     where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
-    said = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"
+    summary = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"
     return Result(
-        facts | {"command": line}, Text.assemble(f"{read}\n\n" if read else "", f"{said}\n\n", (line, "bold"))
+        facts | {"command": line}, Text.assemble(f"{read}\n\n" if read else "", f"{summary}\n\n", (line, "bold"))
     )
 
 
@@ -204,14 +204,14 @@ def drift(
     *,
     split_a: Annotated[str, typer.Option(help="A split of the first store.", show_default="all rows")] = "",
     split_b: Annotated[str, typer.Option(help="A split of the second store.", show_default="all rows")] = "",
-    features: Annotated[int, typer.Option(min=2, help="Columns of the feature map that the rows are seen by.")] = 500,
-    level: Annotated[float, typer.Option(help="The share of false alarms among samples that are alike.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of the frequencies and of the sampled rows.")] = 0,
+    features: Annotated[int, typer.Option(min=2, help="Number of columns of the feature map for the test.")] = 500,
+    level: Annotated[float, typer.Option(help="Share of false alarms for samples of the same distribution.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the frequencies and of the sampled rows.")] = 0,
 ) -> Result:
-    """Say whether the rows of two stores are alike, and which columns differ.
+    """Test whether the rows of two stores have the same distribution, and show which columns differ.
 
-    Each store is read once, and a few of its blocks beforehand. Targets are not looked at. What differs is told by its
-    p value and by its size: with many rows, differences that matter to nobody are found, too.
+    Each store is read once, and a few of its blocks before. Targets are not used. Differences have a p value and a
+    size, since with many rows even irrelevant differences are significant.
     """
     from dkl.uncertainty.drifting import drift as drift_of
 
@@ -235,28 +235,28 @@ def report(
     running: Running,
     *,
     data: Annotated[
-        str | None, typer.Argument(help="A store whose splits are scored; without it no row is read.")
+        str | None, typer.Argument(help="Store whose splits are scored; without it no rows are read.")
     ] = None,
     output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that is there.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing page.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the reasons of all choices.")] = False,
 ) -> Result:
-    """A page on a model to show: scores with intervals and a baseline, errors, importance, what was chosen and why.
+    """Report on a model: scores with intervals and a baseline, errors, importance, and the reasons of its choices.
 
-    With --output report.html one file with its pictures, which needs no network; rows, settings, memory, bounds and
-    versions are folded below. The hash of the fit is equal for two people who fitted the same rows with the same
-    settings to the same bits.
+    --output report.html writes a single file with pictures, which needs no network; rows, settings, memory, bounds and
+    versions are in folded sections. The hash of the fit is equal for fits of the same rows with the same settings that
+    have the same bits.
     """
     from dkl.data.dataset import open_dataset
     from dkl.reporting import check_format, is_page
     from dkl.reporting import report as report_on
 
     if output is not None:
-        # A page that cannot be written is refused before the rows are scored.
+        # before the rows are scored
         check_format(output)
         check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
     with computing_on(compute):
-        # Scores are a pass over the rows, so they are computed where the options say.
+        # scores need a pass over the rows
         page = report_on(model, None if data is None else open_dataset(data))
     if output is not None:
         page.write(output)
@@ -268,12 +268,12 @@ def export(
     output: Annotated[str, typer.Argument(help="model.onnx or model.joblib.", show_default=False)],
     running: Running,
     *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an exported model that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing exported model.")] = False,
 ) -> Result:
-    """Write a model as an ONNX graph, or as a Pipeline of scikit-learn: both answer without dkl.
+    """Write a model as an ONNX graph, or as a Pipeline of scikit-learn; both predict without dkl.
 
-    An ONNX graph takes raw columns by their names, a pipeline (joblib) raw rows as a data frame. Load pipelines only
-    where you trust the file, as with every pickle.
+    An ONNX graph accepts raw columns by their names, a pipeline (joblib) a data frame of raw rows. As with every
+    pickle, load pipelines only from files that you trust.
     """
     from dkl.model_io import load_model
 
@@ -294,8 +294,8 @@ def export(
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file is certain to be one that this command wrote: an ONNX graph says who produced it."""
+    """Whether a file was certainly written by this command: an ONNX graph has the name of its producer."""
     from dkl.export.onnx_graph import is_graph
 
-    # A pickle would have to be run to be known.
+    # the content of a pickle cannot be checked without running it
     return path.suffix == ".onnx" and is_graph(path)

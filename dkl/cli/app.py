@@ -21,7 +21,7 @@ from dkl.cli import (
 from dkl.process import leave_quickly
 from dkl.version import __version__
 
-# Columns of the narrowest terminal that is taken for one.
+# Smallest width of a terminal, in columns, that is believed.
 _NARROWEST = 20
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
-    """Print the version and leave; typer calls it before it asks for a command."""
+    """Print the version and exit; typer calls it before it requires a command."""
     if wanted:
         typer.echo(f"dkl {__version__}")
         raise typer.Exit
@@ -45,7 +45,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Learn which Fourier features matter, from rows that do not fit in memory, on any Dask cluster.
@@ -58,7 +58,7 @@ def _program(
     """
 
 
-# The order is that of the help: rows first, then models, then what is done with them.
+# in the order of the help
 data_commands.register(app)
 model_commands.register(app)
 answer_commands.register(app)
@@ -75,7 +75,6 @@ def main() -> None:
     leave_quickly()
     columns = os.environ.get("COLUMNS", str(_NARROWEST))
     if not columns.isdigit() or int(columns) < _NARROWEST:
-        # No terminal is so narrow: some programs that start others leave 0 there, and every line would break after a
-        # letter.
+        # some programs set COLUMNS to 0 for the programs that they start, and every line would break after a letter
         del os.environ["COLUMNS"]
     app(prog_name="dkl")

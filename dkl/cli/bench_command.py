@@ -1,4 +1,4 @@
-"""The command bench: the ratios that dkl promises, measured on this machine, and its peak memory."""
+"""The command bench: measures the speed ratios that dkl promises on this machine, or its peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dkl.cli.command import Result, Running, command
 
-# Sizes of a trial run of seconds: everything is called once, and no ratio means anything.
+# Sizes of a trial run of a few seconds, whose ratios are meaningless.
 QUICK_KERNELS = {"n_rows": 512, "n_frequencies": 128, "n_structured": 1_024, "repeats": 1}
 QUICK_PATHS = {"n_rows": 2_000, "n_features": 32, "repeats": 1}
 QUICK_PASSES = {"n_rows": 2_048, "n_columns": 32, "n_frequencies": 64, "n_tiny": 1_000, "repeats": 1}
@@ -35,21 +35,21 @@ def bench(
     gigabytes: Annotated[
         list[float] | None, typer.Option(min=0.01, help="Sizes for --memory (default 2 and 8). May be repeated.")
     ] = None,
-    directory: Annotated[str | None, typer.Option(help="Where --memory writes its datasets.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: seconds, for a trial.")] = False,
+    directory: Annotated[str | None, typer.Option(help="Folder for the datasets of --memory.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a trial of a few seconds.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes for --memory; 0 is threads.")] = 2,
 ) -> Result:
-    """Measure what dkl promises: speed as ratios taken side by side in one process, or peak memory.
+    """Measure the promises of dkl: speed as ratios of alternating runs in one process, or peak memory.
 
-    Speed: block sums against the bare matrix product or cosines that they need, a pass over a store against the same
-    sums in memory, and predictions beside a busy process against one BLAS thread there. Memory: learning and fitting
-    on datasets of several sizes, each process above its imports.
+    Speed: block sums compared with the matrix product or the cosines that they need, a pass over a store with the same
+    sums in memory, and predictions while another process is busy with those of one BLAS thread. Memory: learning and
+    fitting on datasets of several sizes, for each process in addition to its imports.
     """
     if gigabytes and not memory:
         raise typer.BadParameter("--gigabytes belongs to --memory")
     if memory:
         return _memory(tuple(gigabytes or (2.0, 8.0)), directory, workers)
-    # Measurements import what they measure, so that `dkl --help` does not.
+    # imported here, so that `dkl --help` does not import what is measured
     from dkl.bench.busy import busy_ratios
     from dkl.bench.kernels import kernel_ratios
     from dkl.bench.passes import pass_ratios
@@ -62,7 +62,7 @@ def bench(
     for head in ("what", "measured", "promised"):
         table.add_column(head, justify="left" if head == "what" else "right")
     for measure in measures:
-        # A promise that was not kept is red: a busy machine is the usual reason.
+        # red if the promise was not kept, usually on a busy machine
         style = "" if measure.kept else "red"
         table.add_row(measure.name, Text(f"{measure.value:.2f}", style=style), f"{measure.promised:g}")
     kept = sum(measure.kept for measure in measures)
@@ -86,7 +86,7 @@ def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Re
         table.add_row(f"{size.gigabytes:g} GB", f"{size.rows:,}", *peaks, *seconds)
     facts = {
         "allowed_bytes": ALLOWED_BYTES,
-        # The promise is about fits; what ingest takes is shown beside it.
+        # the promise is about fits; the memory of ingest is only shown
         "kept": all(size.fit_peak < ALLOWED_BYTES for size in measured),
         "sizes": [asdict(size) for size in measured],
     }

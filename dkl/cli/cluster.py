@@ -1,4 +1,4 @@
-"""Where a command computes: threads of this process, worker processes of its own, or a cluster that is there."""
+"""Where a command computes: in threads of this process, in worker processes that it starts, or on a running cluster."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import typer
 
 from dkl.errors import ClusterError
 
-# So long a worker may take to end after a Ctrl-C, before it is killed: a person waits.
+# Seconds that workers have to end after a Ctrl-C before they are killed.
 END_WITHIN_S = 0.5
 
 
 def checked_bytes(text: str | None) -> str | None:
-    """An option that takes a number of bytes, as it was given."""
+    """The value of an option for a number of bytes, unchanged, after a check."""
     from dask.utils import parse_bytes
 
     try:
         if text is not None:
-            # The text itself goes on to the learner, which understands the same units; only its sense is checked here.
+            # the text is passed on to the learner, which parses it in the same way
             parse_bytes(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number of bytes; expected such as 500000000 or '2 GiB'") from None
@@ -39,7 +39,7 @@ class Compute:
 
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Address of a Dask scheduler that is running, for example tcp://10.0.0.5:8786."),
+        typer.Option(help="Address of a running Dask scheduler, for example tcp://10.0.0.5:8786."),
     ] = None
     workers: Annotated[
         int | None,
@@ -47,25 +47,27 @@ class Compute:
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "gpu", "mixed"],
-        typer.Option(help="Where the arithmetic is done; auto: GPUs if all workers have one; mixed: what each has."),
+        typer.Option(
+            help="Device of the computation; auto: GPUs if all workers have one; mixed: a GPU where a worker has one."
+        ),
     ] = "auto"
     memory_limit: Annotated[
         str | None,
         typer.Option(
             callback=checked_bytes,
-            help="Bytes that a process may hold, for example '2 GiB'; refused beforehand if it cannot be kept.",
+            help="Memory limit of a process, for example '2 GiB'; an error before the work if it is too small.",
         ),
     ] = None
 
 
 @contextmanager
 def computing_on(compute: Compute) -> Iterator[None]:
-    """The Dask client that the options ask for is the default one inside the block.
+    """Make the Dask client that the options describe the default one inside the block.
 
     Raises
     ------
     ClusterError
-        No scheduler answers at the address, or it asks for certificates; the message says how to start or reach one.
+        If no scheduler answers at the address, or it requires certificates.
     """
     if compute.scheduler is not None and compute.workers is not None:
         raise typer.BadParameter("--scheduler names a cluster that is there, --workers starts one here: give one")
@@ -77,14 +79,14 @@ def computing_on(compute: Compute) -> Iterator[None]:
 
     address = compute.scheduler
     try:
-        # Dask would wait half a minute for an address where nobody answers.
+        # Dask's own timeout is half a minute
         client = Client(address, timeout="5s")
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r} ({error}); start one with 'dask scheduler', or give --workers N"
         ) from error
     except TypeError as error:
-        # The address is an encrypted one (tls://), and this process has no certificates.
+        # the address is encrypted (tls://), and this process has no certificates
         raise ClusterError(
             f"{address!r} asks for certificates ({error}); set DASK_CONFIG to the folder of the cluster's dask.yaml"
         ) from error
@@ -98,7 +100,7 @@ def local_processes(n_workers: int) -> Iterator[None]:
     from distributed import Client, LocalCluster
 
     with _interrupts_held_back(), warnings.catch_warnings():
-        # Without a dashboard it does not matter which port the scheduler's HTTP server takes.
+        # the port of the scheduler's HTTP server is irrelevant without a dashboard
         warnings.filterwarnings("ignore", "Port .* is already in use", category=UserWarning)
         cluster = LocalCluster(
             n_workers=n_workers,
@@ -109,12 +111,12 @@ def local_processes(n_workers: int) -> Iterator[None]:
         )
 
     async def end_workers() -> None:
-        """End all workers at once, without waiting for the blocks that they are computing on."""
+        """End all workers without waiting for the blocks that they are computing."""
         await asyncio.gather(*(nanny.close(timeout=END_WITHIN_S) for nanny in cluster.workers.values()))
 
     with cluster, Client(cluster) as client:
-        # What fails in a task is raised by the command, and the last words of a worker that ends would only disturb.
-        # The method of a logger travels by the logger's name, so it acts on the one of the worker's process.
+        # the command raises errors of tasks itself, and messages of ending workers are irrelevant; a logger is pickled
+        # by its name, so that this sets the level in the process of the worker
         client.run(logging.getLogger("distributed").setLevel, logging.CRITICAL)
         try:
             yield
@@ -125,17 +127,17 @@ def local_processes(n_workers: int) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """A Ctrl-C waits until the end of the block, and processes that start inside never see one.
+    """Delay a Ctrl-C until the end of the block, and hide it from processes that are started inside.
 
-    A terminal sends it to all processes of a command: workers would each print a traceback, and this process ends them
-    in any case. Threads and processes inherit the mask of signals, workers that are started again later too.
+    A terminal sends it to all processes of a command; workers would print tracebacks, and this process ends them
+    anyway. Threads and processes, including workers that are restarted later, inherit the signal mask.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python starts this process with the first worker, and would let the signal through while it does.
+    # Python would start the resource tracker with the first worker, and unblock the signal while it does
     resource_tracker.ensure_running()
-    # Windows has no masks of signals: there the workers see the Ctrl-C too.
+    # Windows has no signal masks, so that its workers receive the Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

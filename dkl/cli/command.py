@@ -1,4 +1,4 @@
-"""How a function becomes a command: groups of options, one form of result, failures in the words of the shell."""
+"""Turns functions into commands: groups of options, one form of result, errors with the names of options."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from dkl.errors import DklHint
 from dkl.plain_text import plain_text
 from dkl.progress import PROGRESS_LOG
 
-# 130 is 128 plus the number of SIGINT, as shells have it.
+# Exit codes; 130 is 128 plus the number of SIGINT, as in shells.
 FAILED, INTERRUPTED = 1, 130
 
 
 @dataclass(frozen=True)
 class Running:
-    """Options that every command takes."""
+    """Options of every command."""
 
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = (
         False
     )
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of progress.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")] = False
 
     @property
     def progress(self) -> bool | None:
-        """What learners take as `progress`: off where it would disturb, else shown if somebody watches."""
-        # The line is drawn on standard error, where a script that reads JSON may collect messages.
+        """The value of learners' `progress`: off with --quiet and --json, else shown in interactive use."""
+        # progress is shown on standard error, which a script that reads JSON may record
         return False if self.quiet or self.json else None
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found.
+    """The result of a command.
 
     Parameters
     ----------
     facts : mapping
-        What ``--json`` prints.
+        The output of ``--json``.
     view : rich renderable or None
-        What a person sees; None shows the facts as a table.
+        The output otherwise; None shows the facts as a table.
     """
 
     facts: Mapping[str, Any]
@@ -67,7 +67,8 @@ class Result:
 def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., None]]:
     """Register a function that returns a `Result` as the command `name` of `app`.
 
-    A parameter annotated with a dataclass stands for one option a field; a failure ends in one message and exit code 1.
+    A parameter annotated with a dataclass is replaced by one option for each field; an error prints one message and
+    exits with code 1.
     """
 
     def register(function: Callable[..., Result]) -> Callable[..., None]:
@@ -87,8 +88,7 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
             running = next((group for group in options.values() if isinstance(group, Running)), Running())
             _report(lambda: function(**given, **options), running, names)
 
-        # typer reads the options from the signature: it has to see the fields of the groups, not the function that is
-        # wrapped.
+        # typer reads the options from the signature, which must have the fields of the groups
         parameters = _signature(function, groups)
         names = {parameter.name for parameter in parameters}
         del run.__wrapped__  # type: ignore[attr-defined]
@@ -101,14 +101,13 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
 
 
 def paragraphs(text: str) -> str:
-    """A docstring whose paragraphs are one line each, so that they fill whatever width the help has."""
-    # Docstrings are wrapped at 120 columns; a help that kept these line ends would be ragged in any other width.
+    """A docstring with each paragraph on one line, so that the help can be wrapped at any width."""
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:
     """The parameters of the function with each group replaced by its fields."""
-    # The extras are what typer reads: `Annotated[..., typer.Option(...)]`.
+    # with extras, as typer reads `Annotated[..., typer.Option(...)]`
     hints = get_type_hints(function, include_extras=True)
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -124,14 +123,14 @@ def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list
 
 
 def _report(work: Callable[[], Result], running: Running, options: Collection[str] = ()) -> None:
-    """Do the work, print its result or its failure in words of the command's options, and leave with the exit code."""
+    """Do the work and print its result, or its error with the names of options, and exit with the exit code."""
 
     def show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
-        # Warnings of libraries about their own future are not for the person who runs a command.
+        # deprecation warnings of libraries are not for users of a command
         if issubclass(category, UserWarning | RuntimeWarning):
             word = ("Hint: ", "cyan") if issubclass(category, DklHint) else ("Warning: ", "yellow")
-            said = getattr(message, "in_shell", "") or in_the_shell(str(message), options)
-            stderr().print(Text.assemble(word, said))
+            text = getattr(message, "in_shell", "") or in_the_shell(str(message), options)
+            stderr().print(Text.assemble(word, text))
 
     with warnings.catch_warnings(), _progress_lines():
         warnings.showwarning = show_warning
@@ -144,7 +143,7 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
         except (typer.Exit, typer.BadParameter):
             raise
         except Exception as error:
-            # A KeyError prints its argument in quotes; the message itself is what a person reads.
+            # str() of a KeyError puts the message into quotes
             is_key = isinstance(error, KeyError) and bool(error.args)
             message = str(error.args[0]) if is_key else str(error) or type(error).__name__
             message = in_the_shell(message, options)
@@ -162,17 +161,17 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
             typer.echo(json.dumps(result.facts, default=as_json, indent=2))
         else:
             view = facts_table(result.facts) if result.view is None else result.view
-            # Texts have lines of their own, and some of them are commands to be copied: they must not be broken.
+            # texts have their own line breaks, and may contain commands to be copied
             _Output().print(view, soft_wrap=isinstance(view, Text))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The work is done, and whoever closed the pipe (``| head``, ``| true``) has read enough.
+        # the work is done, and the reader of the pipe (``| head``) needs no more output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _progress_lines() -> Iterator[None]:
-    """Where standard error is no terminal, such as in a batch job, it gets a line on the progress every 30 s."""
+    """Log the progress every 30 s to standard error if that is not a terminal, as in a batch job."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     level = PROGRESS_LOG.level
@@ -186,7 +185,7 @@ def _progress_lines() -> Iterator[None]:
 
 
 class _Console(Console):
-    """A console that shows names and labels of files, which are not to control the terminal."""
+    """A console in which texts from files cannot control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -194,19 +193,19 @@ class _Console(Console):
 
 
 class _Output(_Console):
-    """A console whose reader may go: Rich itself would leave with exit code 1."""
+    """A console that raises BrokenPipeError if its reader ends, where Rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def stderr() -> Console:
-    """Where progress, warnings and failures go: standard output holds results alone."""
+    """The console for progress, warnings and errors; standard output has only results."""
     return _Console(stderr=True, soft_wrap=not sys.stderr.isatty())
 
 
 def facts_table(facts: Mapping[str, Any]) -> RenderableType:
-    """Name and value in two columns."""
+    """A table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in facts.items():
         table.add_row(Text(name.replace("_", " "), style="bold"), Text(_shown(value)))
@@ -214,14 +213,13 @@ def facts_table(facts: Mapping[str, Any]) -> RenderableType:
 
 
 def _shown(value: object) -> str:
-    """A value as a person reads it; of long lists the first ten items."""
-    # a typing error is answered before NumPy is loaded
+    """A value for display; of long lists the first ten items."""
+    # imported here, so that wrong options are reported before NumPy is loaded
     import numpy as np
 
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple | np.ndarray):
-        # A class list of a thousand labels would push everything else off the screen.
         items = [_shown(item) for item in value[:10]]
         return ", ".join(items) + (f", ... ({len(value)} in all)" if len(value) > 10 else "")
     if isinstance(value, float):
@@ -232,7 +230,7 @@ def _shown(value: object) -> str:
 
 
 def as_json(value: object) -> Any:
-    """NumPy values as JSON holds them."""
+    """NumPy values as JSON values."""
     import numpy as np
 
     if isinstance(value, np.ndarray | np.generic):
@@ -242,20 +240,20 @@ def as_json(value: object) -> Any:
     return str(value)
 
 
-# A parameter with its value; what stands in the parentheses of a call is code that is shown as code.
+# A parameter with its value; the arguments of a call are Python code and stay as they are.
 _CALL = re.compile(r"[\w.]+\([^()]*\)")
 _LITERAL = r"\[[^\[\]]*\]|'[^']*'|\"[^\"]*\"|True|False|-?\d+(?:\.\d+)?(?![\w.])"
 _PARAMETER = re.compile(rf"(?<![\w.\-'\"])([a-z_]+)=({_LITERAL})")
 
 
 def in_the_shell(message: str, options: Collection[str]) -> str:
-    """A message with the options of a command in place of the parameters that they stand for.
+    """A message in which parameters of Python are replaced by options of a command.
 
     Parameters
     ----------
     message : str
     options : collection of str
-        The names of the command's parameters; other names stay as they are.
+        The names of the command's parameters; other names are unchanged.
 
     Examples
     --------
@@ -270,7 +268,7 @@ def in_the_shell(message: str, options: Collection[str]) -> str:
 
 
 def _translated(text: str, options: Collection[str]) -> str:
-    """A text without calls, its parameters as options."""
+    """A text without calls, with parameters replaced by options."""
 
     def option(found: re.Match[str]) -> str:
         name, literal = found.groups()
@@ -284,7 +282,7 @@ def _translated(text: str, options: Collection[str]) -> str:
         if isinstance(value, bool):
             return flag if value else f"no {flag}"
         values = value if isinstance(value, list) else [value]
-        # a list of which the message leaves the names to the reader
+        # `...` in a list stands for names that the user must fill in
         given = ["..." if each is Ellipsis else shlex.quote(str(each)) for each in values]
         return " ".join(f"{flag} {each}" for each in given) or found.group()
 

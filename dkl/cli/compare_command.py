@@ -1,4 +1,4 @@
-"""The command `compare`: all learners on one data set, as a table, a picture and a piece of advice."""
+"""The command `compare`: compares learners on one dataset, with a table, a picture and advice."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntryOptions:
-    """Which learners are compared."""
+    """Options that choose the compared learners."""
 
     learner: Annotated[
         list[str] | None,
-        typer.Option(help="Compare this one, as --learner of dkl fit (default: auto and all). May be repeated."),
+        typer.Option(help="Learner to compare, as in dkl fit (default: auto and all). May be repeated."),
     ] = None
     features: Annotated[
         list[int] | None,
@@ -48,12 +48,12 @@ class EntryOptions:
 
     rivals: Annotated[
         bool,
-        typer.Option(help="scikit-learn's linear model, boosted trees, and an SVM for up to 10,000 rows, beside them."),
+        typer.Option(help="Also compare scikit-learn's linear model, boosted trees, and for up to 10,000 rows an SVM."),
     ] = True
 
     def choices(self) -> dict[str, Any]:
-        """As `dkl.compare` takes them."""
-        # What is not given stays out, so that the defaults of `dkl.compare` hold here too.
+        """The arguments of `dkl.compare`."""
+        # without options that were not given, so that the defaults of `dkl.compare` apply
         sizes = {} if self.features is None else {"n_features": self.features}
         family = family_from(FeatureOptions(family=self.family, sigma=self.sigma))
         scaling = None if self.scaling == "none" else self.scaling
@@ -79,24 +79,24 @@ def compare(
     output: Annotated[Path, typer.Option(help="Folder for the picture, the table and the rows of files.")] = Path(
         "dkl-compare"
     ),
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder or URL: a comparison that was broken off goes on from here.")
+        str | None, typer.Option(help="Folder or URL from which an interrupted comparison resumes.")
     ] = None,
 ) -> Result:
-    """Fit every learner at several sizes, beside models of scikit-learn, score all on other rows, say which to take.
+    """Fit every learner at several sizes, and models of scikit-learn, score all on other rows, and recommend one.
 
-    Learns on the split train and scores on test; rows without splits are split 3 to 1. Each fit runs alone, so that its
-    time is its own. Leaves a table here, and scores.csv and a picture in the output folder.
+    Fits the split train and scores test; rows without splits are split 3 to 1. Fits run one after the other, so that
+    their times are comparable. Prints a table, and writes scores.csv and a picture into the output folder.
     """
     from dkl.data.together.telling import kind_of_split
     from dkl.demo import own_dataset
     from dkl.model_selection.comparing import compare as compare_learners
 
     started = time.perf_counter()
-    # Files are ingested into the folder; a store stays where it is.
+    # files are ingested into the folder; a store is used in place
     rows = [] if means_store(data) else ["rows.zarr"]
-    # What may be written is checked before the work: a long comparison must not end in a file that cannot be replaced.
+    # before the work, so that a long comparison does not end with a file that may not be replaced
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
     dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))
     with computing_on(compute):
@@ -125,7 +125,7 @@ def compare(
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    # Fits that failed do not stop a comparison, and are said below the table.
+    # failed fits do not stop a comparison, and are listed below the table
     held_out = Text(f"Held out: {facts['held_out']}.")
     errors = [Text(error, style="red") for error in comparison.errors]
     lines = [Text(comparison.advice), held_out, *errors, *written(facts)]
@@ -135,7 +135,7 @@ def compare(
 
 
 def score_facts(comparison: Comparison) -> list[dict[str, Any]]:
-    """The results as JSON values: null where an estimator has no size, or a fit no score."""
+    """The results as JSON values: null for an estimator without a size, or a fit without a score."""
     return [
         {name: None if value != value else value for name, value in asdict(result).items()}
         for result in comparison.results
@@ -143,33 +143,32 @@ def score_facts(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def saved_picture(display: Display, path: Path) -> str | None:
-    """Where the picture is; None without matplotlib, and that is said."""
+    """Write the picture and return its path; None, with a message, without matplotlib."""
     try:
         with written_whole(path) as hidden:
             display.save(hidden)
         return str(path)
-    # matplotlib is not one of the packages that dkl needs.
+    # matplotlib is optional
     except ImportError as error:
         stderr().print(Text.assemble(("No picture: ", "yellow"), str(error)))
         return None
 
 
 def written(facts: dict[str, Any]) -> list[Text]:
-    """Lines that say which files there are."""
+    """Lines with the paths of the written files."""
     return [Text(f"{name}: {facts[name]}") for name in ("table", "picture") if facts.get(name)]
 
 
 def scores_table(comparison: Comparison, title: str) -> Table:
-    """One row a learner, one column a size; the best of each column in bold."""
+    """A table with a row for each learner and a column for each size; the best score of each column is bold."""
     head, *rows = comparison.cells()
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column(head[0])
     for name in head[1:]:
         table.add_column(name, justify="right")
-    # Cells are texts, empty where a fit failed; the first column is the name and the last one the seconds.
+    # cells are texts, empty for failed fits; the first column is the name and the last one the seconds
     best = [max(cells, key=lambda cell: float(cell or "-inf")) for cells in list(zip(*rows, strict=True))[1:-1]]
     for learner, *scores, seconds in rows:
-        # A learner's row may hold several best cells, of different sizes.
         bold = [Text(cell, style="bold" if cell == top else "") for cell, top in zip(scores, best, strict=True)]
         table.add_row(learner, *bold, seconds)
     return table

@@ -18,14 +18,14 @@ from dkl.cli.output_checks import check_before
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
 
-# The names are those of `dkl.data.ingest.paths`.
-# Classes, and columns, that a person is shown.
+# Number of classes, and of columns, that `info` shows.
 _MOST_SHOWN = 20
+# The same as `dkl.data.ingest.paths.FileFormat`, whose import takes long.
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
     bool | None,
     typer.Option(
-        "--zero-based/--one-based", help="libsvm: whether the first column is called 0 or 1.", show_default=False
+        "--zero-based/--one-based", help="libsvm: whether the index of the first column is 0 or 1.", show_default=False
     ),
 ]
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
@@ -43,8 +43,8 @@ def register(app: typer.Typer) -> None:
 
 
 def parse_splits(text: str) -> dict[str, float]:
-    """``train=0.8,test=0.2`` as names and shares; nothing for ``''``."""
-    # An empty text means no splits, and a comma at the end does no harm.
+    """``train=0.8,test=0.2`` as names and shares; empty for ``''``."""
+    # a comma at the end is accepted
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         return {}
@@ -54,11 +54,11 @@ def parse_splits(text: str) -> dict[str, float]:
     try:
         for part in parts:
             name, _, share = (piece.strip() for piece in part.partition("="))
-            # A dict would silently keep the last of two.
+            # the dict would silently keep only the last of two equal names
             if name in shares:
                 raise ValueError(f"two splits are named {name!r}")
             shares[name] = float(share)
-        # The rule that will split the rows checks the shares now, before files are read for an hour.
+        # checks the shares before the files are read
         by_fractions(shares, seed=0, n_classes=None)
     except ValueError as error:
         raise typer.BadParameter(
@@ -68,18 +68,15 @@ def parse_splits(text: str) -> dict[str, float]:
 
 
 def _as_typed(options: Any) -> list[str]:
-    """The fields of a group of options that are not as they are without being given, as words of a command line."""
+    """The options of a group that differ from their defaults, as words of a command line."""
     words = []
     for field in fields(options):
         value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
         if value == field.default or value == []:
             continue
-        words += [flag] if value is True else [word for each in _each(value) for word in (flag, str(each))]
+        values = value if isinstance(value, list) else [value]
+        words += [flag] if value is True else [word for each in values for word in (flag, str(each))]
     return words
-
-
-def _each(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 @dataclass(frozen=True)
@@ -89,45 +86,47 @@ class RoleOptions:
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
     group: Annotated[
-        str | None, typer.Option(help="Column of what rows belong to: a group is held out whole, and is no feature.")
+        str | None,
+        typer.Option(help="Column of the groups of rows: groups are held out as a whole, and are not a feature."),
     ] = None
     time: Annotated[
         str | None,
-        typer.Option(help="Column of times: the newest rows are held out; no feature where --drop names it too."),
+        typer.Option(help="Column of times: the newest rows are held out; a feature unless --drop has it, too."),
     ] = None
     drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None
     categorical: Annotated[
-        list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
+        list[str] | None, typer.Option(help="Treat the values of this column as categories. May be repeated.")
     ] = None
     missing: Annotated[
         Literal["auto", "mean", "error"],
-        typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
+        typer.Option(help="Missing numbers: the mean and a flag column, only the mean, or an error."),
     ] = "auto"
     drop_missing_target: Annotated[
-        bool, typer.Option("--drop-missing-target", help="Leave rows out that have no target; they are counted.")
+        bool,
+        typer.Option("--drop-missing-target", help="Leave out rows without a target, with a warning that counts them."),
     ] = False
 
     def choices(self) -> dict[str, Any]:
-        """As `dkl.ingest` takes them."""
-        # An option that may be repeated arrives as a list, or as None where it was not given.
+        """The arguments of `dkl.ingest`."""
+        # the value of a repeatable option is a list, or None if it was not given
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
 
     @property
     def given(self) -> list[str]:
-        """The options that were given, as a shell takes them."""
+        """The given options, as words of a command line."""
         return _as_typed(self)
 
 
 @dataclass(frozen=True)
 class ColumnOptions(RoleOptions):
-    """The same, and whether the target is a class or a number."""
+    """`RoleOptions` and the task."""
 
-    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
+    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="Task of the target.")] = "auto"
 
 
 @dataclass(frozen=True)
 class HeldOptions:
-    """By what rows are held out."""
+    """Options that choose how rows are held out."""
 
     by_group: Annotated[
         str | None, typer.Option(help="Hold out whole groups of this column.", show_default="the group of the rows")
@@ -137,7 +136,7 @@ class HeldOptions:
     ] = None
 
     def of(self, dataset: Any) -> Any:
-        """The dataset with its rows held out so."""
+        """The dataset whose rows are held out as the options say."""
         from dkl.data.together.choosing import chosen_rows_together
 
         source, schema = chosen_rows_together(dataset.source, dataset.schema, self.by_group, self.by_time)
@@ -146,27 +145,24 @@ class HeldOptions:
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How delimited text is written."""
+    """Options for delimited text."""
 
     delimiter: Annotated[
         str | None,
-        typer.Option(
-            help="CSV: what stands between values, a character or 'tab'.", show_default="found from the first lines"
-        ),
+        typer.Option(help="CSV: the delimiter, a character or 'tab'.", show_default="detected in the first lines"),
     ] = None
     decimal: Annotated[
         Literal[".", ","] | None,
-        typer.Option(help="CSV: the decimal mark of numbers.", show_default="as most values of a column have it"),
+        typer.Option(help="CSV: the decimal mark of numbers.", show_default="that of most values of a column"),
     ] = None
-    na: Annotated[
-        list[str] | None, typer.Option(help="CSV: a text that means missing, beside the usual ones. May be repeated.")
-    ] = None
+    na: Annotated[list[str] | None, typer.Option(help="CSV: another text that means missing. May be repeated.")] = None
     encoding: Annotated[
-        str | None, typer.Option(help="CSV: such as latin-1 or cp1252.", show_default="UTF-8, or UTF-16 by its mark")
+        str | None,
+        typer.Option(help="CSV: the encoding, such as latin-1 or cp1252.", show_default="UTF-8, or UTF-16 if detected"),
     ] = None
 
     def csv_format(self) -> Any:
-        """What is said of delimited text, as `dkl.CsvFormat`; None where nothing is."""
+        """The options as `dkl.CsvFormat`; None if none is given."""
         if not self.given:
             return None
         from dkl.data.ingest.csv_files import NULL_VALUES, CsvFormat
@@ -180,22 +176,22 @@ class CsvOptions:
 
     @property
     def given(self) -> list[str]:
-        """The options that were given, as a shell takes them."""
+        """The given options, as words of a command line."""
         return _as_typed(CsvOptions(self.delimiter, self.decimal, self.na, self.encoding))
 
 
 @dataclass(frozen=True)
 class TextOptions(CsvOptions):
-    """How the files are written."""
+    """Options for the formats of files."""
 
-    format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None
+    format: Annotated[FileFormat | None, typer.Option(help="Format of files without a known suffix.")] = None
     n_columns: Annotated[
-        int | None, typer.Option(min=1, help="libsvm: columns of a row (default: the highest index).")
+        int | None, typer.Option(min=1, help="libsvm: number of columns (default: the highest index).")
     ] = None
     zero_based: ZeroBased = None
 
     def chosen(self, sources: list[str]) -> Any:
-        """As `dkl.ingest` takes it."""
+        """The argument `format` of `dkl.ingest` for these files."""
         if (csv := self.csv_format()) is not None:
             if self.format not in (None, "csv"):
                 raise typer.BadParameter(f"{self.given[0]} is for CSV files, and --format says {self.format}")
@@ -207,7 +203,7 @@ class TextOptions(CsvOptions):
         from dkl.data.ingest.libsvm_files import LibsvmFormat
         from dkl.data.ingest.paths import file_format, find_files
 
-        # Options that act on nothing are refused: a person who gives them expects something of them.
+        # options without an effect are errors, as users would expect one
         if (self.format or file_format(find_files(sources, None), None)) != "libsvm":
             raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
         return LibsvmFormat(self.n_columns, "auto" if self.zero_based is None else self.zero_based)
@@ -227,21 +223,23 @@ def ingest(
     *,
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order and of the splits.")] = 0,
     memory_limit: Annotated[
-        str | None, typer.Option(callback=checked_bytes, help="Bytes that ingest may take, for example '500 MB'.")
+        str | None, typer.Option(callback=checked_bytes, help="Memory limit, for example '500 MB'.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show the rules for the columns and write nothing.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the rules for the columns without writing anything.")
+    ] = False,
 ) -> Result:
     """Read rows from files into a store, once, in bounded memory.
 
-    Text columns become one column a value, missing numbers the mean with a flag column; the rules are shown, stored
-    with the rows and go into the model, so that predict takes raw rows. The store appears only when it is complete.
+    Text columns become one column for each value, missing numbers the mean with a flag column; the rules are shown,
+    and stored with the rows and in models, so that predict accepts raw rows. The store appears when it is complete.
     """
     if len(files) < 2:
         raise typer.BadParameter("give the files and, last, the store to write: dkl ingest rows.csv rows.zarr")
-    # As with cp and mv, the last of several paths is where to write.
+    # as for cp and mv, the last path is the output
     *sources, store = files
     shares = parse_splits(split)
     from dkl.data.ingest.ingest import ingest as ingest_files
@@ -257,7 +255,7 @@ def ingest(
         return Result(facts, Text(planned.describe()))
     if not shares and (held.by_group or held.by_time):
         raise typer.BadParameter("--by-group and --by-time draw the splits; without any give --group or --time")
-    # A place that cannot be written is refused before hours of reading.
+    # before the files are read, which may take long
     check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
@@ -280,22 +278,24 @@ def info(
     store: Store,
     running: Running,
     *,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Blocks, checksums, codecs and rules, too.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show blocks, checksums, codecs and rules.")
+    ] = False,
 ) -> Result:
-    """Show what is in a store, without reading its rows: the target, the classes and the columns."""
+    """Show the target, the classes and the columns of a store, without reading its rows."""
     from dkl.data.dataset import open_dataset
 
     return description_of(open_dataset(store), verbose=verbose)
 
 
 def verify(store: Store, running: Running) -> Result:
-    """Read every byte of a store and say which chunks do not hold what was written. Exit code 1 if there are any."""
+    """Read every byte of a store and list damaged chunks. Exit code 1 if there are any."""
     from dkl.data.dataset import open_dataset
     from dkl.errors import CorruptChunkError
 
     started = time.perf_counter()
     dataset = open_dataset(store)
-    # All chunks are read, also after a fault: a person wants to know whether one is damaged or all.
+    # all chunks are read, also after a fault, since it matters whether one or all are damaged
     faults = dataset.verify()
     if faults:
         raise CorruptChunkError("\n  ".join([f"{store!r} is damaged:", *faults, "write it again from its source"]))
@@ -304,15 +304,14 @@ def verify(store: Store, running: Running) -> Result:
 
 
 def description_of(dataset: Dataset, *, verbose: bool = False, **more: object) -> Result:
-    """What `info` shows of a dataset; every fact is in the JSON."""
-    # Facts of a description are JSON values: with --verbose the table and --json show the same.
+    """The output of `info`; with --json, or `verbose`, it has all facts."""
     facts = {**dataset.describe().facts, **more}
     shown = facts if verbose else {**short_facts(dataset, facts), **more}
     return Result(facts, Panel(facts_table(shown), title=Text(str(dataset.store or dataset)), title_align="left"))
 
 
 def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a person wants to know of rows first: how many, the target and its classes, the splits, the columns."""
+    """The most important facts: the number of rows, the target and its classes, the splits, the columns."""
     schema = dataset.schema
     encoding = schema.encoding
     width = schema.n_columns if encoding is None else len(encoding.rules)
@@ -335,7 +334,7 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     shown |= {label: value for label, value in facts.items() if label.startswith(("splits", "first index"))}
     shown |= {label: value for label, value in facts.items() if label in ("group column", "time column")}
     if encoding is not None:
-        # The last line of the rules says the layout; what becomes of gaps stands behind the first semicolon.
+        # without the last line, the layout, and without the part of each rule about later missing values
         rules = encoding.describe().splitlines()[:-1]
         shown["what they are"] = _listed([rule.split("; none missing")[0] for rule in rules], "\n")
     elif schema.column_names is not None:
@@ -344,6 +343,6 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(items: Sequence[str], between: str) -> str:
-    """The first of many items; the others are counted."""
+    """The first `_MOST_SHOWN` items, and the number of the others."""
     more = [f"and {len(items) - _MOST_SHOWN} more"] if len(items) > _MOST_SHOWN else []
     return between.join([*items[:_MOST_SHOWN], *more])

@@ -1,4 +1,4 @@
-"""The command demo: the machine beside models of scikit-learn, on rows that ship with it or on one's own."""
+"""The command demo: compares the automatic machine with models of scikit-learn, on its digits or on the user's rows."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def demo(
     features: Annotated[
         list[int] | None, typer.Option(help="With --all: columns of the mapped rows. May be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
 ) -> Result:
-    """Fit the machine that chooses for itself beside a linear model, an SVM and boosted trees, and say what to take.
+    """Compare the automatic machine with a linear model, an SVM and boosted trees, and recommend one.
 
-    Without --data: scikit-learn's handwritten digits, then 300,000 made rows that a process of 400 MB learns; no
-    network, below a minute. Leaves the rows, the model and a picture in the output folder. With --all: every learner
-    against plain random features of its size.
+    Without --data: scikit-learn's handwritten digits, followed by a fit to 300,000 artificial rows in a process of
+    400 MB; without network, in less than a minute. Writes the rows, the model and a picture into the output folder.
+    With --all: every learner is compared with random features of the same size.
     """
     if target is not None and data is None:
         raise typer.BadParameter("--target names a column of --data: give both")
@@ -71,15 +71,15 @@ def demo(
 
 
 def _say(running: Running, text: str) -> None:
-    """A line at once, also through a pipe; none where the result is to be JSON."""
+    """Print a line at once, also into a pipe; nothing with --json."""
     if not running.json:
         typer.echo(text)
 
 
 def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, str | None, Path], seed: int) -> Result:
-    """The machine beside scikit-learn's models."""
+    """Compare the machine with scikit-learn's models."""
     data, target, output = rows
-    # Libraries take a second or two to load, so that somebody who waits hears something first.
+    # before the imports, which take a second or two
     _say(running, f"rows of {data}" if data else "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?")
     from dkl.demo import beside_rivals, own_dataset, verdict, verdict_on_many, written_digits
     from dkl.methods.provenance import summary_of
@@ -132,7 +132,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
 
 
 def _on_many_rows(running: Running, seed: int) -> tuple[list[Grown], Display]:
-    """Fits to made rows, each said as soon as it is there, and their picture."""
+    """Fits to artificial rows, each printed when it is finished, and their picture."""
     from dkl.demo import MADE_ROWS, MEMORY_LIMITS, GrowthDisplay, grown
 
     _say(
@@ -155,16 +155,16 @@ def _all(
     features: list[int] | None,
     seed: int,
 ) -> Result:
-    """Every learner against plain random features of the same size."""
+    """Compare every learner with random features of the same size."""
     from dkl.demo import compare, digits_dataset, own_dataset
 
     data, target, output = rows
     started = time.perf_counter()
-    # The digits ship with scikit-learn, so a first run needs no network; the user's own store is only read.
+    # the digits are part of scikit-learn; a store of the user is used in place
     stored = "digits.zarr" if data is None else "rows.zarr"
     OutputFolder(output, [*([] if data is not None and means_store(data) else [stored]), _PICTURE], inputs=[data])
     dataset = digits_dataset(output / stored) if data is None else own_dataset(data, target, output / stored)
-    # Two worker processes show that fits run on a cluster, which is the point of the library, also on a laptop.
+    # two worker processes show that fits run on a cluster, also on a laptop
     with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):
         result = compare(
             dataset,
@@ -174,7 +174,7 @@ def _all(
             memory_limit=compute.memory_limit,
             progress=running.progress,
         )
-    # Without matplotlib the table is still worth having.
+
     picture = saved_picture(result.display(), output / _PICTURE)
     facts = {
         "dataset": result.dataset,
@@ -189,7 +189,7 @@ def _all(
         "seconds": round(time.perf_counter() - started, 1),
     }
     tables = [
-        # One table for each bandwidth: the second one shows which learners mend a bad guess.
+        # one table for each bandwidth: the second shows which learners correct a wrong one
         scores_table(comparison, f"test {comparison.measure}, {setting}")
         for setting, comparison in result.settings.items()
     ]

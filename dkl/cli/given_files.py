@@ -1,4 +1,4 @@
-"""Rows that a command takes as files: they are read into a store once, which is used again while they are unchanged."""
+"""Reads files that are given to a command into a store, which is used again as long as the files do not change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = Annotated[
         show_default=False,
     ),
 ]
-# The splits that `dkl ingest` draws without being asked.
+# The default splits of `dkl ingest`.
 _SHARES = {"train": 0.8, "test": 0.2}
 
 
@@ -38,29 +38,29 @@ def store_of(
     seed: int = 0,
     task: TaskChoice = "auto",
 ) -> tuple[str, str]:
-    """The store that holds the rows, and a sentence on what was read; the latter is empty where a store was given.
+    """The store with the rows, and a sentence about the files that were read; empty if `data` is a store.
 
-    Files are read into a store beside the model, 80 % of the rows for the fit and 20 % to score it. A store that an
-    earlier command wrote of the same files, unchanged, with the same options is used again.
+    Files are read into a store beside the model, with 80 % of the rows to fit and 20 % to score. A store that an
+    earlier command wrote from the same, unchanged files with the same options is used again.
 
     Parameters
     ----------
     data : str
-        What the user named.
+        A store, or files.
     model : str
-        Where the model is written.
+        The path of the model.
     roles, text, held, compute, running
         The options of the command.
     seed : int
-        Of the order of the rows, and of the splits.
+        Seed of the order of the rows, and of the splits.
     task : {"auto", "classification", "regression"}
     """
     from dkl.data.store.overwriting import is_store, means_store
 
     if means_store(data):
-        if said := [*roles.given, *text.given]:
+        if given := [*roles.given, *text.given]:
             raise typer.BadParameter(
-                f"{said[0]} says how files are read, and {data!r} is a store, for which dkl ingest decided it"
+                f"{given[0]} says how files are read, and {data!r} is a store, for which dkl ingest decided it"
             )
         return data, ""
     from dkl.data.dataset import open_dataset
@@ -92,14 +92,14 @@ def store_of(
 
 
 def _check_target(data: str, roles: RoleOptions, text: CsvOptions) -> None:
-    """Refuse files of which nobody said what to learn, with the columns that they have."""
+    """Raise BadParameter, with the columns of the files, if the target is not given."""
     from dkl.data.ingest.formats import table_reader
     from dkl.data.ingest.paths import file_format, find_files
     from dkl.data.ingest.tables import probed
 
     files, csv = find_files(data, None), text.csv_format()
     kind = "csv" if csv is not None else file_format(files, None)
-    # libsvm text carries its target
+    # libsvm text contains its target
     if roles.target is not None or kind == "libsvm":
         return
     columns = probed(files[:1], table_reader(files, csv))[0].schema.names if kind in ("csv", "parquet") else []

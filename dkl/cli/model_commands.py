@@ -34,8 +34,8 @@ Exposure = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. It is no "
-        "feature, and score, predict and report know it from fit; predict --exposure '' answers for one unit.",
+        help="With --loss poisson or gamma: the column of exposures over which targets are counted, such as years. It "
+        "is not a feature; score, predict and report use that of fit; predict --exposure '' predicts for one unit.",
     ),
 ]
 
@@ -53,15 +53,15 @@ def register(app: typer.Typer) -> None:
 
 
 def chosen_split(store: str, wanted: str | None, usual: str, task: TaskChoice = "auto") -> Dataset:
-    """The split that was asked for, else the usual one where it is there, else all rows. '' is all rows.
+    """The split `wanted`; if that is None, the split `usual` if the store has it, else all rows. '' is all rows.
 
-    Targets that were stored for the other task are those of `task`.
+    Targets that were stored for the other task are converted to `task`.
     """
     from dkl.data.dataset import open_dataset
     from dkl.methods.validation import without_splits
 
     dataset = open_dataset(store)
-    # `--split ''` asks for all rows of a store that has splits.
+    # `--split ''` means all rows of a store with splits
     name = wanted if wanted is not None else usual if usual in dataset.splits else ""
     dataset = dataset[name] if name else dataset
     return dataset if task == "auto" else without_splits(dataset).used_whole(None, None, task)
@@ -74,11 +74,11 @@ def plan(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to fit (default: train if it exists).")] = None,
     exposure: Exposure = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every pass in its order, on its own.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every pass in order.")] = False,
 ) -> Result:
-    """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
+    """Estimate the cost of a fit (memory of a process, bytes read, passes, time) before anything runs."""
     from dkl.planning import plan as plan_of
 
     dataset = chosen_split(store, split, "train", machine.task or "auto")
@@ -89,7 +89,7 @@ def plan(
     head, *rows = planned.cells(verbose=verbose)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(head[0])
-    # Numbers are aligned to the right, names to the left.
+
     for name in head[1:]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -99,7 +99,7 @@ def plan(
 
 def fit(
     data: Rows,
-    model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Path or URL of the model to write.", show_default=False)],
     features: FeatureOptions,
     machine: MachineOptions,
     held: HeldOptions,
@@ -108,7 +108,7 @@ def fit(
     *,
     roles: RoleOptions,
     text: CsvOptions,
-    split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to fit (default: train if it exists).")] = None,
     exposure: Exposure = None,
     interval_group: Annotated[
         str | None,
@@ -118,26 +118,26 @@ def fit(
         ),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
+        str | None, typer.Option(help="Folder or URL from which an interrupted fit resumes when run again.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="The same, with the folder MODEL.checkpoint beside the model.")
+        bool, typer.Option("--resume", help="Like --checkpoint MODEL.checkpoint, a folder beside the model.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the reasons of all choices.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, save the model, and score it on held-out rows.
 
-    Without options everything is chosen from the rows, as `dkl.KernelClassifier()` does in Python, and what was chosen
-    is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
-    Files are read into a store beside the model first, model.rows.zarr, which is used again while they are unchanged.
+    Without options everything is chosen from the rows, as by `dkl.KernelClassifier()` in Python, and the choices are
+    reported. The same seed gives the same model on threads, on any number of workers, and after the loss of a worker.
+    Files are first read into a store beside the model, model.rows.zarr, which is used again if they have not changed.
     """
     from dkl.machines.columns import TOO_GOOD
     from dkl.methods.provenance import summary_of
     from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
-    # A fixed place beside the model, so that the same command line finds it again.
+    # a fixed path, so that the same command finds it again
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[data, checkpoint], belongs=is_part_of_a_model)
@@ -147,7 +147,7 @@ def fit(
     )
     dataset = held.of(chosen_split(store, split, "train", task))
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
-    # The machine hands the checkpoint on to its features, in a folder of their own.
+
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
     check_has_exposure(estimator, exposure)
@@ -155,7 +155,7 @@ def fit(
         raise ValueError(
             "--interval-group is of rows that are held out of the fit: say how many, as in --conformal-fraction 0.1"
         )
-    # Learners and machines run many passes in several stages; a listener adds up what all of them read.
+    # the listener adds up the passes of all stages
     tally = Tally()
     started = time.perf_counter()
     try:
@@ -187,8 +187,8 @@ def fit(
     }
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
-    told = reasons if verbose or not summary else [reason for reason in reasons if reason.startswith(TOO_GOOD)]
-    chosen += [reasons_table(told)] if told else []
+    reasons_shown = reasons if verbose or not summary else [reason for reason in reasons if reason.startswith(TOO_GOOD)]
+    chosen += [reasons_table(reasons_shown)] if reasons_shown else []
     first = [Text(read)] if read else []
     if read and dataset.schema.may_be_counts and machine.task is None:
         line = f"dkl fit {shlex.quote(data)} {shlex.quote(model)} --target {shlex.quote(str(roles.target))} --overwrite"
@@ -198,34 +198,35 @@ def fit(
                 f"numbers: {line} --task regression; as counts: {line} --loss poisson"
             )
         )
-    # The model is saved by now, so that nothing is lost where the score is interrupted.
+    # after saving the model, so that an interruption of the scoring loses nothing
     test = held_out_beside(store, dataset, held)
     if test is None:
-        said: list[RenderableType] = [Text("No rows are held out, so there is no score: ingest with --split.")]
+        scores: list[RenderableType] = [Text("No rows are held out, so there is no score: ingest with --split.")]
     else:
         with computing_on(compute):
             limit = compute.memory_limit
             metrics = scores_of(held_out_answers(estimator, test, exposure=exposure, memory_limit=limit))
         facts["held_out"] = {"split": test.name, "rows": test.n_rows} | metric_facts(metrics)
-        said = [Text(f"On the {test.n_rows:,} rows of {test.name}, which the fit has not seen:"), metric_table(metrics)]
+        seen = f"On the {test.n_rows:,} rows of {test.name}, which the fit has not seen:"
+        scores = [Text(seen), metric_table(metrics)]
     if read:
-        # whoever hands files over has not seen anything of the rows yet
+        # for files, the importance of columns is shown as well, since the user may not know the rows yet
         facts |= {"store": store, "read": read}
         with computing_on(compute):
             _, facts["importance"], bars = strengths(estimator, dataset if test is None else test, compute, running)
-        said += [Text(""), *bars]
-    return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(*first, table, *chosen, *said))
+        scores += [Text(""), *bars]
+    return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(*first, table, *chosen, *scores))
 
 
 def reasons_table(reasons: Sequence[str]) -> RenderableType:
-    """A table of the reasons of a fit: the name of each decision beside its reason."""
+    """A table of the decisions of a fit and their reasons."""
     return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
 
 
 def strengths(
     estimator: FittedModel, dataset: Dataset, compute: Compute, running: Running, most: int = 20
 ) -> tuple[Importance, dict[str, float], list[RenderableType]]:
-    """How much the predictions change with each column, by name, the strongest first; and the first ones as a table."""
+    """The importance of the columns, the strengths by name in descending order, and a table of the first `most`."""
     from dkl.explain.importance import importance
 
     found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
@@ -235,7 +236,7 @@ def strengths(
     bars.add_column("column")
     bars.add_column("strength", justify="right")
     bars.add_column("")
-    # The first column is the strongest: its bar is as long as any.
+    # relative to the first column, which is the strongest
     largest = ordered[0][1] or 1.0
     for name, strength in ordered[:most]:
         bars.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
@@ -244,14 +245,14 @@ def strengths(
 
 
 def features_of(estimator: FeatureLearner | KernelMachine) -> str:
-    """What an estimator that is not fitted is on: the class of its features, or that it chooses them."""
-    # A tuned machine is its own learner.
+    """The name of an unfitted estimator's features: their class, or that the estimator chooses them."""
+    # a tuned machine has no attribute `features`: it is its own learner
     features = getattr(estimator, "features", estimator)
     return "features that it chooses" if features == "auto" else type(features).__name__
 
 
 def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset | None:
-    """The split test beside the split train that was fitted, where there is one that has rows."""
+    """The split test of the store if the split train was fitted and test has rows; else None."""
     from dkl.data.dataset import open_dataset
 
     whole = open_dataset(store)
@@ -262,7 +263,7 @@ def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset |
 
 
 def metric_table(metrics: Sequence[Metric]) -> Table:
-    """A row a metric: its value, its standard error, and what an answer without the columns would reach."""
+    """A table with each metric, its standard error, and its value for an answer that ignores the columns."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("metric")
     for head in ("score", "± standard error", "without the columns"):
@@ -280,7 +281,7 @@ def score(
     compute: Compute,
     running: Running,
     *,
-    split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to score (default: test if it exists).")] = None,
     exposure: Exposure = None,
     scoring: Annotated[
         list[str] | None,
@@ -291,11 +292,11 @@ def score(
         ),
     ] = None,
 ) -> Result:
-    """Metrics of a model on held-out rows, with standard errors, beside those of an answer without the columns.
+    """Metrics of a model on held-out rows, with standard errors, compared with an answer that ignores the columns.
 
-    For labels accuracy, balanced accuracy, log loss and the area under the ROC curve (these two need probabilities;
-    of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2; for counts and sizes the
-    deviance and D^2, too.
+    For labels accuracy, balanced accuracy, log loss and the area under the ROC curve (the last two need probabilities;
+    for several classes the area is the mean of one against the rest); for numbers RMSE, MAE and R^2; for counts and
+    sizes also the deviance and D^2.
     """
     from dkl.model_io import load_model
     from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
@@ -320,49 +321,51 @@ def predict(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Also write the probability of each class.")] = False,
     std: Annotated[
-        bool, typer.Option("--std", help="Write the deviation of each number too, its noise included.")
+        bool, typer.Option("--std", help="Also write the standard deviation of each number, including its noise.")
     ] = False,
     interval: Annotated[
         float | None,
         typer.Option(
             metavar="COVERAGE",
-            help="Write the ends of intervals, or which classes are in the set, that cover such a share of rows: 0.9.",
+            help="Write the ends of intervals, or the classes in prediction sets, with this coverage, such as 0.9.",
         ),
     ] = None,
     interval_group: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column with the groups that the model promises its coverage for, each by itself.",
+            help="The column of the groups for each of which the model promises its coverage.",
         ),
     ] = None,
     exposure: Exposure = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
+        typer.Option(
+            "--strict", help="Refuse tables with new columns, categories or missing values, instead of a warning."
+        ),
     ] = False,
     ids: Annotated[
         list[str] | None,
-        typer.Option("--id", help="A column of the files that goes along, as it stands there. May be repeated."),
+        typer.Option("--id", help="Column of the files to copy into the output. May be repeated."),
     ] = None,
     zero_based: ZeroBased = None,
     exact_text: Annotated[
         bool,
         typer.Option(
             "--exact-text",
-            help="Write texts into CSV as they are; those that begin with = + - @ and are no numbers otherwise have an "
-            "apostrophe before them, and characters that control a terminal or turn the direction of writing are "
-            "written as \\x1b, so that neither a spreadsheet nor a terminal acts on them.",
+            help="Write texts into CSV unchanged. Otherwise texts that begin with = + - @ and are not numbers get an "
+            "apostrophe in front, and characters that control a terminal or change the direction of writing are "
+            "escaped as \\x1b, so that spreadsheets and terminals do not act on them.",
         ),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing predictions.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 
-    Each prediction carries the row_id of its row, its number in the files (ingest shuffles), and the columns that --id
-    names.
+    Each prediction has the row_id of its row, which is its number in the files (ingest shuffles), and the columns of
+    --id.
     """
     from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
@@ -373,8 +376,8 @@ def predict(
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
     estimator = load_model(model)
-    counted_over = exposure_of_fit(estimator) if exposure is None else exposure or None
-    answers = Answers(estimator, proba, std, interval, interval_group, counted_over)
+    exposure_column = exposure_of_fit(estimator) if exposure is None else exposure or None
+    answers = Answers(estimator, proba, std, interval, interval_group, exposure_column)
     answers.check(model)
     carried = tuple(dict.fromkeys(ids or ()))
     if set(carried) & {"row_id", "prediction"}:
@@ -382,28 +385,30 @@ def predict(
     stored = means_store(data)
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
-    # options that act on nothing are refused: a person who gives them expects something of them
-    said = [*text.given, *([] if zero_based is None else ["--zero-based" if zero_based else "--one-based"])]
-    if stored and said:
-        raise typer.BadParameter(f"{said[0]} says how files are read, and {data!r} is a store")
+    # options without an effect are errors, as users would expect one
+    reading_options = [*text.given, *([] if zero_based is None else ["--zero-based" if zero_based else "--one-based"])]
+    if stored and reading_options:
+        raise typer.BadParameter(f"{reading_options[0]} says how files are read, and {data!r} is a store")
     if not stored and split is not None:
         raise typer.BadParameter(f"--split {split} is of a store; all rows of files are predicted, {data!r} here")
     with computing_on(compute):
         if stored:
             parts = predict_store(answers, chosen_split(data, split, ""), compute)
         else:
-            told = Differences(strict, "--strict")
+            differences = Differences(strict, "--strict")
             format = text.csv_format()
-            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried, format=format)
-        # Parts are written as they come, so that memory does not grow with the number of rows.
+            parts = predict_files(
+                answers, data, zero_based=zero_based, differences=differences, ids=carried, format=format
+            )
+        # each part is written before the next is computed, so that memory does not grow with the number of rows
         try:
             with open_writer(output, overwrite=overwrite, inputs=[model, data], exact_text=exact_text) as writer:
                 for part in parts:
                     writer.write(answers.in_text(part) if output.endswith(".csv") else part)
         except ValueError as error:
-            if exposure is None and counted_over is not None and repr(counted_over) in str(error):
+            if exposure is None and exposure_column is not None and repr(exposure_column) in str(error):
                 error.add_note(
-                    f"the fit counted targets over {counted_over!r}: name the column of these rows by --exposure "
+                    f"the fit counted targets over {exposure_column!r}: name the column of these rows by --exposure "
                     "COLUMN, or answer for one unit by --exposure ''"
                 )
             raise

@@ -1,4 +1,4 @@
-"""The options of `fit` and `plan` that say which features and which machine, and the estimator they describe."""
+"""The options of `fit` and `plan` for features and machines, and the estimator that they describe."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     LearnerName = str
 else:
-    # The names that the shell completes and checks are those of the registry.
+    # typer checks and completes the names of the registry
     LearnerName = Literal[("auto", *learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
-# The panels of the help: thirty options in one list would be unreadable.
+# Titles of the panels of options in the help.
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
-# Columns of the mapped rows, for learners that are named without a number.
+# Default number of columns of the mapped rows, for named learners.
 _FEATURES = 1_000
-# Options about features that the machine has, too, whatever features it chooses.
+# Options about features that are also parameters of a machine that chooses its features.
 KNOBS = ("features", "scaling", "sigma")
-# The parameters that an option gives, where they have other names than the option.
+# The parameters that an option sets, if their names differ from the option's.
 _PARAMETERS = {
     "learner": ("features",),
     "features": ("n_features", "n_landmarks"),
@@ -37,20 +37,21 @@ _PARAMETERS = {
     "alpha": ("alpha", "lam"),
     "seed": ("random_state",),
 } | dict.fromkeys(("nu", "order", "degree", "sampling", "pairing"), ("family",))
-# Losses that no labels have,
-# spelled out, since a typing error is answered before NumPy is loaded; a test compares them
+# Losses for numbers only; written here, so that options are checked before NumPy is loaded. A test compares them with
+# the table of losses.
 OF_NUMBERS = ("poisson", "gamma", "huber", "pinball", "epsilon_insensitive")
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """Which features are learned."""
+    """Options for the features."""
 
     learner: Annotated[
         LearnerName,
         typer.Option(
-            help="How features are found: auto judges several kinds on held-out rows; or drawn, chosen, searched for, "
-            "weighed with the machine (tuned). Options about candidates and families alone are of aligned.",
+            help="How features are chosen: auto compares several kinds on held-out rows; others are drawn, selected, "
+            "searched for, or weighed with the machine (tuned). Options about candidates and families without a "
+            "learner choose aligned.",
             rich_help_panel=FEATURES,
         ),
     ] = "auto"
@@ -58,7 +59,7 @@ class FeatureOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Columns of the mapped rows, at most.",
+            help="Largest number of columns of the mapped rows.",
             rich_help_panel=FEATURES,
             show_default="by the rows, or 1,000",
         ),
@@ -73,7 +74,7 @@ class FeatureOptions:
     ] = None
     max_rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Learn the features on this many rows only.", rich_help_panel=FEATURES),
+        typer.Option(min=1, help="Number of rows to learn the features from.", rich_help_panel=FEATURES),
     ] = None
     candidates: Annotated[
         int | None,
@@ -112,13 +113,13 @@ class FeatureOptions:
     ] = "iid"
     pairing: Annotated[
         Literal["cos-sin", "phase"],
-        typer.Option(help="Two columns a frequency, or one with a phase.", rich_help_panel=FAMILY),
+        typer.Option(help="Two columns for each frequency, or one with a phase.", rich_help_panel=FAMILY),
     ] = "cos-sin"
 
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """The linear model on the features."""
+    """Options for the linear model on the features."""
 
     loss: Annotated[
         str | None,
@@ -140,8 +141,8 @@ class MachineOptions:
         float | None,
         typer.Option(
             min=0,
-            help="Of --loss huber and epsilon_insensitive: the error, in deviations of the target, from which on they "
-            "are straight, or up to which they are 0.",
+            help="The error, in standard deviations of the target, above which --loss huber is linear, or up to which "
+            "epsilon_insensitive is 0.",
             rich_help_panel=MACHINE,
             show_default="0.1",
         ),
@@ -150,7 +151,7 @@ class MachineOptions:
         str | None,
         typer.Option(
             metavar="Q,Q,...",
-            help="Of --loss pinball: the quantiles to predict.",
+            help="The quantiles to predict, for --loss pinball.",
             rich_help_panel=MACHINE,
             show_default="0.1,0.5,0.9",
         ),
@@ -163,7 +164,7 @@ class MachineOptions:
         ),
     ] = None
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
+        int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.", rich_help_panel=MACHINE)
     ] = None
     solver: Annotated[
         Literal["sgd", "newton"] | None,
@@ -174,7 +175,10 @@ class MachineOptions:
         ),
     ] = None
     early_stopping: Annotated[
-        bool, typer.Option("--early-stopping", help="Stop when held-out rows gain no more.", rich_help_panel=MACHINE)
+        bool,
+        typer.Option(
+            "--early-stopping", help="Stop when the score on held-out rows no longer improves.", rich_help_panel=MACHINE
+        ),
     ] = False
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
@@ -182,7 +186,7 @@ class MachineOptions:
     conformal_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Share of the rows that the fit does not see, so that dkl predict --interval keeps its promise.",
+            help="Share of the rows to hold out of the fit, on which the coverage of dkl predict --interval is based.",
             rich_help_panel=MACHINE,
         ),
     ] = None
@@ -192,7 +196,7 @@ class MachineOptions:
     effort: Annotated[
         Literal["fast", "balanced", "best"] | None,
         typer.Option(
-            help="How much work auto may take to choose: about 1, 5 and at most some hundred seconds on usual tables.",
+            help="Amount of work of auto for its choice: about 1, 5 and up to some hundred seconds for usual tables.",
             rich_help_panel=MACHINE,
             show_default="balanced",
         ),
@@ -200,7 +204,8 @@ class MachineOptions:
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds, from 10 on, that auto may take; else no clock decides anything.", rich_help_panel=MACHINE
+            help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock.",
+            rich_help_panel=MACHINE,
         ),
     ] = None
     seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0
@@ -214,7 +219,7 @@ class MachineOptions:
 
     @property
     def penalty(self) -> float | str | None:
-        """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
+        """The value of --alpha: "auto", "evidence" or a number; BadParameter for other texts."""
         if self.alpha in (None, "auto", "evidence"):
             return self.alpha
         try:
@@ -226,7 +231,7 @@ class MachineOptions:
 
     @property
     def shares(self) -> tuple[float, ...] | None:
-        """The value of --quantiles, or an error that names the option."""
+        """The value of --quantiles; BadParameter if it is not a list of numbers."""
         try:
             return None if self.quantiles is None else tuple(float(part) for part in self.quantiles.split(","))
         except ValueError:
@@ -236,7 +241,7 @@ class MachineOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The NAME=VALUE pairs of --set; values are JSON, anything else is taken as text."""
+        """The NAME=VALUE pairs of --set; values are parsed as JSON if possible, and are texts otherwise."""
         settings: dict[str, Any] = {}
         for pair in self.set or []:
             name, equals, text = pair.partition("=")
@@ -247,17 +252,17 @@ class MachineOptions:
             try:
                 settings[name] = json.loads(text)
             except json.JSONDecodeError:
-                # Texts need no quotes: `--set loss=hinge` is what people type.
+                # so that texts need no quotes: `--set loss=hinge`
                 settings[name] = text
         return settings
 
 
 def family_from(options: FeatureOptions) -> Family:
-    """The family that the options name."""
+    """The family that the options describe."""
     from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
     from dkl.features.harmonics import SphericalHarmonics
 
-    # Parameters that the families of shift-invariant kernels share.
+    # the common parameters of families of shift-invariant kernels
     spread: dict[str, Any] = {
         "sigma": _bandwidth(options.sigma or "median"),
         "sampling": options.sampling,
@@ -276,7 +281,7 @@ def family_from(options: FeatureOptions) -> Family:
 
 
 def _bandwidth(text: str) -> float | str:
-    """The value of --sigma, "median" or a number, or an error that names the option."""
+    """The value of --sigma: "median" or a number; BadParameter for other texts."""
     if text == "median":
         return "median"
     try:
@@ -288,7 +293,7 @@ def _bandwidth(text: str) -> float | str:
 def learner_from(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | None:
-    """The feature learner that the options describe, not yet fitted; None where the machine is to choose."""
+    """The unfitted feature learner that the options describe; None if the machine chooses features."""
     if options == FeatureOptions(**{name: getattr(options, name) for name in KNOBS}):
         return None
     return named_learner(options, seed=seed, task=task, compute=compute, running=running)
@@ -297,10 +302,10 @@ def learner_from(
 def named_learner(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner:
-    """The feature learner that the options describe, chosen waves where they name none; not yet fitted."""
+    """The unfitted feature learner that the options describe; "aligned" if they do not name one."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
-    # What is said of candidates and families alone describes chosen waves, as the shell has always taken it.
+    # options about candidates and families, without a learner, are those of "aligned", as in earlier releases
     name, size = "aligned" if options.learner == "auto" else options.learner, options.features or _FEATURES
     given = {
         "rho": options.rho,
@@ -309,7 +314,7 @@ def named_learner(
         "max_rows": options.max_rows,
         "memory_limit": compute.memory_limit,
     }
-    # Tuned machines are learners of their own, one for each task, and no entry of the registry.
+    # tuned machines, one class for each task, are not in the registry of learners
     learner_class: type[FeatureLearner]
     if name == "tuned":
         learner_class = TunedRegressor if task == "regression" else TunedClassifier
@@ -317,19 +322,18 @@ def named_learner(
         learner_class = learner_entry(name).learner_class
     known = learner_class().get_params(deep=False)
     parameters = _given(given)
-    # An option that the learner does not have would be ignored without a word, so it is refused.
+    # options that the learner does not have would have no effect, and are errors
     for parameter in parameters:
         if parameter not in known:
             option = parameter.removeprefix("n_").replace("_", "-")
             raise typer.BadParameter(f"--{option} has no meaning for --learner {name}")
-    # These learners have a default of their own: all candidates of the joint problem are solved for, and coordinates
-    # are counted.
+    # these learners have their own default number of candidates, and coordinates have a fixed number
     has_default = name in ("landmarks", "leverage", "joint") or options.family == "coordinates"
     if "n_candidates" in known and options.candidates is None and not has_default:
         parameters["n_candidates"] = 20 * size
-    # Every landmark becomes a column, so for that learner the number of features is the number of landmarks.
+    # each landmark is a column, so that the number of features is the number of landmarks
     parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = size
-    # steps have neither a family of waves nor a scale, and landmarks have a kernel of their own
+    # steps and landmarks have no family
     if "family" in known:
         parameters["family"] = family_from(options)
     if "scaling" in known:
@@ -343,12 +347,12 @@ def named_learner(
 
 
 def knobs_from(options: FeatureOptions) -> dict[str, Any]:
-    """The options about features that were given to a machine which chooses the rest, as its parameters."""
+    """The given options about features as parameters of a machine that chooses the rest."""
     given = {
         "n_features": options.features,
         "sigma": None if options.sigma is None else _bandwidth(options.sigma),
     }
-    # None is a scaling of its own, so that it cannot stand for one that was not given.
+    # None is a valid scaling, so that an option that was not given must be left out
     scaling = {} if options.scaling is None else {"scaling": None if options.scaling == "none" else options.scaling}
     return _given(given) | scaling
 
@@ -356,10 +360,9 @@ def knobs_from(options: FeatureOptions) -> dict[str, Any]:
 def estimator_from(
     features: FeatureOptions, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | KernelMachine:
-    """The kernel machine on the features that are described, or the learner itself where it is one; not yet fitted.
+    """The unfitted kernel machine on the features that the options describe; for "tuned" the learner itself.
 
-    Where they are left open the machine has the defaults that it has in Python: it chooses features, solver, loss and
-    penalty.
+    Without options the machine has the defaults of Python: it chooses features, solver, loss and penalty.
     """
     from dkl.linear.newton import NEWTON_LOSSES
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
@@ -372,7 +375,7 @@ def estimator_from(
     given |= {"device": compute.device, "memory_limit": compute.memory_limit}
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
-    # whole numbers are taken for labels when they are ingested, and counts are whole numbers
+    # ingest takes whole numbers for labels, also if they are counts
     task = options.task or ("regression" if options.loss in OF_NUMBERS else task)
     for name, losses in (("epsilon", ("huber", "epsilon_insensitive")), ("quantiles", ("pinball",))):
         if getattr(options, name) is not None and options.loss not in losses:
@@ -380,7 +383,7 @@ def estimator_from(
     learner = learner_from(features, seed=options.seed, task=task, compute=compute, running=running)
     estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
-        # Tuned machines call the ridge of their linear model lam, as their paper does.
+        # tuned machines name the ridge penalty lam, as their paper does
         given["lam"] = given.pop("alpha")
         estimator, parameters = learner, _given(given)
     else:
@@ -390,14 +393,14 @@ def estimator_from(
         parameters = _given(given)
         loss = squared_loss(task)
         wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)
-        # Few, strong columns suit Newton steps with a penalty chosen on held-out rows, unless an option that was given
-        # has a meaning for stochastic steps alone or names another loss.
+        # for few, strong columns Newton steps with a penalty chosen on held-out rows, unless a given option applies to
+        # stochastic steps only, or is another loss
         is_stochastic = {"epochs", "early_stopping"} & set(parameters) or parameters.get("solver") == "sgd"
         exact = NEWTON_LOSSES if task == "regression" else (loss,)
         if wants_exact and not is_stochastic and parameters.get("loss", loss) in exact:
             parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
         elif parameters.get("loss") in ("pinball", "poisson", "gamma") and not is_stochastic:
-            # these are fitted by Newton steps whatever the features are, unless stochastic ones are asked for
+            # these losses have Newton steps for any features, unless stochastic steps are chosen
             parameters = {"alpha": "auto", **parameters}
     settings = options.settings
     _check_given_once(settings, features, options, compute)
@@ -412,9 +415,9 @@ def estimator_from(
 
 
 def _check_given_once(settings: dict[str, Any], *options: FeatureOptions | MachineOptions | Compute) -> None:
-    """Refuse --set NAME=VALUE beside the option that gives the same parameter: one of both would be ignored."""
+    """Raise BadParameter if --set and another option set the same parameter."""
     for group in options:
-        # what learns the features is a parameter of the machine, with parameters of its own
+        # parameters of the feature learner have the prefix features__ if it is a parameter of a machine
         prefixes = ("",) if isinstance(group, MachineOptions) else ("", "features__")
         for option in fields(group):
             if getattr(group, option.name) == option.default:
@@ -427,5 +430,5 @@ def _check_given_once(settings: dict[str, Any], *options: FeatureOptions | Machi
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
+    """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What is checked of an output before the work that leads to it."""
+"""Checks of outputs before the work."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def check_before(
     is_own: Callable[[Path], bool] | None = None,
     belongs: Callable[[str], bool] | None = None,
 ) -> None:
-    """As `dkl.data.store.overwriting.check_output`; a shell takes a folder that is not there for misspelt, too."""
+    """`dkl.data.store.overwriting.check_output`; a missing folder is an error, too."""
     location = Location.of(path)
     check_output(location, kind, overwrite=overwrite, inputs=inputs, is_own=is_own, belongs=belongs)
-    # In Python a missing folder is made; in a shell it is more likely a typing error.
+    # Python functions create a missing folder; in a shell it is probably a typing error
     check_folder(location)
 
 
 class OutputFolder:
-    """A folder that a command fills with files of fixed names, of which it replaces only those that it made itself.
+    """A folder for outputs with fixed names, of which only those that commands of dkl wrote are replaced.
 
-    Which ones it made stands in the file ``.dkl-output`` of the folder: a JSON list of names.
+    The file ``.dkl-output`` in the folder lists these, as a JSON list of names.
 
     Parameters
     ----------
     path : Path
-        Made if it is not there.
+        Created if it does not exist.
     names : sequence of str
-        What the command may write there.
+        The names that the command may write.
     inputs : iterable of path
-        What the command reads.
+        The paths that the command reads.
 
     Raises
     ------
     FileExistsError
-        One of the names is there, and no command of dkl has made it in this folder; or the list is a link or no file.
+        If one of the names exists and no command of dkl wrote it, or the list is a link or not a file.
     ValueError, OSError
-        An output is an input, or nothing can be written there.
+        If an output is an input, or the folder is not writable.
     """
 
     LIST = ".dkl-output"
@@ -56,14 +56,14 @@ class OutputFolder:
         location, read = Location.of(path), list(inputs)
         known, listed = self._known(path), path / self.LIST
         if listed.is_symlink() or (listed.exists() and not listed.is_file()):
-            # what is written to a pipe waits for a reader, and through a link it replaces a file elsewhere
+            # writing to a pipe would wait for a reader, and writing to a link would replace another file
             raise FileExistsError(
                 f"'{listed}' is no file of its own, in which commands of dkl list what they have written; remove it, "
                 "or give another folder with --output"
             )
         for name in names:
             place = location.child(name)
-            # The user's own file of the same name is never replaced, not even with an option.
+            # a file of the user with this name is never replaced
             is_there = what_is_at(place) is not None
             if is_there and name not in known:
                 raise FileExistsError(
@@ -75,13 +75,12 @@ class OutputFolder:
         with writing(location):
             path.mkdir(parents=True, exist_ok=True)
         with written_whole(listed) as hidden:
-            # Names of earlier commands stay in the list: `demo` and `compare` may share a folder.
+            # names of earlier commands stay in the list, as `demo` and `compare` may share a folder
             hidden.write_text(json.dumps(sorted(known | set(names))), encoding="utf-8")
 
     def _known(self, path: Path) -> set[str]:
-        """The names in the list of the folder; none where there is no list, or a strange one."""
+        """The names in the list of the folder; empty if it is absent or damaged, so that nothing is replaced."""
         try:
-            # A list that is damaged vouches for nothing, and nothing is replaced then.
             listed = json.loads(read_plain(path / self.LIST))
         except (OSError, ValueError):
             return set()

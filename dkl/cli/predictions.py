@@ -1,10 +1,10 @@
-"""Predictions of many rows, block by block, as Parquet, CSV or zarr that appears when it is complete.
+"""Writes predictions, block by block, as Parquet, CSV or zarr that appears when it is complete.
 
-Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
-metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
-its quotes: ``row_id``, columns that were asked for, ``prediction`` (``prediction_...``), ``probability_...``, ``std``,
-``lower``, ``upper`` and ``set_...``. Numbers in CSV have the digits that the features have. Texts in CSV do no harm in
-a spreadsheet or a terminal, unless they are asked for as they are.
+Predictions replace only predictions. Parquet and zarr have the mark ``dkl_predictions`` in their metadata. CSV has no
+metadata, so that a CSV file counts as predictions if its first line is exactly a header that is written here, with
+quotes: ``row_id``, columns of --id, ``prediction`` (``prediction_...``), ``probability_...``, ``std``, ``lower``,
+``upper`` and ``set_...``. Numbers in CSV have the precision of the features. Texts in CSV are escaped, so that they are
+harmless in a spreadsheet or a terminal, unless the user chooses otherwise.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ if TYPE_CHECKING:
 
     Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame
 
-# Rows of a chunk of the zarr output, as many as a block has.
+# Rows of a chunk of the zarr output, as in a block.
 CHUNK_ROWS = 65_536
 MARK = "dkl_predictions"
-# The output's format follows from its suffix alone, so that no option can contradict it.
+# The output's format follows from its suffix.
 _SUFFIXES = (".parquet", ".csv", ".zarr")
-# Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
+# Largest size, in bytes, of a CSV header that is read; each class is a column.
 _LONGEST_HEADER = 1 << 20
 _CSV_HEADER = re.compile(
     rb'"row_id"(,"([^"]|"")*")*,"prediction(_[^"]*)?"(,"probability_([^"]|"")*")*(,"std")?'
     rb'(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
 )
 
-# Backslashes and what stands behind them: an escape as Python writes it in source, or one character.
+# Backslashes and what follows: an escape sequence as in Python's source code, or one character.
 _ESCAPED = re.compile(r"(\\+)(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[^\\])", re.DOTALL)
 
-# Columns of answers are arrays, those that are only carried along stay Arrow's, which has gaps in whole numbers.
+# Columns of predictions are NumPy arrays; those of --id are Arrow arrays, which support missing integers.
 Part = Mapping[str, Any]
 
 
@@ -84,12 +84,12 @@ class PredictingModel(FittedModel, Protocol):
         ...
 
     def predict_set(self, X: Any, coverage: float, **beside: Any) -> Any:
-        """Which classes are likely, (n, K)."""
+        """Whether each class is in the prediction set, (n, K)."""
         ...
 
 
 class Writer(Protocol):
-    """Takes columns of equal length, part by part."""
+    """Writes columns of equal length, in parts."""
 
     rows: int
 
@@ -99,7 +99,7 @@ class Writer(Protocol):
 
 
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
-    """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
+    """The predictions of a dataset's rows, block by block, computed in parallel a limited number of blocks ahead."""
     column = ""
     if answers.interval_group is not None:
         dataset, column = with_stored_groups(dataset, answers.interval_group)
@@ -119,14 +119,14 @@ def predict_files(
     path: str,
     *,
     zero_based: bool | None,
-    told: Differences,
+    differences: Differences,
     ids: Sequence[str] = (),
     format: CsvFormat | None = None,
 ) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time.
 
-    Columns that `ids` names go along as they stand in the files; `format` says how delimited text is written. What is
-    unlike the rows of fit in all files goes to `told`, which says it in the end or refuses it at once.
+    The columns `ids` are added unchanged; `format` describes delimited text. Differences from the rows of fit are
+    collected over all files in `differences`, and reported at the end, or an error at once.
     """
     from dkl.data.ingest.paths import file_format, find_files
 
@@ -139,42 +139,42 @@ def predict_files(
     if is_libsvm and read:
         option = "--id" if ids else "--exposure" if answers.exposure is not None else "--interval-group"
         raise ValueError(f"{path!r} is libsvm text, whose columns have no names: {option} {read[0]} is not among them")
-    # Files have no row ids of their own: a row is known by its number in the order of the files.
+    # files have no row ids: rows are numbered in the order of the files
     start = 0
     parts = (
         ((answer, X, {}) for answer, X in answers.libsvm_rows(path, zero_based))
         if is_libsvm
-        else answers.table_rows(path, told, read, format)
+        else answers.table_rows(path, differences, read, format)
     )
     for answer, X, columns in parts:
         exposure, groups = (
             None if name is None else columns[name].to_pandas() for name in (answers.exposure, answers.interval_group)
         )
-        found = dict(answer(X, np.arange(start, start + X.shape[0]), exposure, groups))
-        if taken := sorted(found.keys() & set(ids)):
-            raise ValueError(f"--id {taken[0]} names a column that the predictions have of their own; rename it")
-        yield {"row_id": found.pop("row_id"), **{name: columns[name] for name in ids}, **found}
+        answered = dict(answer(X, np.arange(start, start + X.shape[0]), exposure, groups))
+        if conflicts := sorted(answered.keys() & set(ids)):
+            raise ValueError(f"--id {conflicts[0]} names a column that the predictions have of their own; rename it")
+        yield {"row_id": answered.pop("row_id"), **{name: columns[name] for name in ids}, **answered}
         start += X.shape[0]
-    told.say()
+    differences.say()
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model says of rows, as columns of the output.
+    """The answers of a model for rows, as columns of the output.
 
     Parameters
     ----------
     estimator : fitted classifier or regressor
     proba : bool
-        The probability of each class too.
+        Whether to add the probability of each class.
     std : bool
-        The deviation of each number too.
+        Whether to add the standard deviation of each number.
     interval : float or None
-        Of this coverage the ends of an interval, or which classes are in the set.
+        Coverage of intervals, whose ends are added, or of prediction sets, with a column for each class.
     interval_group : str or None
-        The column of groups that the coverage is promised for.
+        The column of groups, for each of which the coverage holds.
     exposure : str or None
-        The column of what counts and sizes are counted over.
+        The column of exposures of counts and sizes.
     """
 
     estimator: PredictingModel
@@ -185,13 +185,8 @@ class Answers:
     exposure: str | None = None
 
     def check(self, model: str) -> None:
-        """Refuse, before the first row, what the model of that name does not say.
-
-        Raises
-        ------
-        ValueError
-        """
-        # The hinge loss has no probabilities, and calibration needs a fit.
+        """Raise ValueError if the model, whose name is `model`, does not have the chosen answers."""
+        # the hinge loss has no probabilities without calibration
         if self.proba and not hasattr(self.estimator, "predict_proba"):
             raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
         if self.std and not hasattr(self.estimator, "posterior_"):
@@ -219,14 +214,14 @@ class Answers:
             )
 
     def __call__(self, X: Rows | ScoredRows, row_id: np.ndarray, exposure: Any = None, groups: Any = None) -> Part:
-        """The columns row_id and prediction, one a target or quantile, and those that are asked for beside them."""
+        """The columns row_id, prediction (one for each target or quantile), and the chosen further ones."""
         columns: dict[str, Any] = {"row_id": np.asarray(row_id, dtype=np.int64)}
         import pandas as pd
 
         model: Any = self.estimator
         beside: dict[str, Any] = {}
         if exposure is not None:
-            # what is no number becomes a gap, whose row the error names
+            # values that are not numbers become missing, so that the error has their row
             numbers = pd.to_numeric(pd.Series(exposure), errors="coerce").to_numpy(np.float64)
             beside["exposure"] = checked_exposure(numbers, len(row_id), columns["row_id"])
         predicted, std = model.predict(X, return_std=True) if self.std else (model.predict(X, **beside), None)
@@ -237,7 +232,6 @@ class Answers:
         else:
             columns["prediction"] = predicted
         if self.proba:
-            # Labels name the columns, since their order alone would have to be looked up.
             columns |= self._by_class("probability", self.estimator.predict_proba(X))
         if self.std:
             columns["std"] = std
@@ -250,17 +244,17 @@ class Answers:
 
     @property
     def scorer(self) -> Scorer:
-        """Gives workers the decision values of rows, and with `std` or `interval` how far they may deviate."""
+        """The scorer by which workers compute decision values, and with `std` or `interval` their deviations."""
         model: Any = self.estimator
         has_lengths = self.std or self.interval is not None
         posterior = getattr(model, "posterior_", None) if has_lengths else None
         return model._scorer if posterior is None else replace(model._scorer, posterior=posterior)
 
     def in_text(self, part: Part) -> Part:
-        """The columns with the digits that features in single precision have, for formats that write numbers as text.
+        """The columns rounded to the precision of float32 features, for formats that write numbers as text.
 
-        Of a number that is predicted those are seven behind the decimal point of a unit as large as the deviation of
-        the targets: a prediction of 1e9 keeps its last digit where targets differ by one.
+        Predicted numbers are rounded to about 1e-7 of the standard deviation of the targets, so that a prediction of
+        1e9 keeps its last digit if targets differ by one.
         """
         if self._dtype != "float32":
             return part
@@ -276,41 +270,41 @@ class Answers:
 
     @property
     def _dtype(self) -> str:
-        """Of the features."""
+        """dtype of the features."""
         model: Any = self.estimator
         return str(getattr(model, "features_", model).dtype)
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
-        """Numbers that are predicted, to 2**-24 of the deviation of the targets; labels as they are."""
+        """Predicted numbers rounded to 2**-24 of the standard deviation of the targets; labels unchanged."""
         if hasattr(self.estimator, "classes_"):
             return values
         model: Any = self.estimator
         if model._link:
-            # counts and sizes are exponentials, whose errors are shares of themselves
+            # counts and sizes are exponentials, whose errors are relative
             return values.astype(np.float32)
         scale = float(np.min(getattr(model, "target_scale_", 1.0)))
-        # 1 is a model that was made in the units of its targets, whose deviation it does not know
+        # a scale of 1 means that the model does not know the standard deviation of its targets
         if scale == 1.0:
             return values
         return np.round(values, max(int(np.ceil(-np.log10(np.finfo(np.float32).epsneg * scale))), 0))
 
     def _by_class(self, name: str, values: Any) -> dict[str, np.ndarray]:
-        """A column a class."""
+        """A column for each class, named by its label."""
         labels = self.estimator.classes_.tolist()
         return {f"{name}_{label}": np.asarray(values)[:, k] for k, label in enumerate(labels)}
 
     def without_names(self) -> Answers:
-        """The same for rows whose columns have been matched by name before, and which carry no names themselves."""
+        """The same answers for rows without column names, whose columns were matched by name before."""
         nameless = copy.copy(self.estimator)
         vars(nameless).pop("feature_names_in_", None)
         return replace(self, estimator=nameless)
 
     def table_rows(
-        self, path: str, told: Differences, ids: Sequence[str], format: CsvFormat | None = None
+        self, path: str, differences: Differences, ids: Sequence[str], format: CsvFormat | None = None
     ) -> Iterator[tuple[Answers, Rows, Mapping[str, pa.ChunkedArray]]]:
-        """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names.
+        """Raw rows in the form that the model needs (encoded, with column names, or arrays), and the columns `ids`.
 
-        Beside them the columns `ids`, which are no difference to the rows of fit where the model does not know them.
+        Columns of `ids` that the model does not know do not count as differences from the rows of fit.
         """
         from dkl.data.ingest.ingest import read_tables
 
@@ -320,7 +314,7 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
-        # files of texts are read as texts, and columns of plain numbers go along as numbers
+        # text files are read as texts; columns of plain numbers are converted back to numbers for the output
         rules = () if encoding is None or encoding.array_dtype else encoding.rules
         plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
         kinds: dict[str, pa.DataType] = {}
@@ -333,17 +327,17 @@ class Answers:
                 X = table.to_pandas()
                 yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy(), carried
             else:
-                # Encoded columns have no names, and the encoding has checked those of the raw table.
-                yield self.without_names(), encoding.transform(table, first_row=start, differences=told), carried
+                # encoded columns have no names; the encoding has checked those of the raw table
+                yield self.without_names(), encoding.transform(table, first_row=start, differences=differences), carried
             start += table.num_rows
 
     def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:
-        """CSR rows whose columns are called as in the text that the model was fitted on, or as the user says.
+        """CSR rows; the index of the first column is that of the libsvm text of fit, or the user's choice.
 
         Raises
         ------
         ValueError
-            If nothing says whether the first column is called 0 or 1, or two things say it differently.
+            If the index of the first column, 0 or 1, is unknown, or the user's choice differs from that of fit.
         """
         from dkl.data.ingest.libsvm_files import libsvm_batches
         from dkl.data.ingest.paths import find_files
@@ -369,15 +363,16 @@ class Answers:
 
 
 def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> None:
-    """Refuse, before the work, an output that is of no known format, is an input, or holds anything but predictions.
+    """Check an output before the work.
 
     Raises
     ------
     ValueError, FileExistsError, OSError
+        If its format is unknown, it is an input, it exists and is not predictions, or it is not writable.
     """
     if "://" in path or Path(path).suffix not in _SUFFIXES:
         raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
-    # A zarr group of predictions may be replaced while nothing lies in its folder but the columns that its mark lists.
+    # a zarr group of predictions is replaced only if its folder has nothing but the columns in its mark
     columns = attributes_at(Location.of(path)).get(MARK, {}).get("columns", ())
     own = {"zarr.json", *columns}
     check_before(
@@ -386,20 +381,20 @@ def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ())
 
 
 def is_predictions(path: Path) -> bool:
-    """Whether a file or folder is certain to hold predictions that this module wrote."""
+    """Whether a file or folder certainly has predictions that this module wrote."""
     if path.is_dir():
         return isinstance(attributes_at(Location.of(path)).get(MARK), dict)
-    # A Parquet file begins with four letters of its own; anything else is CSV, which has no metadata.
+    # a Parquet file begins with PAR1; any other file may be CSV
     with path.open("rb") as file:
         if file.read(4) != b"PAR1":
             file.seek(0)
-            # names in quotes may hold line ends
+            # the whole header, as quoted names may contain line ends
             return _CSV_HEADER.match(file.read(_LONGEST_HEADER)) is not None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Only the footer of the file is read.
+        # reads only the footer of the file
         return MARK.encode() in (pq.read_schema(path).metadata or {})
     except pa.ArrowInvalid:
         return False
@@ -409,17 +404,20 @@ def is_predictions(path: Path) -> bool:
 def open_writer(
     path: str, *, overwrite: bool, inputs: Iterable[str] = (), exact_text: bool = False
 ) -> Iterator[Writer]:
-    """A writer of the format that the suffix names; nothing is left behind when the block fails.
+    """A writer of the format of the suffix; nothing remains after an error in the block.
 
     Parameters
     ----------
+    path : str
+    overwrite : bool
+    inputs : iterable of str
     exact_text : bool
-        Texts stand in CSV as they are, in place of as `harmless` writes them.
+        Whether texts in CSV are written unchanged, instead of by `harmless`.
 
     Raises
     ------
     ValueError, FileExistsError, OSError
-        As `check_predictions`, which looks before the first row and once more after the last.
+        As for `check_predictions`, which is called before the first row and after the last.
     """
     given = list(inputs)
 
@@ -433,7 +431,7 @@ def open_writer(
         ".zarr": _ZarrWriter,
     }
     location = Location.of(path)
-    # Rows are written to a hidden place beside the output, which takes its name when it is complete.
+
     with beside(location, check=check) as hidden:
         writer = formats[Path(path).suffix](hidden, location)
         yield writer
@@ -441,7 +439,7 @@ def open_writer(
 
 
 class _TableWriter:
-    """What the two table formats share: a schema from the first part."""
+    """The base class of the two table formats, whose schema follows from the first part."""
 
     def __init__(self, path: Path, location: Location) -> None:
         self.rows = 0
@@ -456,7 +454,7 @@ class _TableWriter:
         try:
             for name, values in part.items():
                 if not isinstance(values, pa.ChunkedArray):
-                    # Arrow takes flat arrays of numbers and texts; several targets a row become lists.
+                    # Arrow needs flat arrays; several targets of a row become lists
                     is_flat = values.ndim == 1 and values.dtype.kind != "O"
                     values = pa.array(values if is_flat else values.tolist())
                 columns[name] = values
@@ -479,7 +477,7 @@ class _TableWriter:
             self._writer.close()
 
     def _open(self, schema: pa.Schema) -> Any:
-        """The writer of the library for rows of this schema; a subclass says which."""
+        """The library's writer for this schema, in a subclass."""
         raise TypeError("a table writer says which format it opens")
 
 
@@ -491,14 +489,14 @@ class _ParquetWriter(_TableWriter):
 
 
 def harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula and no terminal for a command; different ones stay different.
+    """A text escaped so that spreadsheets do not read it as a formula, nor terminals as a command; injective.
 
-    What begins with ``=``, ``+``, ``-`` or ``@``, full-width ones too, and is no number has an apostrophe before it,
-    and so has what begins with apostrophes before such a sign. What controls a terminal is written as `plain_text`
-    writes it (``\\x1b``); backslashes that would be read as the beginning of that, or stand before it, are doubled.
+    Texts that begin with ``=``, ``+``, ``-`` or ``@``, also full-width ones, and are not numbers, get an apostrophe in
+    front, as do texts with apostrophes before such a sign. Control characters are written by `plain_text` (``\\x1b``);
+    backslashes that look like the beginning of such an escape, or precede one, are doubled.
     """
     shown = plain_text(_ESCAPED.sub(_with_doubled_backslashes, text).replace("\r", "\\x0d"))
-    # spaces, and characters that nobody sees, may be skipped by who looks for a formula
+    # spreadsheets may skip spaces and invisible characters before a formula
     body = shown.lstrip("'")
     first = next((char for char in body if not char.isspace() and unicodedata.category(char) != "Cf"), "")
     if unicodedata.normalize("NFKC", first) not in ("=", "+", "-", "@"):
@@ -511,7 +509,7 @@ def harmless(text: str) -> str:
 
 
 def _with_doubled_backslashes(match: re.Match[str]) -> str:
-    """Backslashes and what stands behind them; doubled where that is an escape, or becomes one."""
+    """Backslashes and what follows; the backslashes are doubled if that is an escape sequence, or becomes one."""
     backslashes, behind = match.groups()
     is_ambiguous = len(behind) > 1 or plain_text(behind) != behind
     return (2 * backslashes if is_ambiguous else backslashes) + behind
@@ -526,11 +524,11 @@ class _CsvWriter(_TableWriter):
         super().write(part if self._exact_text else self._harmless_part(part))
 
     def _harmless_part(self, part: Part) -> Part:
-        """The columns with harmless names and harmless texts."""
+        """The columns with escaped names and texts."""
         return {harmless(name): self._harmless(values) for name, values in part.items()}
 
     def _harmless(self, values: Any) -> Any:
-        """The values of a column, the texts among them harmless."""
+        """The values of a column, texts escaped."""
         import pyarrow as pa
 
         if isinstance(values, np.ndarray):
@@ -551,7 +549,7 @@ class _CsvWriter(_TableWriter):
 
 
 class _ZarrWriter:
-    """A zarr group of one array a column; labels that are no numbers are codes, with the labels as an attribute."""
+    """A zarr group with an array for each column; labels that are texts are codes, and an attribute has the labels."""
 
     def __init__(self, path: Path, location: Location) -> None:
         import zarr
@@ -576,12 +574,12 @@ class _ZarrWriter:
         if not self.rows:
             raise ValueError("there are no rows to predict; the data is empty")
         with writing(self._location):
-            # a name with a slash is a group, and an array in it
+            # a name with a slash is that of an array in a group
             names = sorted({array.path.partition("/")[0] for array in self._arrays.values()})
             self._group.attrs[MARK] = {"rows": self.rows, "columns": names}
 
     def _new_array(self, name: str, numbers: np.ndarray) -> Any:
-        """An array without rows; ValueError where zarr, or the file system, has no such names."""
+        """An array without rows; ValueError if zarr, or the file system, does not support the name."""
         shape, chunks = (0, *numbers.shape[1:]), (CHUNK_ROWS, *numbers.shape[1:])
         try:
             return self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
@@ -594,23 +592,23 @@ class _ZarrWriter:
             ) from error
 
     def _numbers(self, name: str, values: Any) -> np.ndarray:
-        """Numbers as they are, labels as codes: positions in a list that grows with the parts."""
+        """Numbers unchanged, labels as codes: positions in a list to which new labels are appended."""
         if not isinstance(values, np.ndarray):
             values = np.array(["" if value is None else value for value in values.to_pylist()])
         if values.dtype.kind in "biuf":
             return values
         known = self._labels.get(name, np.array([], dtype=object))
-        # Codes that are written keep their meaning, so new labels go to the end of the list.
+        # appended, so that written codes keep their meaning
         new = [label for label in np.unique(values.astype(str)).tolist() if label not in known]
         known = self._labels[name] = np.array([*known.tolist(), *new], dtype=object)
-        # The labels are written with each part, so that the codes of a part which is written can be read.
+
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)
 
 
 def as_numbers(column: pa.ChunkedArray, name: str, kinds: dict[str, pa.DataType]) -> pa.ChunkedArray:
-    """A column of texts as numbers, where all of its first texts write numbers; `kinds` keeps which ones."""
+    """A column of texts as integers or floats if all texts of the first part are such; `kinds` records the type."""
     import pyarrow as pa
 
     if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):

@@ -1,4 +1,4 @@
-"""The commands `sums agree`, `sums export` and `sums fit`: sites learn together, and their rows stay where they are."""
+"""The commands `sums agree`, `sums export` and `sums fit`: several sites fit a model without sharing their rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, named_learner
 from dkl.cli.output_checks import check_before
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Learn from the sums of several sites, whose rows stay where they are.",
+        help="Fit a model to the sums of several sites, which do not share their rows.",
         epilog="First somebody agrees, then every site exports, then somebody fits. Example: [bold]dkl sums agree "
         "--help[/bold].",
     )
@@ -37,22 +37,22 @@ def register(app: typer.Typer) -> None:
 
 def agree(
     store: Store,
-    agreement: Annotated[str, typer.Argument(help="agreement.json, one file to read, or a store.", show_default=False)],
+    agreement: Annotated[str, typer.Argument(help="agreement.json, a readable file, or a store.", show_default=False)],
     features: FeatureOptions,
     compute: Compute,
     running: Running,
     *,
     site: Annotated[
-        list[str], typer.Option(help="NAME=BLOCKS of a site, in the order of their block numbers. Repeat it.")
+        list[str], typer.Option(help="NAME=BLOCKS of each site, in the order of block numbers. Repeat it.")
     ],
-    seed: Annotated[int, typer.Option(help="Of the candidates.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the candidates.")] = 0,
     overwrite: Overwrite = False,
 ) -> Result:
-    """Settle candidates, scaling, classes and block numbers, so that sites can learn together.
+    """Fix candidates, scaling, classes and block numbers, so that several sites can fit one model.
 
-    STORE holds rows that all sites may know, such as public or made-up ones, with the columns and classes of the sites'
-    rows: scaling and bandwidth are found on them. `dkl info` says how many blocks a store has. Tuned machines take
-    the squared error.
+    STORE has rows that all sites may know, such as public or artificial ones, with the columns and classes of the
+    sites' rows; scaling and bandwidth are computed from them. `dkl info` shows the number of blocks of a store. Tuned
+    machines use the squared error.
     """
     from dkl.federated.agreement import agree as agree_on
     from dkl.federated.agreement import is_agreement_file
@@ -83,21 +83,22 @@ def agree(
 
 def export(
     store: Store,
-    sums: Annotated[str, typer.Argument(help="Where to write the sums.", show_default=False)],
+    sums: Annotated[str, typer.Argument(help="Path or URL of the sums to write.", show_default=False)],
     compute: Compute,
     running: Running,
     *,
-    agreement: Annotated[str, typer.Option(help="What `dkl sums agree` wrote.", show_default=False)],
-    site: Annotated[str, typer.Option(help="Whose rows these are.", show_default=False)],
+    agreement: Annotated[str, typer.Option(help="The output of `dkl sums agree`.", show_default=False)],
+    site: Annotated[str, typer.Option(help="Name of the site of these rows.", show_default=False)],
     split: Annotated[str, typer.Option(help="A split of the store.", show_default="all rows")] = "",
     allow_few_rows: Annotated[
-        bool, typer.Option("--allow-few-rows", help="Write sums of fewer rows than columns, which reveal rows, too.")
+        bool,
+        typer.Option("--allow-few-rows", help="Also write sums of fewer rows than columns, which may reveal rows."),
     ] = False,
     overwrite: Overwrite = False,
 ) -> Result:
-    """Sum the rows of one site as was agreed; the rows themselves are not written.
+    """Write the sums of one site's rows that the agreement defines, but not the rows.
 
-    A sum of fewer rows than they have columns is refused, since it says much about each of them.
+    A sum of fewer rows than columns is refused, since single rows could be inferred from it.
     """
     from dkl.federated.exporting import export_sums
     from dkl.model_io import is_part_of_a_model
@@ -120,16 +121,18 @@ def export(
 
 
 def fit(
-    agreement: Annotated[str, typer.Argument(help="What `dkl sums agree` wrote.", show_default=False)],
-    model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
-    sums: Annotated[list[str], typer.Argument(help="What `dkl sums export` wrote, of each site.", show_default=False)],
+    agreement: Annotated[str, typer.Argument(help="The output of `dkl sums agree`.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Path or URL of the model to write.", show_default=False)],
+    sums: Annotated[
+        list[str], typer.Argument(help="The outputs of `dkl sums export` of all sites.", show_default=False)
+    ],
     compute: Compute,
     running: Running,
     *,
     without: Annotated[list[str] | None, typer.Option(help="Leave this site out. May be repeated.")] = None,
     overwrite: Overwrite = False,
 ) -> Result:
-    """Learn from the sums of all sites what a fit to their rows in one store learns, bit by bit."""
+    """Fit a model to the sums of all sites, with the same bits as a fit to all of their rows in one store."""
     from dkl.federated.from_sums import fit_from_sums
     from dkl.model_io import is_part_of_a_model
 

@@ -1,4 +1,4 @@
-"""The command `tune`: hyper-parameters by cross-validation, and the model that they give."""
+"""The command `tune`: searches hyper-parameters by cross-validation, and fits the best model."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole
 from dkl.protocols.estimators import Estimator
 
-# Bandwidths that are tried beside the median one, in units of a usual median distance.
+# Further bandwidths of the search, in units of the typical distance of two rows, sqrt(2 d).
 _BANDWIDTHS = (0.35, 2.5)
-# Landmarks about which sizes are searched.
+# Number of landmarks from whose half to whose double sizes are searched.
 _LANDMARKS = 400
-# Trials that are shown, the best first.
+# Number of trials that are shown, the best ones.
 _SHOWN = 5
-# What a table of trials begins with: such a file may be replaced.
+# The first bytes of a table of trials, by which a file is recognized that may be replaced.
 _TABLE_HEAD = b"trial,"
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How the search is done."""
+    """Options for the search."""
 
     space: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=RANGE",
-            help="What to search: NAME=LOW:HIGH, NAME=LOW:HIGH:log (int, log-int), or a JSON list. Repeat it.",
-            show_default="by the model: see below",
+            help="Parameter to search: NAME=LOW:HIGH, NAME=LOW:HIGH:log (int, log-int), or a JSON list. Repeat it.",
+            show_default="depends on the model: see above",
         ),
     ] = None
-    trials: Annotated[int, typer.Option(help="Sets of parameters to try.")] = 30
+    trials: Annotated[int, typer.Option(help="Number of trials.")] = 30
     timeout: Annotated[float | None, typer.Option(help="Seconds after which no further fit begins.")] = None
-    folds: Annotated[float, typer.Option(help="Folds, or a share such as 0.2 held out once.")] = 5
+    folds: Annotated[float, typer.Option(help="Number of folds, or a share such as 0.2 that is held out once.")] = 5
     scoring: Annotated[str | None, typer.Option(help="A scorer of scikit-learn (default: accuracy or R^2).")] = None
-    parallel: Annotated[int, typer.Option(help="Trials judged at the same time, whole fits on workers.")] = 1
+    parallel: Annotated[int, typer.Option(help="Number of trials at a time, each as a whole fit on a worker.")] = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     store: Store,
-    model: Annotated[str, typer.Argument(help="Where to write the best model.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Path or URL of the model to write.", show_default=False)],
     search: TuneOptions,
     features: FeatureOptions,
     machine: MachineOptions,
@@ -68,20 +68,20 @@ def tune(
     running: Running,
     *,
     held: HeldOptions,
-    table: Annotated[str | None, typer.Option(help="Write the trials to this CSV file, too.")] = None,
-    split: Annotated[str | None, typer.Option(help="Rows to search on (default: train where it is there).")] = None,
+    table: Annotated[str | None, typer.Option(help="Also write the trials to this CSV file.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split for the search (default: train if it exists).")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder or URL: a search that was broken off goes on from here when run again.")
+        str | None, typer.Option(help="Folder or URL from which an interrupted search resumes when run again.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a model, and a table of trials, that are there.")
+        bool, typer.Option("--overwrite", help="Replace an existing model and table of trials.")
     ] = False,
 ) -> Result:
     """Search for the hyper-parameters of a model by cross-validation, fit it with the best, and save it.
 
-    A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials. Without
-    --space: the penalty, the number of features, and where the learner has them scaling and bandwidth. Without
-    --learner these are those of a kernel at landmarks (nystrom), since auto chooses all of this by itself.
+    A Gaussian process on the scores so far chooses the next trial. The same seed gives the same trials. Without
+    --space the penalty and the number of features are searched, and scaling and bandwidth if the learner has them.
+    Without --learner the model is a kernel at landmarks (nystrom), since auto makes all of these choices itself.
     """
     from dkl.data.together.telling import kind_of_split
     from dkl.model_io import is_part_of_a_model
@@ -97,7 +97,7 @@ def tune(
         is_set = "features__n_landmarks" in machine.settings
         features = replace(features, learner="nystrom", features=None if is_set else size)
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
-    # The estimator is made here, so that options with no meaning are refused before the search begins.
+
     started = time.perf_counter()
     with computing_on(compute):
         tuning = search_for(
@@ -106,7 +106,7 @@ def tune(
             space=space_from(search.space) if search.space else default_space(estimator, dataset.n_columns),
             n_trials=search.trials,
             timeout=search.timeout,
-            # The option is a number with a point, and `dkl.tune` tells folds from a share by the type.
+            # `dkl.tune` distinguishes a number of folds from a share by the type
             folds=int(search.folds) if search.folds >= 1 else search.folds,
             scoring=search.scoring,
             parallel=search.parallel,
@@ -123,7 +123,7 @@ def tune(
         "best_score": tuning.best_score_,
         "best_params": tuning.best_params_,
         "trials": len(tuning.trials),
-        # A trial that failed has its error in the table, and an empty text stands for none.
+        # the table has the error of each trial, an empty text without any
         "failed": int((tuning.trials["error"] != "").sum()),
         "rows": dataset.n_rows,
         "held_out": kind_of_split(dataset),
@@ -133,7 +133,7 @@ def tune(
     view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
     for name in ("trial", "score", *names):
         view.add_column(name, justify="right")
-    # A stable order leaves the earlier one of equal trials in front, which is the one that is best.
+    # stable, so that the first of equal trials, which is the best one, comes first
     ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
     for trial, row in ordered.iterrows():
         cells = (trial, row["score"], *(row[name] for name in names))
@@ -142,7 +142,7 @@ def tune(
 
 
 def _is_table_of_trials(path: Path) -> bool:
-    """Whether a file is a table that this command wrote."""
+    """Whether a file begins like a table of this command."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -159,7 +159,7 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
     """
     space: dict[str, Any] = {}
     for pair in pairs:
-        # Names of nested parameters hold no equals sign, and values may.
+        # values may contain equals signs, names of parameters do not
         name, _, text = pair.partition("=")
         try:
             if text.startswith("["):
@@ -167,7 +167,7 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
                 continue
             low, _, rest = text.partition(":")
             high, _, scale = rest.partition(":")
-            # Whole numbers stay whole, since `dkl.tune` takes a range between two of them for one of whole numbers.
+            # `dkl.tune` searches whole numbers if both ends are integers
             ends = [int(end) if end.lstrip("+-").isdigit() else float(end) for end in (low, high)]
         except ValueError:
             raise typer.BadParameter(
@@ -178,13 +178,13 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
 
 
 def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
-    """What is searched of a model where nobody says it: what most changes its score, in ranges that hold for most rows.
+    """The default search space of a model: the parameters that affect its score most, in ranges for most datasets.
 
     Parameters
     ----------
     estimator : kernel machine on a learner, or a tuned machine
     n_columns : int
-        d, of the rows.
+        d, the number of columns of the rows.
     """
     known = estimator.get_params(deep=True)
     penalty = "lam" if "lam" in known else "alpha"
@@ -193,15 +193,18 @@ def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
     for name in ("n_features", "n_landmarks"):
         size = known.get(f"{prefix}{name}")
         if isinstance(size, int):
-            # Half and twice as many as were asked for: sizes are what a fit costs, so that the user's own decides.
+            # from half to twice the user's size, as sizes determine the cost of a fit
             space[f"{prefix}{name}"] = (max(1, size // 2), 2 * size, "log-int")
     if "scaling" in {name.removeprefix(prefix) for name in known}:
         space[f"{prefix}scaling"] = ["standard", "quantile"]
-    if isinstance(usual_factor := known.get(f"{prefix}sigma_factor"), int | float):
-        space[f"{prefix}sigma_factor"] = (0.25 * usual_factor, 4.0 * usual_factor, "log")
+    if isinstance(factor_now := known.get(f"{prefix}sigma_factor"), int | float):
+        space[f"{prefix}sigma_factor"] = (0.25 * factor_now, 4.0 * factor_now, "log")
     elif getattr(known.get(f"{prefix}family"), "needs_bandwidth", False):
         family = known[f"{prefix}family"]
-        # Two rows of d columns of variance 1 are sqrt(2 d) from each other: such is the median distance, about.
-        usual = math.sqrt(2.0 * n_columns)
-        space[f"{prefix}family"] = [family, *(replace(family, sigma=factor * usual) for factor in _BANDWIDTHS)]
+        # the distance of two rows with d columns of variance 1 is about sqrt(2 d)
+        typical_distance = math.sqrt(2.0 * n_columns)
+        space[f"{prefix}family"] = [
+            family,
+            *(replace(family, sigma=factor * typical_distance) for factor in _BANDWIDTHS),
+        ]
     return space

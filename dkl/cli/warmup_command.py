@@ -17,26 +17,26 @@ def register(app: typer.Typer) -> None:
 
 
 def warmup(running: Running) -> Result:
-    """Compile all kernels now, so that no fit waits for it: in an image, or before the tests of a project.
+    """Compile all kernels, so that later fits need not: in a container image, or before the tests of a project.
 
-    Small models of every kind are fitted, asked and explained. What is compiled lies in Numba's cache, beside the
-    modules of dkl, or in NUMBA_CACHE_DIR where that is set; it holds for this version of dkl and for such processors.
-    Most of the time goes into the small fits: of the processor's seconds, those of the compiler are told by themselves.
+    Small models of every kind are fitted, used and explained. The compiled code is in Numba's cache, beside the modules
+    of dkl, or in NUMBA_CACHE_DIR if that is set; it is valid for this version of dkl and this type of processor. Most
+    of the time is spent on the small fits: the result has the processor seconds of the compiler separately.
     """
     from dkl.bench.warming import warm_up
 
-    def said(name: str, seconds: float) -> None:
-        # Minutes pass in a fresh environment: each job is a sign of life.
+    def report(name: str, seconds: float) -> None:
+        # without a cache this takes minutes, so that each job prints a line
         if not (running.json or running.quiet):
             stderr().print(f"{seconds:6.1f} s  {name}", highlight=False)
 
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        compiled = warm_up(folder, said)
+        compiled = warm_up(folder, report)
     facts = {
         "compiled": len(compiled.names),
         "seconds": round(time.perf_counter() - started, 1),
-        # What a machine is charged for, and the part of it that a later process is spared.
+        # all processor seconds, and the part that later processes save
         "processor_seconds": round(time.process_time(), 1),
         "compiling_seconds": round(compiled.seconds, 1),
         "cache": os.environ.get("NUMBA_CACHE_DIR", "beside the modules of dkl"),

@@ -1,4 +1,4 @@
-"""What values may be in X, y and weights; each refusal names the row, the column and the remedy."""
+"""Checks of the values in X, y and weights, whose errors have the row, the column and a remedy."""
 
 from __future__ import annotations
 
@@ -17,47 +17,45 @@ from scipy import sparse
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.soundness import check_sound, check_structure, check_unmasked
 
-# Float64 has 53 binary digits: it holds every whole number up to this one, and not the next.
+# float64 represents every whole number up to this one exactly, but not the next.
 _EXACT = 2**53
 _TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 
 
-def stored_dtype(dtype: DTypeLike, what: str = "X") -> np.dtype:
-    """The dtype in which rows of `dtype` are kept: real numbers as they are, bool as uint8, in native byte order.
+def stored_dtype(dtype: DTypeLike) -> np.dtype:
+    """The dtype in which rows of `dtype` are stored: that of real numbers, uint8 for bool, in native byte order.
 
     Raises
     ------
     ValueError
-        Complex numbers.
+        For complex numbers.
     TypeError
-        Anything else that is not a real number (strings, objects, dates).
+        For anything else that is not a real number (strings, objects, dates).
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "c":
-        raise ValueError(
-            f"Complex data not supported: {what} has dtype {dtype}; pass real and imaginary parts as columns"
-        )
-    # Kernels compute with 0 and 1; a boolean in memory is a byte already.
+        raise ValueError(f"Complex data not supported: X has dtype {dtype}; pass real and imaginary parts as columns")
+    # kernels compute with 0 and 1; a boolean is one byte in memory, too
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind not in "fiu":
         raise TypeError(
-            f"{what} has dtype {dtype}; expected real numbers. Encode strings and dates first, or pass a data frame, "
+            f"X has dtype {dtype}; expected real numbers. Encode strings and dates first, or pass a data frame, "
             "whose string columns are encoded one-hot"
         )
     return np.dtype(np.float64) if dtype.itemsize > 8 else dtype.newbyteorder("=")
 
 
 def whole_number(value: object, name: str, least: int = 0) -> int:
-    """The argument `name` as an int, numpy's whole numbers among them.
+    """The argument `name` as an int; integers of NumPy are accepted.
 
     Raises
     ------
     ValueError
-        It is below `least`, or beyond 64 bits.
+        If it is below `least`, or beyond 64 bits.
     TypeError
-        It is no whole number; a truth value is none.
+        If it is not an integer, or a boolean.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {shown_value(value)}; expected a whole number of at least {least}")
@@ -67,14 +65,14 @@ def whole_number(value: object, name: str, least: int = 0) -> int:
 
 
 def plain_array(values: GivenValues, name: str) -> np.ndarray:
-    """`values` as an array of plain values; what can be none is refused in words, as argument `name`.
+    """The argument `name` as a NumPy array of numbers, texts or objects.
 
     Raises
     ------
     ValueError
-        Rows of different lengths, or no sequence at all.
+        For rows of different lengths, or a value that is not a sequence.
     TypeError
-        A sparse matrix, or an array whose values have fields.
+        For a sparse matrix or a structured array.
     """
     check_unmasked(values, name)
     if sparse.issparse(values):
@@ -83,7 +81,7 @@ def plain_array(values: GivenValues, name: str) -> np.ndarray:
             "one value a row"
         )
     try:
-        # NumPy says "inhomogeneous shape" of ragged lists, which tells only those who know it.
+        # NumPy's error for ragged lists, "inhomogeneous shape", is hard to understand
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name} is ragged, its rows have different lengths: {error}") from error
@@ -101,50 +99,51 @@ def plain_array(values: GivenValues, name: str) -> np.ndarray:
 
 
 def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
-    """`X` as a C-contiguous array or as csr_array with sorted indices and no duplicates, in a dtype that is kept.
+    """`X` as a C-contiguous array or as csr_array with sorted indices and no duplicates, in its `stored_dtype`.
 
-    An array that is so already is not copied.
+    An array that has this form already is not copied.
 
     Raises
     ------
     ValueError
-        Not two-dimensional, no columns, or complex.
+        If it is not two-dimensional, has no columns, or is complex.
     TypeError
-        Not numbers.
+        If it does not hold numbers.
     """
-    # Before anything follows an index: a damaged sparse matrix would have foreign memory read.
+    # before any index is used: a damaged sparse matrix would read memory outside of its arrays
     check_sound(X)
     if not sparse.issparse(X):
         dense = plain_array(X, "X")
-        _check_two_dimensional(dense)
+        check_two_dimensional(dense)
         if dense.dtype == object:
             dense = _objects_as_numbers(dense, "X")
         return np.ascontiguousarray(dense, dtype=stored_dtype(dense.dtype))
-    _check_two_dimensional(X)
+    check_two_dimensional(X)
     if X.shape[1] > np.iinfo(np.int32).max:
         raise ValueError(
             f"X has {X.shape[1]:,} columns; at most {np.iinfo(np.int32).max:,} are numbered. Hash them to fewer, as "
             "sklearn.feature_extraction.FeatureHasher does"
         )
-    # Stores and kernels take one format: int32 columns, sorted, none of them twice.
+    # stores and kernels need int32 indices, sorted and without duplicates
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
     if rows.indices.dtype != np.int32:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)
     if X.format not in ("csr", "csc", "bsr", "coo"):
-        # It is made of lists or of a dictionary, whose indices SciPy takes as they are.
+        # SciPy does not check the indices of matrices of lists or dictionaries when it converts them
         check_structure(rows)
     if len(rows.data) > rows.nnz:
-        # Entries behind the last row count for nothing, and may hold anything.
+        # entries after the last row are unused and may have any value
         parts = rows.data[: rows.nnz], rows.indices[: rows.nnz], rows.indptr
         rows = sparse.csr_array(parts, shape=rows.shape)
     if not rows.has_canonical_format:
-        # A copy, since the entries are put in order in place, and these may still be the user's own arrays.
+        # a copy, since entries are sorted in place and these may be the user's arrays
         rows = rows.copy()
         rows.sum_duplicates()
     return rows
 
 
-def _check_two_dimensional(X: GivenRows) -> None:
+def check_two_dimensional(X: GivenRows) -> None:
+    """Raise ValueError unless an array or a sparse matrix has two dimensions, and columns."""
     if len(X.shape) != 2:
         raise ValueError(
             f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1) for one column, "
@@ -157,12 +156,12 @@ def _check_two_dimensional(X: GivenRows) -> None:
 
 
 def no_rows(shape: tuple[int, ...]) -> str:
-    """The message where there is nothing to learn from or to score."""
+    """The error message for arrays without rows."""
     return f"Found array with 0 sample(s) (shape={shape}) while a minimum of 1 is required: X has no rows"
 
 
 def _objects_as_numbers(values: np.ndarray, name: str, first_row: int = 0) -> np.ndarray:
-    """Python objects as float64; the first that is no number, or that float64 cannot hold, is named with its place."""
+    """Python objects as float64; an error with the place of the first one that is not a number or not exact."""
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -173,7 +172,7 @@ def _objects_as_numbers(values: np.ndarray, name: str, first_row: int = 0) -> np
             f"{named_place(name, place, first_row)} is {shown_value(values[place])}, but {name} must hold real numbers "
             f"({error}){tables}"
         ) from error
-    # Large floats are measurements, which float64 rounds as they were rounded before; large whole numbers are ids.
+    # large floats are rounded already, while large integers are ids, which must be exact
     for place in map(tuple, np.argwhere(np.abs(numbers) > _EXACT)):
         value = values[place]
         if isinstance(value, Integral):
@@ -182,12 +181,12 @@ def _objects_as_numbers(values: np.ndarray, name: str, first_row: int = 0) -> np
 
 
 def named_place(name: str, place: tuple[int, ...], first_row: int = 0) -> str:
-    """The place of a value as messages name it, ``X[17, 2]``, the first row having the number `first_row`."""
+    """The place of a value in messages, ``X[17, 2]``, where the first row has the number `first_row`."""
     return f"{name}[{', '.join(str(int(p)) for p in (place[0] + first_row, *place[1:]))}]"
 
 
 def reads_as_number(value: Any) -> bool:
-    """Whether Python makes a float of a value: of a number, or of a text that is one."""
+    """Whether ``float(value)`` succeeds."""
     try:
         float(value)
     except (TypeError, ValueError, OverflowError):
@@ -196,7 +195,7 @@ def reads_as_number(value: Any) -> bool:
 
 
 def shown_value(value: object) -> str:
-    """A value of the user's as messages show it: as Python writes it, cut where it is long."""
+    """A value of the user in messages: its repr, shortened if it is long."""
     return reprlib.repr(value.item() if isinstance(value, np.generic) else value)
 
 
@@ -208,7 +207,7 @@ def check_rows(
     may_lack: bool = False,
     weight: np.ndarray | None = None,
 ) -> None:
-    """Refuse NaN, infinity, and integers that float64 cannot hold, in rows that count.
+    """Raise ValueError for NaN, infinity, and integers that float64 does not represent exactly, with row and column.
 
     Parameters
     ----------
@@ -218,30 +217,26 @@ def check_rows(
     names : sequence of str or None
         Names of the columns.
     may_lack : bool
-        NaN is a missing value, which is allowed.
+        Whether NaN is allowed, as a missing value.
     weight : ndarray of shape (n,) or None
-        Rows of weight 0 may hold anything.
-
-    Raises
-    ------
-    ValueError
-        Naming the first such row and its column.
+        Rows of weight 0 may have any values.
     """
     rows: Any = X
     values: np.ndarray = rows.data if sparse.issparse(X) else rows
     if not len(values):
         return
     if values.dtype.kind == "f":
-        # A sum is fifty times cheaper than a mask, and is not finite where a value is not. It may overflow where every
-        # value is finite: then the mask decides.
+        # a sum takes a fiftieth of the time of a mask; if it is not finite it may have overflowed, and the mask decides
         with np.errstate(over="ignore", invalid="ignore"):
-            fine = bool(np.isfinite(values.sum(dtype=np.result_type(values, np.float32)))) or bool(_fine(values).all())
+            fine = bool(np.isfinite(values.sum(dtype=np.result_type(values, np.float32)))) or bool(
+                _is_allowed(values).all()
+            )
     else:
-        fine = values.dtype.itemsize < 8 or bool(_fine(values).all())
+        fine = values.dtype.itemsize < 8 or bool(_is_allowed(values).all())
     if fine:
         return
-    # The first wrong value in the order of rows, counted over all values, or over the stored entries of sparse rows.
-    wrong = ~_fine(values.reshape(-1))
+    # positions of wrong values among all values, or among the stored entries of sparse rows
+    wrong = ~_is_allowed(values.reshape(-1))
     if may_lack:
         wrong &= ~np.isnan(values.reshape(-1))
     if weight is not None:
@@ -265,8 +260,8 @@ def check_rows(
     raise ValueError(f"X[{first_row + row}, {column}]{named} is {spoken(value)}; {remedy}")
 
 
-def _fine(values: np.ndarray) -> np.ndarray:
-    """Which values rows may hold: finite floats, whole numbers that float64 holds exactly."""
+def _is_allowed(values: np.ndarray) -> np.ndarray:
+    """Whether each value is allowed: finite floats, and integers up to 2**53."""
     if values.dtype.kind == "f":
         return np.isfinite(values)
     small = values <= _EXACT
@@ -274,48 +269,48 @@ def _fine(values: np.ndarray) -> np.ndarray:
 
 
 def spoken(value: object) -> str:
-    """A value that is not allowed, as messages call it."""
+    """A number in messages; "NaN" for all missing values."""
     return "NaN" if value != value else str(value)
 
 
-def spoken_names(names: Sequence[str], most: int = 12) -> str:
-    """Names of columns as messages list them, cut after the first few."""
-    shown = ", ".join(repr(name) for name in names[:most])
-    return f"[{shown}]" if len(names) <= most else f"[{shown}, ... ({len(names)} in all)]"
+def spoken_names(names: Sequence[str]) -> str:
+    """The first twelve names of columns as a list in messages."""
+    shown = ", ".join(repr(name) for name in names[:12])
+    return f"[{shown}]" if len(names) <= 12 else f"[{shown}, ... ({len(names)} in all)]"
 
 
 def repeated(names: Iterable[object]) -> list[str]:
-    """The names that are there more than once, as texts, sorted."""
+    """The names that occur more than once, as texts, sorted."""
     return sorted(str(name) for name, count in Counter(names).items() if count > 1)
 
 
 def check_named_once(names: Iterable[object]) -> None:
-    """Raise ValueError where two columns have one name."""
+    """Raise ValueError if two columns have the same name."""
     if twice := repeated(names):
         raise ValueError(f"column names must differ; found more than once: {twice}")
 
 
 def did_you_mean(name: object, names: Iterable[object]) -> str:
-    """The end of a message that nothing has this name: the name that is meant, where one is nearly the same."""
-    known = {_bare(each): str(each) for each in names}
-    near = get_close_matches(_bare(name), known, n=1, cutoff=0.7)
+    """The end of a message about an unknown name: the most similar one of `names`; empty if none is similar."""
+    known = {_normalized(each): str(each) for each in names}
+    near = get_close_matches(_normalized(name), known, n=1, cutoff=0.7)
     return f"; did you mean '{known[near[0]]}'?" if near else ""
 
 
-def _bare(name: object) -> str:
-    """A name as people mix names up: without regard to case, blanks and signs between words."""
+def _normalized(name: object) -> str:
+    """A name in lower case without blanks, punctuation and underscores, for comparisons."""
     return re.sub(r"[\W_]+", "", str(name)).lower()
 
 
 def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> np.ndarray | None:
-    """Weights as float64 of shape (n,); one number stands for all rows.
+    """Weights as float64 of shape (n,); a single number is the weight of all rows.
 
     Raises
     ------
     ValueError
-        Of another shape, NaN, infinite or negative; the first such row is named.
+        For another shape, and for NaN, infinite or negative weights, with the first such row.
     TypeError
-        No real numbers.
+        If they are not real numbers.
     """
     if weight is None:
         return None
@@ -329,7 +324,7 @@ def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> n
         values = values[:, 0]
     if values.shape != (n_rows,):
         raise ValueError(f"sample_weight has shape {values.shape}; expected ({n_rows},), one weight a row of X")
-    # NaN is not >= 0 either; it is written out for whoever reads this.
+
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         row = int(bad[0])
@@ -340,25 +335,23 @@ def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> n
 
 
 def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
-    """Refuse a series of pandas whose labels are those of a data frame in another order: its rows are not those of X.
+    """Raise ValueError for a pandas series with the index labels of a data frame in another order.
+
+    Its values would be assigned to the wrong rows.
 
     Parameters
     ----------
-    X : rows as given
-    values : values of rows as given
+    X : rows of any kind
+    values : values for the rows, of any kind
     name : str
-        What the caller calls the values.
-
-    Raises
-    ------
-    ValueError
+        Name of the values in messages.
     """
     index, other = getattr(X, "index", None), getattr(values, "index", None)
     if not (hasattr(X, "iloc") and hasattr(values, "iloc")) or index is None or other is None:
         return
     if index is other or len(index) != len(other) or index.equals(other):
         return
-    # Labels that both have, each as often, tell the rows apart; others are numbers that nobody has given.
+    # only equal sets of labels identify rows; different ones are default row numbers
     counts = index.value_counts()
     if (
         not index.isin(other).all()
@@ -375,23 +368,23 @@ def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
 
 
 def check_total_weight(weights: np.ndarray, dtype: DTypeLike = np.float64) -> None:
-    """Raise ValueError where no row counts, or the sum of the weights is so large or small that sums with it are lost.
+    """Raise ValueError if all weights are 0, or their sum is so large or small that sums with them over- or underflow.
 
     Parameters
     ----------
     weights : ndarray
     dtype : dtype
-        Of the rows that are multiplied by them.
+        dtype of the rows that are multiplied by them.
     """
     with np.errstate(over="ignore"):
         total = float(np.sum(weights))
     if total == 0.0:
         raise ValueError(ALL_WEIGHTLESS)
     if np.dtype(dtype) == np.float32:
-        # Float32 ends at 3e38 and 1e-38: 1e30 leaves room for products of two features of up to 1e4 each.
+        # the range of float32 is 1e-38 to 3e38: 1e30 allows products with two features of up to 1e4 each
         least, most, lost = 1e-30, 1e30, "products with rows in single precision"
     else:
-        # Sums of squared weights, and products of two sums, must be numbers of float64, which end at about 1e308.
+        # sums of squared weights, and products of two sums, must be in the range of float64, up to about 1e308
         least, most, lost = 1e-150, 1e150, "squares"
     if not least <= total <= most:
         raise ValueError(

@@ -127,7 +127,7 @@ def create_dataset(
     if drop_missing_target:
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
 
-    def made() -> Dataset:
+    def without_row_columns() -> Dataset:
         """The dataset without groups and times."""
         nonlocal rows_a_block
         dataset = as_dataset(
@@ -139,7 +139,7 @@ def create_dataset(
         rows_a_block = rows_a_block or dataset.source.rows_a_block
         return dataset
 
-    dataset = beside.noted_of(made, sample_weight)
+    dataset = beside.noted_of(without_row_columns, sample_weight)
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema

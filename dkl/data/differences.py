@@ -13,8 +13,8 @@ from dkl.errors import TableDifferenceWarning, users_level
 
 
 @dataclass
-class _Found:
-    """A difference in a column: the number of rows, the first one, and the sentence for it."""
+class _Difference:
+    """A difference in a column: the number of rows, the first one, and its description."""
 
     rows: int
     first_row: int
@@ -36,7 +36,7 @@ class Differences:
     strict: bool = False
     option: str = "strict=True"
     _rows: int = 0
-    _columns: dict[tuple[str, str], _Found] = field(default_factory=dict)
+    _columns: dict[tuple[str, str], _Difference] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class Differences:
             return
         known = self._columns.get((name, kind))
         if known is None:
-            self._columns[name, kind] = _Found(len(rows), first_row + int(rows[0]), sentence)
+            self._columns[name, kind] = _Difference(len(rows), first_row + int(rows[0]), sentence)
         else:
             known.rows += len(rows)
 

@@ -1,4 +1,4 @@
-"""What rows were counted over (years, customers, area): the rows of a fit as rates for one unit of it."""
+"""Exposures, over which the targets of rows were counted (years, customers, area): targets become rates per unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.data.checks import check_order, did_you_mean, named_place, shown_value,
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.in_memory import counted_of_given
+from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, feature_values
 from dkl.data.together.rows import BesideFeatures
@@ -21,23 +21,23 @@ from dkl.data.together.rules import GivenColumn
 from dkl.data.view import ColumnAlong, RowNote, RowStep, View
 from dkl.protocols.block import Block
 
-# The row column of exposures.
+# Name of the row column of exposures in blocks.
 EXPOSURE = "given exposure"
 
 
 class Exposure:
-    """The exposure of the rows of a fit: values, or the name of a column, which is taken out: it is no feature.
+    """The exposure of the rows of a fit: values, or the name of a column, which is then not a feature.
 
     Parameters
     ----------
     beside : BesideFeatures
-        The rows; a column is taken out of its X.
+        The rows; the column is removed from its X.
     given : str, array of shape (n,), or None
 
     Attributes
     ----------
     name : str or None
-        What a fitted model keeps as `exposure_`: the name of the column, empty for values; None without exposure.
+        The attribute `exposure_` of a fitted model: name of the column, empty for values, None without exposure.
 
     Raises
     ------
@@ -57,20 +57,20 @@ class Exposure:
             beside.leave_out(self.name)
 
     def beside(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
-        """The dataset with the exposures as a row column, where there are any.
+        """The dataset with the exposures as a row column, if there are any.
 
         Parameters
         ----------
         dataset : Dataset
         has_exposure : bool
-            Whether the loss has one.
+            Whether the loss supports exposures.
         sample_weight : array of shape (n,) or None
             As given to `fit`: rows of weight 0 are not in the dataset.
 
         Raises
         ------
         ValueError
-            If the loss has no exposure, or a value is missing or not above 0.
+            If the loss does not support them, or a value is missing or not positive.
         """
         if self.name is not None and not has_exposure:
             raise ValueError(
@@ -80,14 +80,14 @@ class Exposure:
         return dataset if self._given is None else with_exposure(dataset, self._given, sample_weight)
 
     def remember(self, model: object) -> None:
-        """Leave `exposure_` on a model where its fit has an exposure, and none where it has not."""
+        """Set `exposure_` on a model whose fit has an exposure; remove it from others."""
         vars(model).pop("exposure_", None)
         if self.name is not None:
             vars(model)["exposure_"] = self.name
 
 
 class WeighsExposure(Protocol):
-    """A model whose loss says whether exposure counts as weight."""
+    """A model whose loss determines whether exposures multiply weights."""
 
     @property
     def _exposure_weighs(self) -> bool: ...
@@ -95,7 +95,7 @@ class WeighsExposure(Protocol):
 
 @dataclass(frozen=True)
 class _StoredExposure:
-    """The exposures in one column of rows."""
+    """Reads the exposures of rows from one column; its repr is a part of fingerprints."""
 
     place: int
 
@@ -104,19 +104,19 @@ class _StoredExposure:
 
 
 def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) -> Dataset:
-    """The dataset with the exposures that one of its columns holds as a row column, read block by block with X.
+    """The dataset with exposures from one of its columns as a row column, read block by block with X.
 
     Parameters
     ----------
     dataset : Dataset
     name : str
     stays : bool
-        Whether the column is a feature, too; it is taken out of X otherwise.
+        Whether the column is also a feature; otherwise it is removed from X.
 
     Raises
     ------
     ValueError
-        If no column has the name, or values of it were missing when the rows were written.
+        If no column has the name, or it had missing values when the rows were written.
     """
     place, schema, encoding = exposure_place(dataset, name), dataset.schema, dataset.encoding
     source = View(dataset.source, ColumnAlong(EXPOSURE, _StoredExposure(place), None if stays else place))
@@ -130,7 +130,7 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
                 "exposure, a number above 0. Leave these rows out, and write the rows again"
             )
         rules = tuple(other for other in encoding.rules if other is not rule)
-        # later tables may hold it all the same
+        # later tables may contain the column
         encoding = replace(encoding, rules=rules, ignored=(*encoding.ignored, name))
     schema = replace(
         schema,
@@ -143,7 +143,7 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
 
 
 def exposure_of_fit(model: object, given: str | None = None) -> str | None:
-    """The column of exposures that a fitted model asks further rows for; None where its fit had no exposure.
+    """The column of exposures that a fitted model needs in further rows; None if its fit had no exposure.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def exposure_of_fit(model: object, given: str | None = None) -> str | None:
     Raises
     ------
     ValueError
-        If the fit was given values, which no column of further rows is known to hold.
+        If the fit had values instead of a column, so that the column is unknown.
     """
     name: str | None = getattr(model, "exposure_", None) if given is None else given
     if name == "":
@@ -166,7 +166,7 @@ def exposure_of_fit(model: object, given: str | None = None) -> str | None:
 
 
 def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
-    """The exposures that targets of rows are compared under: those given, else the column that the fit had.
+    """The exposures for a comparison of predictions with targets: `given`, else the column of the fit.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
     Raises
     ------
     ValueError
-        If the fit had exposures, none are given, and the rows have no such column.
+        If the fit had exposures, `given` is None, and the rows do not have the column.
     """
     if given is not None or (name := exposure_of_fit(model)) is None:
         return given
@@ -196,16 +196,16 @@ def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
 
 
 def with_exposure_of_fit(model: object, dataset: Dataset, given: str | None = None) -> Dataset:
-    """The dataset with the exposures that a fitted model asks for as a row column, in place of the column of X.
+    """The dataset with the exposures that a fitted model needs as a row column, instead of a column of X.
 
-    A dataset without the column stays as it is, and so does any for a model without exposure.
+    A dataset without the column, or for a model without exposure, is returned unchanged.
 
     Parameters
     ----------
     model : fitted estimator
     dataset : Dataset
     given : str or None
-        The column, where it is not that of the fit; it has to be there.
+        Another column than that of the fit, which must exist.
     """
     name = getattr(model, "exposure_", None) if given is None else given
     if not name or (given is None and name not in (dataset.column_names or ())):
@@ -214,7 +214,7 @@ def with_exposure_of_fit(model: object, dataset: Dataset, given: str | None = No
 
 
 def rows_with_exposure(model: Any, X: Any, y: object, sample_weight: object, exposure: Any) -> Dataset:
-    """Further rows of a fitted machine, encoded as those of its fit, with the exposures as a row column.
+    """Further rows for a fitted machine, encoded like those of its fit, with the exposures as a row column.
 
     Parameters
     ----------
@@ -222,10 +222,10 @@ def rows_with_exposure(model: Any, X: Any, y: object, sample_weight: object, exp
     X, y, sample_weight
         As of its `fit`.
     exposure : str, array of shape (n,), or None
-        A column of X, or the values; None leaves the rows without.
+        A column of X, or values; None for rows without exposures.
     """
     if isinstance(exposure, str) and isinstance(X, Dataset):
-        # as a row column, which later steps keep
+        # before the rows are encoded, which would remove the column
         rows: Dataset = model._rows(with_exposure_of_fit(model, X, exposure), y, sample_weight)
         return rows
     rows = model._rows(X, y, sample_weight)
@@ -243,7 +243,7 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
         Rows of weight 0 are not in the dataset, and their exposures are left out.
     """
     source = dataset.source
-    counted = counted_of_given(source, sample_weight)
+    counted = positions_among_given(source, sample_weight)
     if counted is None:
         values = checked_exposure(given, dataset.n_rows)
     else:
@@ -254,58 +254,60 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
 
 
 def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
-    """The exposures of a dataset that has them as a row column, by the number of their block."""
+    """The exposures of a dataset that has them as a row column, for each block number."""
     return {block.index: block.columns[EXPOSURE] for block in dataset.source.blocks_without_x((EXPOSURE,))}
 
 
 def with_rates(model: WeighsExposure, dataset: Dataset) -> Dataset:
-    """The rows of a fit with rates ``y / e`` in place of targets; as they are for a model without exposure.
+    """The rows of a fit with rates ``y / e`` as targets, where e is the exposure.
 
-    Where the loss counts exposure, a row of exposure e counts e times, the mean of all rows being 1.
+    For a loss that weighs exposures, the weights are multiplied by e over its weighted mean, so that the total weight
+    stays.
 
     Parameters
     ----------
     model : regressor
-        That has `exposure_` where the dataset has exposures as a row column.
+        The dataset is returned unchanged if it has no `exposure_`.
     dataset : Dataset
+        With exposures as a row column if the model has `exposure_`.
     """
     if not hasattr(model, "exposure_"):
         return dataset
-    # one read of the exposures, of which nothing but a digest a block is kept
+    # reads the exposures once, and keeps only a digest of each block
     source, digests, weight, exposed = dataset.source, {}, 0.0, 0.0
     for block in source.blocks_without_x((EXPOSURE,)):
         exposure = block.columns[EXPOSURE]
         digests[block.index] = dask.base.tokenize(exposure)
         weight, exposed = weight + float(block.weights.sum()), exposed + float(block.weights @ exposure)
-    # one over the weighted mean exposure, so that the total weight stays
-    return _as_rates(dataset, _Exposed(digests, weight / exposed if model._exposure_weighs else None))
+    # weight / exposed is 1 / (weighted mean exposure)
+    return _as_rates(dataset, _RatesStep(digests, weight / exposed if model._exposure_weighs else None))
 
 
 def with_planned_rates(dataset: Dataset, *, weighs: bool) -> Dataset:
-    """The rows of `with_rates` for a plan, which reads no exposure: each counts as one.
+    """The rows of `with_rates` for a plan, which does not read exposures and assumes 1.
 
     Parameters
     ----------
     dataset : Dataset
         With exposures as a row column.
     weighs : bool
-        Whether exposure counts as weight.
+        Whether exposures multiply weights.
     """
-    return _as_rates(dataset, _Exposed({}, 1.0 if weighs else None))
+    return _as_rates(dataset, _RatesStep({}, 1.0 if weighs else None))
 
 
-def _as_rates(dataset: Dataset, step: _Exposed) -> Dataset:
+def _as_rates(dataset: Dataset, step: _RatesStep) -> Dataset:
     schema = replace(dataset.schema, has_weight=dataset.schema.has_weight or step.factor is not None)
     return dataset.with_rows(View(dataset.source, step), schema)
 
 
 def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure: Any) -> Dataset:
-    """Rows that a fitted machine goes on with, as `with_rates` has those of its fit; parameters of `partial_fit`.
+    """The rows of a call of `partial_fit` with rates as targets (`with_rates`).
 
     Raises
     ------
     ValueError
-        If exposures are given and the fit had none, or it had some and there are none.
+        If exposures are given and the fit had none, or the fit had some and none are given.
     """
     if exposure is not None and not hasattr(model, "exposure_"):
         raise ValueError(
@@ -316,15 +318,15 @@ def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure
 
 
 @dataclass(frozen=True)
-class _ExposedBlock(RowNote):
-    """Rates in place of the targets of one block, from its column of exposures."""
+class _BlockRates(RowNote):
+    """Replaces the targets of one block by rates, using its row column of exposures; see `_RatesStep`."""
 
     factor: float | None
     needs = (EXPOSURE,)
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
-        """The block with rates in place of targets, and their weights."""
-        # rows that are not chosen may have no exposure
+        """The block with rates as targets, and with its new weights."""
+        # rows that are not chosen may have invalid exposures
         exposure = np.ones(len(block.row_id))
         exposure[chosen] = block.columns[EXPOSURE][chosen]
         y = None
@@ -338,8 +340,16 @@ class _ExposedBlock(RowNote):
 
 
 @dataclass(frozen=True, eq=False)
-class _Exposed(RowStep):
-    """Rates in place of targets, whose exposures have these digests, and what weights are multiplied by."""
+class _RatesStep(RowStep):
+    """The step that replaces targets by rates.
+
+    Parameters
+    ----------
+    digests : dict of int to str
+        A digest of the exposures of each block, for identities.
+    factor : float or None
+        Weights are multiplied by exposure times this factor; None leaves them unchanged.
+    """
 
     digests: dict[int, str]
     factor: float | None
@@ -349,23 +359,23 @@ class _Exposed(RowStep):
         return f"exposure {dask.base.tokenize(self.digests)} {self.factor}"
 
     def block_identity(self, index: int) -> str:
-        """The targets and weights of the block depend on its own exposures."""
+        """Depends only on the exposures of this block."""
         return f"exposure {self.digests.get(index)} {self.factor}"
 
     def counts(self, before: RowSource) -> None:
-        """Weights may be others, and are counted anew."""
+        """None: weights may change, so that counts must be computed again."""
 
-    def at(self, index: int) -> _ExposedBlock:
-        return _ExposedBlock(self.factor)
+    def at(self, index: int) -> _BlockRates:
+        return _BlockRates(self.factor)
 
 
 def exposure_of(X: Any, given: Any) -> Any:
-    """The values that were given, or those of the column of a data frame that has the name.
+    """`given` itself, or the column of the data frame `X` with this name.
 
     Raises
     ------
     ValueError
-        If X is no data frame, or has no such column.
+        If `given` is a name and X is not a data frame with such a column.
     """
     if not isinstance(given, str):
         return given
@@ -373,42 +383,36 @@ def exposure_of(X: Any, given: Any) -> Any:
     if not is_frame(X):
         raise ValueError(f"exposure={given!r} names a column, and X is no data frame: pass one value a row")
     if given not in X.columns:
-        raise ValueError(_unknown(given, list(X.columns)))
+        raise ValueError(_unknown_column_message(given, list(X.columns)))
     return X[given]
 
 
 def exposure_values(X: Any, given: Any) -> Any:
-    """`exposure_of` rows that may be a Dataset, too, whose column is then read."""
+    """`exposure_of`, also for a Dataset, whose column is read."""
     if not (isinstance(given, str) and isinstance(X, Dataset)):
         return exposure_of(X, given)
     return feature_values(X.source, exposure_place(X, given))
 
 
 def exposure_place(dataset: Dataset, name: str) -> int:
-    """Which column of a dataset has the name.
-
-    Raises
-    ------
-    ValueError
-        If none has it.
-    """
+    """The position of the column with this name; ValueError if there is none."""
     names = list(dataset.column_names or ())
     if name not in names:
-        raise ValueError(_unknown(name, names))
+        raise ValueError(_unknown_column_message(name, names))
     return names.index(name)
 
 
 def checked_exposure(
     values: Any, n_rows: int | None = None, row_id: np.ndarray | None = None, *, weight: Any = None
 ) -> np.ndarray:
-    """Exposures in memory, (n_rows,) float64, all above 0; without `n_rows` as many as there are.
+    """Exposures in memory as (n_rows,) float64, all positive; `n_rows` is None for any number.
 
-    Those of rows of weight 0, whatever they are, become 1.
+    Exposures of rows of weight 0 may have any value, and become 1.
 
     Raises
     ------
     ValueError
-        If there are more or fewer of them than rows, or one is missing, infinite or not above 0; its row is named.
+        If there are not `n_rows` of them, or one is missing, infinite or not positive, with its row.
     """
     values, weight = dask.compute(values, weight)
     try:
@@ -422,7 +426,7 @@ def checked_exposure(
         numbers = np.where(np.asarray(weight) == 0.0, 1.0, numbers)
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0.0)))
     if len(wrong):
-        # rows of a block are known by their ids
+        # rows of a block are identified by their ids
         row = int(wrong[0] if row_id is None else row_id[wrong[0]])
         raise ValueError(
             f"{named_place('exposure', (row,), 0)} is {shown_value(numbers[wrong[0]])}: an exposure is a "
@@ -432,7 +436,7 @@ def checked_exposure(
 
 
 def multiplied(values: Any, X: Any, given: Any) -> Any:
-    """Predictions for one unit as those of the rows' exposures.
+    """Predictions per unit multiplied by the exposures of the rows.
 
     Parameters
     ----------
@@ -446,18 +450,18 @@ def multiplied(values: Any, X: Any, given: Any) -> Any:
 
 
 def exposure_beside(values: Any, X: Any, given: Any) -> Any:
-    """The exposures (n,) of rows in the chunks of their predictions; `multiplied` says what the parameters are."""
+    """The exposures (n,) of rows, in the chunks of their predictions; the parameters are those of `multiplied`."""
     given = exposure_values(X, given)
     if not isinstance(values, da.Array):
         return checked_exposure(given, len(values))
     if hasattr(given, "to_dask_array"):
-        # the chunks of a frame's column are those of its rows, whose numbers may be unknown
+        # a frame's column has the chunks of its rows, whose sizes may be unknown
         return da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
     return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
 
 
-def _unknown(name: str, columns: list[Any]) -> str:
-    """What to say of a column that there is not."""
+def _unknown_column_message(name: str, columns: list[Any]) -> str:
+    """The error message for a name that is not a column."""
     return (
         f"exposure={name!r} names no column of X{did_you_mean(name, columns)}; the columns are {spoken_names(columns)}"
     )

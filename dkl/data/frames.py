@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 def is_frame(X: object) -> bool:
     """Whether `X` is a pandas or a Dask data frame."""
-    # By its name, so that neither library is imported where nobody uses it.
+    # by the name of its type, so that neither library is imported unless it is used
     return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
 @dataclass(frozen=True, eq=False)
 class RawParts:
-    """Raw rows in parts: the partitions of a Dask frame, the chunks of a Dask array, or all rows in memory.
+    """Raw rows: the partitions of a Dask frame, the chunks of a Dask array, or all rows in memory as one part.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class RawParts:
     lengths : list of int
         The number of rows of each part.
     weights : list of (ndarray of shape (n,), Delayed of one, or None)
-        Rows of weight 0 are not there for what is learned of the others, whatever they hold.
+        Rows of weight 0 do not influence the encoding and may have any values.
     """
 
     parts: list[Any]
@@ -80,23 +80,23 @@ class RawParts:
         """
         left_out = 0
 
-        def counted() -> Iterator[Any]:
+        def parts_that_count() -> Iterator[Any]:
             nonlocal left_out
             for part, of_part, first_row in zip(self.parts, self.weights, self.first_rows, strict=True):
                 rows, weight = dask.compute(part, of_part)
                 weight = checked_weight(weight, len(rows), first_row=first_row)
-                there = rows_that_count(rows, weight)
-                left_out += len(rows) - len(there)
-                # a part without such rows says nothing of the types of its columns
-                if len(there) or not len(rows):
-                    yield there
+                counted = rows_that_count(rows, weight)
+                left_out += len(rows) - len(counted)
+                # a part without rows that count does not determine the types of its columns
+                if len(counted) or not len(rows):
+                    yield counted
             if left_out and left_out == sum(self.lengths):
                 raise ValueError(ALL_WEIGHTLESS)
 
         try:
-            return learn(counted())
+            return learn(parts_that_count())
         except (ValueError, TypeError) as error:
-            _say_uncounted(error, left_out)
+            _note_uncounted_rows(error, left_out)
             raise
 
     def encoded(self, encoding: TableEncoding, dtype: np.dtype | None = None) -> da.Array:
@@ -124,7 +124,7 @@ def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:
     return rows.iloc[counted] if hasattr(rows, "iloc") else rows[counted]
 
 
-def _say_uncounted(error: Exception, left_out: int) -> None:
+def _note_uncounted_rows(error: Exception, left_out: int) -> None:
     """Add a note to an error whose row numbers do not count `left_out` rows of weight 0."""
     if left_out:
         error.add_note(f"rows are counted without the {left_out:,} that have a weight of 0")
@@ -143,21 +143,21 @@ def _encoded_part(
     Rows of weight 0 are not looked at, so that no value in them raises an error, and become rows of zeros.
     """
     weight = checked_weight(weight, len(rows), first_row=first_row)
-    there = rows_that_count(rows, weight)
-    left_out = len(rows) - len(there)
+    counted = rows_that_count(rows, weight)
+    left_out = len(rows) - len(counted)
     try:
-        found = encoding.transform(there, first_row=first_row, dtype=dtype, differences=differences)
+        found = encoding.transform(counted, first_row=first_row, dtype=dtype, differences=differences)
     except (ValueError, TypeError) as error:
-        _say_uncounted(error, left_out)
+        _note_uncounted_rows(error, left_out)
         raise
-    return found if weight is None else _among_zeros(found, weight)
+    return found if weight is None else _with_rows_of_zeros(found, weight)
 
 
 def zeros_for_weightless(
     rows: np.ndarray | sparse.csr_array, weight: np.ndarray | None
 ) -> np.ndarray | sparse.csr_array:
     """Rows in memory, (n, d), with rows of zeros in place of those of weight 0, whatever these hold."""
-    return rows if weight is None else _among_zeros(rows_that_count(rows, weight), weight)
+    return rows if weight is None else _with_rows_of_zeros(rows_that_count(rows, weight), weight)
 
 
 def lazy_zeros_for_weightless(X: da.Array, weight: GivenValues) -> da.Array:
@@ -173,7 +173,7 @@ def _chunk_of_zeros_for_weightless(rows: Any, weight: np.ndarray) -> np.ndarray 
     return zeros_for_weightless(as_rows(rows), weight.ravel() != 0.0)
 
 
-def _among_zeros(counted: np.ndarray | sparse.csr_array, weight: np.ndarray) -> np.ndarray | sparse.csr_array:
+def _with_rows_of_zeros(counted: np.ndarray | sparse.csr_array, weight: np.ndarray) -> np.ndarray | sparse.csr_array:
     """The rows that count at their places among all rows, (n, d); those of weight 0 are zeros."""
     if counted.shape[0] == len(weight):
         return counted
@@ -191,23 +191,25 @@ def _among_zeros(counted: np.ndarray | sparse.csr_array, weight: np.ndarray) -> 
 def encode_frame(
     X: GivenRows,
     categorical: Collection[str] = (),
-    said: list[Callable[[], None]] | None = None,
+    deferred: list[Callable[[], None]] | None = None,
     weight: GivenValues = None,
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
     `categorical` names columns whose values are names whatever they look like. Warnings are given at once, or appended
-    to `said` as functions that give them. A Dask frame is read once for the statistics of its columns, a partition at a
-    time; its rows stay lazy. Rows of weight 0 teach nothing, and become zeros.
+    to `deferred` as functions that issue them. A Dask frame is read once for the statistics of its columns, a partition
+    at a time; its rows stay lazy. Rows of weight 0 do not influence the encoding and become zeros.
     """
     check_names(X)
     raw = RawParts.of(X, weight)
-    encoding = raw.learned(partial(learn_encoding, categorical=categorical, without="X.drop(columns={})", said=said))
+    encoding = raw.learned(
+        partial(learn_encoding, categorical=categorical, without="X.drop(columns={})", deferred=deferred)
+    )
     return raw.encoded(encoding) if is_dask_collection(X) else encoded_by(encoding, X, weight=weight), encoding
 
 
 def in_words_of_frames(message: str) -> str:
-    """A message on columns for somebody who has them in a data frame: they are left out there."""
+    """A message with the remedy of data frames, `X.drop(columns=...)`, in place of ``drop=...``."""
     return re.sub(r"\bdrop=(\[[^\[\]]*\])", r"X.drop(columns=\1)", message)
 
 
@@ -215,7 +217,7 @@ def lacks_values(X: GivenRows) -> bool:
     """Whether `X` is a dense array in memory of which some values are missing (NaN)."""
     if not isinstance(X, np.ndarray) or X.dtype.kind != "f":
         return False
-    # A sum costs much less than a mask, and is NaN where a value is; also for infinity minus infinity.
+    # a sum is much cheaper than a mask; it is NaN if a value is, but also for infinity minus infinity
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isnan(X.sum())) and bool(np.isnan(X).any())
 
@@ -226,7 +228,7 @@ def may_lack_values(X: GivenRows) -> bool:
 
 
 def encode_dask_array(X: da.Array, weight: GivenValues = None) -> tuple[GivenRows, TableEncoding]:
-    """`encode_array` of a Dask array, which is read once for the statistics of its columns; its rows stay lazy."""
+    """`encode_array` for a Dask array, which is read once for the statistics of its columns; its rows stay lazy."""
     raw = RawParts.of(X, weight)
 
     def learned(parts: Iterator[np.ndarray]) -> TableEncoding:
@@ -243,14 +245,14 @@ def _whole_rows(X: da.Array) -> da.Array:
 
 
 def encode_array(rows: np.ndarray, weight: GivenValues = None) -> tuple[GivenRows, TableEncoding]:
-    """Rows (n, d) with missing values as those of a frame are encoded, by position, and the rules that made them.
+    """The encoded rows of an array (n, d) with missing values, and the encoding, whose columns are found by position.
 
-    Rows of weight 0 teach nothing, and become zeros.
+    Rows of weight 0 do not influence the encoding and become zeros.
 
     Raises
     ------
     ValueError
-        A value is infinite, or a column holds none.
+        For an infinite value, or a column without values.
     """
     (weight,) = dask.compute(weight)
     weight = checked_weight(weight, len(rows))
@@ -261,7 +263,7 @@ def encode_array(rows: np.ndarray, weight: GivenValues = None) -> tuple[GivenRow
 
 
 def is_raw(encoding: TableEncoding | None, X: GivenRows) -> bool:
-    """Whether rows are raw ones to an encoding: a frame, or an array like the one that it was learned from."""
+    """Whether `encoding` applies to `X`: a frame, or an array with as many columns as the array of fit."""
     if encoding is None or is_frame(X):
         return encoding is not None
     is_dense = not sparse.issparse(getattr(X, "_meta", X)) and (isinstance(X, da.Array) or not hasattr(X, "dask"))
@@ -287,10 +289,10 @@ def encoded_by(
     strict: bool | None = None,
     weight: GivenValues = None,
 ) -> np.ndarray | sparse.csr_array | da.Array:
-    """Raw rows by known rules, in their dtype or in `dtype`; those of a Dask frame or array stay lazy.
+    """Raw rows encoded by `encoding`, in its dtype or in `dtype`; those of a Dask frame or array stay lazy.
 
-    Rows that are unlike those of the rules are refused where `strict` is set; None is where nobody can ask for that.
-    Rows of weight 0 may hold anything, and become zeros.
+    Differences from the rows of fit are an error if `strict`, else a warning, which mentions `strict=True` unless
+    `strict` is None (a caller without this option). Rows of weight 0 may have any values, and become zeros.
     """
     dtype = encoding.dtype if dtype is None else dtype
     if is_dask_collection(X):
@@ -300,7 +302,7 @@ def encoded_by(
     if encoding.array_dtype:
         X = as_rows(X)
         check_rows(X, may_lack=True, weight=weight)
-    told = Differences(bool(strict), "" if strict is None else "strict=True")
-    rows = _encoded_part(encoding, X, weight, 0, dtype, told)
-    told.say()
+    differences = Differences(bool(strict), "" if strict is None else "strict=True")
+    rows = _encoded_part(encoding, X, weight, 0, dtype, differences)
+    differences.say()
     return rows

@@ -1,4 +1,4 @@
-"""Types of the rows, and of the values for rows, that users may give; they are more than Python's types can express."""
+"""Type aliases for rows, and for values of rows, as users pass them; Python's types cannot express them precisely."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ GivenRows: TypeAlias = Any
 """X: an array, nested lists, a scipy sparse matrix, a Dask array, or a pandas, Polars, Arrow or Dask data frame."""
 
 GivenValues: TypeAlias = Any
-"""y, weights, labels, masks or row numbers: an array, a series, a list, a Dask array; None where there are none."""
+"""y, weights, labels, masks or row numbers: an array, a series, a list, a Dask array, or None."""

@@ -1,4 +1,4 @@
-"""Work in threads ahead of its consumer or behind its producer, in order and in bounded memory."""
+"""Calls in threads whose results are used in the order of the calls, with a limit on the calls in progress."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 def in_order(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], window: int
 ) -> Iterator[Result]:
-    """``map(function, items)`` on a pool, with at most `window` items taken ahead of the next result."""
+    """``map(function, items)`` on a pool, with at most `window` calls ahead of the result that is used."""
     running: deque[Future[Result]] = deque()
     try:
         for item in items:
-            # Submitted and taken in order: the slowest call in progress is waited for, and memory stays bounded.
+            # results are used in order, so that the first call may delay the others, but memory stays bounded
             running.append(pool.submit(function, item))
             if len(running) >= window:
                 yield running.popleft().result()
@@ -30,17 +30,17 @@ def in_order(
 
 
 class Backlog:
-    """Calls that a pool makes while more are added, at most `most` at a time.
+    """Calls on a pool, at most `most` of them submitted and not finished.
 
-    Results are taken in the order of the calls, and so are errors: `add` and `finish` raise the first one.
+    `add` and `finish` raise the errors of calls, in the order of the calls.
 
     Parameters
     ----------
     pool : Executor
     most : int
-        Calls in progress or waiting; adding one more waits for the first of them.
+        Largest number of submitted calls; if there are that many, `add` waits for the first of them.
     taken : callable or None
-        Called with each result, in the thread that adds calls.
+        Called with each result, in the order of the calls and in the thread that adds calls.
     """
 
     def __init__(self, pool: Executor, most: int, taken: Callable[[Any], object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Targets as they come (labels of any kind, numbers) and as blocks hold them (codes of sorted classes, float64)."""
+"""Converts targets (labels of any type, numbers) into the arrays of blocks: codes of sorted classes, or float64."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dkl.data.columns.numbers import NumberForm
-    from dkl.data.columns.seen import TextStatistics
+    from dkl.data.columns.text_statistics import TextStatistics
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
 
-# Beyond it, the squares of a hundred million targets have no sum in float64, which ends at about 1e308.
+# Largest magnitude of a target in a regression: the sum of the squares of 1e8 larger ones may exceed 1e308, the largest
+# float64.
 LARGEST_TARGET = 1e150
-# More whole numbers than these are hardly ever labels.
+# Number of distinct whole numbers above which a hint says that they are taken for labels, as more are rarely labels.
 _USUAL_CLASSES = 50
 
 
@@ -34,35 +35,34 @@ def as_targets(
 ) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
 
-    Objects become strings or numbers, where they all are.
+    Objects become strings or numbers if all are such.
 
     Parameters
     ----------
     y : array, series, data frame or list
     n_rows : int or None
-        How many there must be.
+        The required number of rows.
     first_row : int
         The number of the first row in messages.
     weight : ndarray of shape (n,) or None
-        Rows of weight 0 have the target of a neighbour that counts, whatever was given for them; zeros where no row
-        counts.
+        Rows of weight 0 may have any target, which is replaced by that of a row with positive weight.
 
     Raises
     ------
     ValueError
-        Wrong length or shape, complex, or objects that are neither strings nor numbers, missing ones among them.
+        For a wrong length or shape, complex numbers, and objects that are missing or neither strings nor numbers.
     TypeError
-        Dates, bytes, a sparse matrix.
+        For dates, bytes or a sparse matrix.
     """
     values = plain_array(y, "y")
-    # A column of one value a row, as data frames and some readers have it.
+    # data frames and some readers have a target of shape (n, 1)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     check_target_shape(values.shape, n_rows)
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: y has dtype {values.dtype}")
     if weight is not None:
-        values = _of_rows_that_count(values, weight)
+        values = _with_neighbours_of_weightless(values, weight)
     if values.dtype.kind in "OT":
         values = _plain_objects(values.astype(object, copy=False), first_row)
     if values.dtype.kind == "S":
@@ -73,7 +73,7 @@ def as_targets(
 
 
 def check_target_shape(shape: tuple[int, ...], n_rows: int | None = None) -> None:
-    """Raise ValueError unless targets of this shape are of one value a row, or of several, for `n_rows` rows."""
+    """Raise ValueError unless `shape` is (n_rows,) or (n_rows, t) with t > 0."""
     if len(shape) not in (1, 2):
         raise ValueError(f"y has shape {shape}; expected (n_rows,) or (n_rows, n_targets)")
     if 0 in shape[1:]:
@@ -82,8 +82,11 @@ def check_target_shape(shape: tuple[int, ...], n_rows: int | None = None) -> Non
         raise ValueError(f"y has {shape[0]} rows and X has {n_rows}; they must be as many")
 
 
-def _of_rows_that_count(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Values with that of the last row before that counts, or else of the first one, in place of those of weight 0."""
+def _with_neighbours_of_weightless(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Values in which rows of weight 0 have the value of the last earlier row with positive weight, else of the first.
+
+    Zeros if no row has a positive weight.
+    """
     counted = np.flatnonzero(weight)
     if not len(counted) or len(counted) == len(weight):
         return values if len(counted) else np.zeros(values.shape)
@@ -91,15 +94,15 @@ def _of_rows_that_count(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
-    """Python objects as texts, booleans, int64 or float64, whichever holds all of them; a mixture is refused."""
+    """Python objects as an array of texts, booleans, int64 or float64; ValueError if they mix texts and numbers."""
     types = set(map(type, values.flat))
-    kinds = {_kind(each) for each in types}
+    kinds = {_value_kind(each) for each in types}
     if kinds == {"texts"}:
         return values.astype(np.str_)
     if kinds == {"booleans"}:
         return values.astype(np.bool_)
     if not kinds <= {"booleans", "numbers"}:
-        # A missing value is named before values of a wrong kind: it is the most common.
+        # missing values are the most frequent error, and reported first
         places = list(np.ndindex(values.shape))
         for place in places:
             given = values[place]
@@ -111,18 +114,18 @@ def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
                 )
         first = places[0]
         for place in places:
-            kind, value = _kind(type(values[place])), shown_value(values[place])
+            kind, value = _value_kind(type(values[place])), shown_value(values[place])
             if kind not in ("texts", "booleans", "numbers"):
                 raise ValueError(
                     f"{named_place('y', place, first_row)} is {value}, of type {kind}; labels are texts, whole numbers "
                     "or booleans: y.astype(str) makes texts of other values"
                 )
-            if kind != _kind(type(values[first])):
+            if kind != _value_kind(type(values[first])):
                 raise ValueError(
                     f"y mixes kinds of values: {named_place('y', first, first_row)} is {shown_value(values[first])} "
                     f"and {named_place('y', place, first_row)} is {value}; labels must all be texts or all be numbers"
                 )
-    # One value that is not whole makes all of them floats; booleans among numbers count as 0 and 1.
+    # floats if any value is not an integer; booleans among numbers are 0 and 1
     if not all(issubclass(each, Integral | np.bool_) for each in types):
         return values.astype(np.float64)
     try:
@@ -135,9 +138,9 @@ def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
         ) from error
 
 
-def _kind(type_of_value: type) -> str:
-    """The word that messages have for values of a Python type: texts, booleans, numbers, or the type's own name."""
-    # Python's bool is a number by its class, so that booleans are told before numbers.
+def _value_kind(type_of_value: type) -> str:
+    """The word for values of a Python type in messages: texts, booleans, numbers, or the type's own name."""
+    # bool is a subclass of int, and must be checked before numbers
     for kind, types in (("texts", (str,)), ("booleans", (bool, np.bool_)), ("numbers", (Real, Decimal))):
         if issubclass(type_of_value, types):
             return kind
@@ -145,26 +148,20 @@ def _kind(type_of_value: type) -> str:
 
 
 def guess_task(y: np.ndarray) -> Task:
-    """Classification for strings, booleans, integers and whole floats of one column, as scikit-learn decides.
+    """Classification for strings, booleans, integers and whole floats in one column, as in scikit-learn.
 
-    `y` may be the values of one block: the task of all rows is regression when that of one block is.
+    `y` may be the values of one block: the task of all rows is regression if that of any block is.
     """
     if y.ndim == 2:
         return "regression"
-    # Texts, booleans and integers are labels; whoever means quantities by integers says task="regression".
+    # integers are labels unless the user chooses task="regression"
     if y.dtype.kind != "f":
         return "classification"
     return "classification" if bool(np.all(~np.isfinite(y) | (y == np.trunc(y)))) else "regression"
 
 
 def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
-    """Refuse NaN and infinity.
-
-    Raises
-    ------
-    ValueError
-        Naming the first such row.
-    """
+    """Raise ValueError for NaN and infinity, with the first such row."""
     if y.dtype.kind != "f" or np.isfinite(y).all():
         return
     place = tuple(np.argwhere(~np.isfinite(y))[0])
@@ -177,7 +174,7 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
 def read_targets(
     y: GivenValues, n_rows: int | None = None, *, first_row: int = 0, weight: np.ndarray | None = None
 ) -> np.ndarray:
-    """`as_targets` of values that are finite, as `check_targets` has it."""
+    """`as_targets`, followed by `check_targets`."""
     values = as_targets(y, n_rows, first_row=first_row, weight=weight)
     check_targets(values, first_row=first_row)
     return values
@@ -186,7 +183,13 @@ def read_targets(
 def block_targets(
     y: GivenValues, n_rows: int, classes: np.ndarray | None, weight: np.ndarray | None, *, first_row: int
 ) -> np.ndarray:
-    """Targets as a block holds them, the codes of known classes or numbers; errors of `read_targets` and of these."""
+    """The targets of a block: codes of `classes`, or float64 numbers if `classes` is None.
+
+    Raises
+    ------
+    ValueError
+        As `read_targets`, and `encode_labels` or `numeric_targets`.
+    """
     values = read_targets(y, n_rows, first_row=first_row, weight=weight)
     if classes is None:
         return numeric_targets(values, first_row=first_row)
@@ -194,7 +197,7 @@ def block_targets(
 
 
 def labels_that_count(y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """The labels of rows whose weight is not 0: a class whose rows are not there is no class."""
+    """The labels of the rows whose weight is not 0; labels of other rows are not classes."""
     return y if weight is None else y[weight != 0]
 
 
@@ -206,7 +209,7 @@ def encode_labels(
     Raises
     ------
     ValueError
-        A label is not among the classes; it and its row are named.
+        For a label that is not among the classes, with its row.
     """
     if weight is not None and not weight.any():
         return np.zeros(len(y), np.int64)
@@ -216,13 +219,12 @@ def encode_labels(
         )
     known, labels = classes, y
     if classes.dtype.kind == y.dtype.kind == "b":
-        # booleans have no order in NumPy's search
+        # NumPy's search does not support booleans
         known, labels = classes.astype(np.uint8), y.astype(np.uint8)
-    # The classes are sorted. A label beyond the last one has the position K, which is no class: it is taken for the
-    # last, and found out by the comparison below.
+    # a label beyond the last class gets its position, and differs from it in the comparison below
     codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     unknown = known[codes] != labels
-    # A row of weight 0 is not there, whatever its label is.
+    # rows of weight 0 may have unknown labels
     wrong = np.flatnonzero(unknown if weight is None else unknown & (weight != 0))
     if len(wrong):
         row = int(wrong[0])
@@ -233,21 +235,21 @@ def encode_labels(
     return codes.astype(np.int64, copy=False)
 
 
-def shown_classes(classes: np.ndarray, most: int = 10) -> str:
-    """Class labels as a message lists them, cut after the first few."""
-    shown = ", ".join(repr(label) for label in classes[:most].tolist())
-    return shown if len(classes) <= most else f"{shown}, ..."
+def shown_classes(classes: np.ndarray) -> str:
+    """The first ten class labels, as a list in messages."""
+    shown = ", ".join(repr(label) for label in classes[:10].tolist())
+    return shown if len(classes) <= 10 else f"{shown}, ..."
 
 
 def target_codes(
     y: np.ndarray, task: TaskChoice, classes: GivenValues, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, Task]:
-    """Targets as blocks hold them, the sorted classes (None for regression), and the task.
+    """The targets of blocks (codes or numbers), the sorted classes (None for regression), and the task.
 
     Raises
     ------
     ValueError
-        NaN or infinity, labels of two dimensions, an unknown label.
+        For NaN or infinity, labels of two dimensions, or an unknown label.
     """
     if y.dtype.kind == "U" and y.ndim == 1 and classes is None and task != "classification":
         y = written_targets(y, is_asked=task == "regression", weight=weight)
@@ -255,7 +257,7 @@ def target_codes(
     if task != "auto":
         decided: Task = task
     else:
-        # Whoever names classes has labels, whatever they look like.
+        # with given classes the targets are labels, also if they are fractions
         decided = guess_task(y) if classes is None else "classification"
     if decided == "regression":
         return numeric_targets(y), None, decided
@@ -275,106 +277,114 @@ def target_codes(
     if labels.dtype.kind == "U" and classes is None:
         counts = np.bincount(codes if weight is None else codes[weight != 0], minlength=len(labels))
         known = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        _say_doubts(y, known, weight, is_asked=task == "classification")
+        _warn_of_doubts(y, known, weight, is_asked=task == "classification")
     return codes, labels, decided
 
 
-def _say_doubts(y: np.ndarray, counts: dict[str, int], weight: np.ndarray | None, *, is_asked: bool) -> None:
-    """Warn of texts that are labels, and may be numbers or times, or the same as others; see `alike_names`."""
+def _warn_of_doubts(y: np.ndarray, counts: dict[str, int], weight: np.ndarray | None, *, is_asked: bool) -> None:
+    """Warn of labels in texts that may be numbers or times, or mean the same as others (`similar_names_warnings`)."""
     plain = {label.strip().casefold() for label in counts}
     has_digits = any(map(str.isdigit, "".join(plain)))
     if not has_digits and len(plain) == len(counts):
         return
-    # it brings pyarrow, which few targets need
-    from dkl.data.columns.deciding import alike_names, few_zeros, several_ways
+    # imports pyarrow, which few targets need
+    from dkl.data.columns.deciding import leading_zeros_warnings, mixed_forms_warning, similar_names_warnings
 
-    seen = _seen(_arrow_texts(y, weight))
-    said = several_ways("y", seen, "" if is_asked else "or say that they are labels: task='classification'")
-    if is_asked and (dates := seen.first_dates):
+    statistics = _text_statistics(_arrow_texts(y, weight))
+    doubt = mixed_forms_warning(
+        "y", statistics, "" if is_asked else "or say that they are labels: task='classification'"
+    )
+    if is_asked and (dates := statistics.first_dates):
         row, text = dates[0]
-        said = (
+        doubt = (
             f"y holds dates or times, such as {text!r} in row {row}, which are taken for labels, each a class "
             "of its own; to predict times, give a regressor numbers, such as the days from a day"
         )
-    if said and is_asked:
-        # whoever asks for classes has labels, most likely
-        hint(said)
-    doubts = [*few_zeros("y", seen), *alike_names("y", counts, are_meant=bool(said))]
-    for sentence in (*([said] if said and not is_asked else []), *doubts):
+    if doubt and is_asked:
+        # a user who chose a classification most likely has labels
+        hint(doubt)
+    doubts = [*leading_zeros_warnings("y", statistics), *similar_names_warnings("y", counts, are_meant=bool(doubt))]
+    for sentence in (*([doubt] if doubt and not is_asked else []), *doubts):
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
 def _arrow_texts(y: np.ndarray, weight: np.ndarray | None) -> pa.Array:
-    """Texts as Arrow has them; those of rows of weight 0 are missing."""
-    # it brings pyarrow, which few targets need
+    """Texts as an Arrow array; missing in rows of weight 0."""
+    # few targets need pyarrow
     import pyarrow as pa
 
     return pa.array(y.tolist(), pa.string(), mask=None if weight is None else weight == 0.0)
 
 
-def _seen(texts: pa.Array) -> TextStatistics:
-    """What texts look like."""
+def _text_statistics(texts: pa.Array) -> TextStatistics:
+    """Statistics of the numbers, dates and other values in texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from dkl.data.columns.seen import TextStatistics
+    from dkl.data.columns.text_statistics import TextStatistics
 
     column = pa.chunked_array([texts])
     return TextStatistics.of(column, pc.value_counts(column.drop_null()), 0)
 
 
 def written_targets(y: np.ndarray, *, is_asked: bool, weight: np.ndarray | None = None) -> np.ndarray:
-    """Texts that write numbers with fractions as these, or any numbers where they are asked for; others as they are.
+    """Texts of numbers as float64; other texts unchanged.
 
-    Those of rows of weight 0 have no part in it.
+    Texts of whole numbers are labels, and unchanged, unless `is_asked`. Rows of weight 0 are ignored.
+
+    Parameters
+    ----------
+    y : ndarray of n texts
+    is_asked : bool
+        Whether the user chose a regression.
+    weight : ndarray of shape (n,) or None
 
     Raises
     ------
     ValueError
-        A few of the texts write none, or they write dates; the first is named.
+        If most texts are numbers and some are not, or they are dates; with the first such text.
     """
-    # loaded where targets are texts: it brings pyarrow
-    from dkl.data.columns.deciding import several_ways
+    # imports pyarrow, which few targets need
+    from dkl.data.columns.deciding import mixed_forms_warning
     from dkl.data.columns.numbers import NumberForm
 
     texts = _arrow_texts(y, weight)
-    seen = _seen(texts)
-    if dates := seen.first_dates:
+    statistics = _text_statistics(texts)
+    if dates := statistics.first_dates:
         row, text = dates[0]
         labels = "" if is_asked else ", or say that they are labels: task='classification'"
         raise ValueError(
             f"y holds dates or times ({text!r} in row {row}): turn them into numbers, such as the days from a "
             f"day{labels}"
         )
-    reading = seen.reading()
+    reading = statistics.reading()
     if reading is None:
-        if is_asked and (ways := several_ways("y", seen)):
+        if is_asked and (ways := mixed_forms_warning("y", statistics)):
             raise ValueError(ways)
-        are_whole = is_asked and seen.count > 0 and seen.whole == seen.count
+        are_whole = is_asked and statistics.count > 0 and statistics.digits_only == statistics.count
         return _numbers(NumberForm(), texts, weight) if are_whole else y
-    if reading.figures.is_whole and not is_asked:
+    if reading.statistics.is_whole and not is_asked:
         return y
     written = f" written as {reading.form}" if reading.form else ""
-    if strange := sorted((*reading.named, *seen.marked)):
-        row, text = strange[0]
+    if unread := sorted((*reading.first_unread, *statistics.first_missing_mark)):
+        row, text = unread[0]
         raise ValueError(
             f"y[{row}] is {text!r}, and the other targets are numbers{written}; correct it, or make it missing and "
-            "pass "
-            "drop_missing_target=True"
+            "pass drop_missing_target=True"
         )
-    if reading.is_open:
+    if reading.is_ambiguous:
         hint(
-            f"y holds numbers such as {reading.either[0][1]!r}, which are taken for {reading.form} in place of "
-            "1234.56; "
-            "where their mark is the other one, make numbers of them before: pandas.read_csv(..., decimal=',')"
+            f"y holds numbers such as {reading.first_ambiguous[0][1]!r}, which are taken for {reading.form} in place "
+            "of 1234.56; where their mark is the other one, make numbers of them before: pandas.read_csv(..., "
+            "decimal=',')"
         )
-    return _numbers(NumberForm.of(reading.form) if reading.form else NumberForm(), texts, weight)
+    return _numbers(NumberForm.of(reading.form), texts, weight)
 
 
 def _numbers(form: NumberForm, texts: pa.Array, weight: np.ndarray | None) -> np.ndarray:
-    """The numbers that texts write; rows of weight 0 have that of a neighbour that counts."""
+    """The numbers that texts write in a form; rows of weight 0 have that of a row with positive weight."""
     values = form.numbers(texts)
-    return values if weight is None else _of_rows_that_count(values, weight)
+    return values if weight is None else _with_neighbours_of_weightless(values, weight)
 
 
 def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
@@ -383,15 +393,15 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     Raises
     ------
     ValueError
-        Strings, an integer that float64 does not hold, and numbers whose squares, or sums of them, float64 does not
-        hold; the first such row is named.
+        For strings, an integer that float64 does not represent exactly, and numbers whose squares have sums beyond
+        float64; with the first such row.
     """
     if y.dtype.kind in "US":
         raise ValueError(f"y holds labels such as {str(y.flat[0])!r}; regression needs numbers (see KernelClassifier)")
     numbers = np.ascontiguousarray(y, dtype=np.float64)
     if y.dtype.kind in "iu" and y.dtype.itemsize == 8:
         with np.errstate(invalid="ignore"):
-            # There and back again: an integer that comes back as another one was rounded on the way.
+            # an integer that changes when converted to float64 and back was rounded
             lost = np.argwhere(numbers.astype(y.dtype) != y)
         if len(lost):
             place = tuple(lost[0])
@@ -415,7 +425,7 @@ def sorted_classes(labels: GivenValues) -> np.ndarray:
     Raises
     ------
     ValueError
-        There is only one, or none: no row counts.
+        If there is only one, or none since no row has a positive weight.
     """
     if np.ndim(labels) != 1 or (isinstance(labels, list | tuple) and not labels):
         raise ValueError(f"classes is {shown_value(labels)}; expected all labels that y may hold, in a list")

@@ -1,4 +1,4 @@
-"""Rows whose target is missing: which they are, and what is left when they are dropped on demand."""
+"""Finds rows whose target is missing, and drops them if the user asks for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dkl.data.labels import check_target_shape
 from dkl.errors import users_level
 
 REMEDY = "drop_missing_target=True leaves rows without a target out"
-"""How a message about a missing target ends; the shell puts its own option in place of the parameter."""
+"""The remedy in messages about missing targets; the shell replaces the parameter by its option."""
 
 
 def has_target(y: GivenValues) -> np.ndarray:
-    """For each row whether its target is there: bool (n,); of several targets none may be missing.
+    """Whether the target of each row, or each of several targets, is present: (n,) bool.
 
-    None, NaN and the missing values of pandas are missing, infinity is a value.
+    None, NaN and the missing values of pandas are missing; infinity is not.
     """
     import pandas as pd
 
@@ -31,14 +31,14 @@ def has_target(y: GivenValues) -> np.ndarray:
 
 
 def kept_rows(X: GivenRows, y: GivenValues) -> np.ndarray | None:
-    """Which rows have a target, bool (n,), said with their count; None where all of them have one.
+    """Whether each row has a target, (n,) bool, with a warning that counts the others; None if all rows have one.
 
     Raises
     ------
     ValueError
-        No row has a target, or y has another number of rows than X.
+        If no row has a target, or y and X have different numbers of rows.
     TypeError
-        The rows are computed by Dask.
+        If the rows are computed by Dask.
     """
     if y is None:
         return None
@@ -56,19 +56,19 @@ def kept_rows(X: GivenRows, y: GivenValues) -> np.ndarray | None:
 
 
 def say_dropped(dropped: int, rows: int, target: str = "") -> None:
-    """Warn of how many rows are left out.
+    """Warn that rows without a target are left out.
 
     Parameters
     ----------
     dropped, rows : int
-        The rows without a target, and all rows.
+        The number of rows without a target, and of all rows.
     target : str
-        The name of the column of targets, where it has one.
+        The name of the target's column; empty if it has none.
 
     Raises
     ------
     ValueError
-        No row would be left.
+        If no row would remain.
     """
     named = f" '{target}'" if target else ""
     if dropped == rows:
@@ -79,7 +79,7 @@ def say_dropped(dropped: int, rows: int, target: str = "") -> None:
 
 
 def rows_of(values: Any, kept: np.ndarray) -> Any:
-    """The rows of an array, a series, a frame or a list that are kept; None and a single number stay as they are."""
+    """The rows of an array, a series, a frame or a list where `kept` is true; None and a single number unchanged."""
     if values is None or (np.ndim(values) == 0 and not sparse.issparse(values)):
         return values
     if sparse.issparse(values):
@@ -88,5 +88,5 @@ def rows_of(values: Any, kept: np.ndarray) -> Any:
         return values.loc[kept]
     import pandas as pd
 
-    # nullable arrays of pandas have their own type for what is left
+    # nullable arrays of pandas keep their type
     return (values if isinstance(values, pd.api.extensions.ExtensionArray) else np.asarray(values))[kept]

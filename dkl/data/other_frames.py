@@ -1,4 +1,4 @@
-"""Tables of other libraries (Polars, Arrow, DuckDB, whatever narwhals knows) as pandas frames of Arrow columns."""
+"""Tables of other libraries (Polars, Arrow, DuckDB, and others by narwhals) as pandas frames of Arrow columns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dkl.data.given import GivenRows
 
 
 def as_known_rows(X: GivenRows) -> Any:
-    """Rows in a form that dkl knows: a table of another library as a pandas frame, anything else as it is.
+    """A table of another library as a pandas frame; anything else unchanged.
 
-    Columns keep their Arrow memory, and with it their types: whole numbers with missing values, decimals, dates. A lazy
-    table is collected, and a reader of record batches is read to its end.
+    Columns are not copied and keep their Arrow types: integers with missing values, decimals, dates. A lazy table is
+    computed, and a reader of record batches is read completely.
 
     Parameters
     ----------
@@ -36,25 +36,25 @@ def as_known_rows(X: GivenRows) -> Any:
     import pyarrow as pa
 
     def stored(dtype: Any) -> Any:
-        """pandas' type for a column; None leaves it to Arrow, which makes categories of dictionaries."""
+        """pandas' type for a column; None for Arrow's default, which turns dictionaries into categories."""
         plain = pa.types.is_dictionary(dtype) or pa.types.is_null(dtype)
         return None if plain else pd.ArrowDtype(dtype)
 
     frame = with_plain_texts(table).to_pandas(types_mapper=stored)
     coded = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    # what came as categories of texts is names, whatever these look like
+    # texts that were categories stay categories, also if they look like numbers
     return frame.astype({name: "category" for name in coded if frame[name].dtype.name != "category"})
 
 
 def is_other_table(X: object) -> bool:
-    """Whether `as_known_rows` makes a pandas frame of it, judged without reading rows."""
+    """Whether `as_known_rows` converts it to a pandas frame; no rows are read."""
     if isinstance(X, np.ndarray | list | tuple | str) or sparse.issparse(X) or dask.is_dask_collection(X):
         return False
     has_stream = hasattr(X, "__arrow_c_stream__") or hasattr(X, "__arrow_c_array__")
-    # Asked of the class: a lazy frame would look its columns up.
+    # the class is checked, as reading the columns of a lazy frame may take long
     kind = type(X)
     if not hasattr(kind, "columns"):
-        # A series and an Arrow array have a type; what has neither columns nor Arrow's stream is not worth an import.
+        # a series and an Arrow array have a dtype or type; without columns and stream narwhals is not imported
         return has_stream and not (hasattr(kind, "dtype") or hasattr(kind, "type"))
     if has_stream:
         return True
@@ -64,7 +64,7 @@ def is_other_table(X: object) -> bool:
 
 
 def arrow_batches(X: Any) -> Any:
-    """A table of another library as a stream of its record batches, or as an Arrow table where it has no stream.
+    """A table of another library as a stream of its record batches, or as an Arrow table if it has no stream.
 
     A lazy frame of Polars is computed while it is read.
     """
@@ -73,11 +73,11 @@ def arrow_batches(X: Any) -> Any:
     if isinstance(X, pa.Table | pa.RecordBatchReader):
         return X
     if hasattr(X, "__arrow_c_stream__"):
-        with _types_named(X):
+        with _unsupported_types_named(X):
             return pa.RecordBatchReader.from_stream(X)
     if hasattr(X, "collect_batches"):
         empty = X.head(0).collect()
-        with _types_named(empty):
+        with _unsupported_types_named(empty):
             empty = empty.to_arrow()
         return pa.RecordBatchReader.from_batches(
             empty.schema,
@@ -87,13 +87,13 @@ def arrow_batches(X: Any) -> Any:
 
 
 def _arrow_table(X: Any) -> Any:
-    """The table as one of Arrow; None where it is no table."""
+    """The table as an Arrow table; None for other objects."""
     if not is_other_table(X):
         return None
     import pyarrow as pa
 
     if hasattr(X, "__arrow_c_stream__"):
-        with _types_named(X):
+        with _unsupported_types_named(X):
             return pa.RecordBatchReader.from_stream(X).read_all()
     if hasattr(X, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(X)])
@@ -101,13 +101,13 @@ def _arrow_table(X: Any) -> Any:
 
     known = narwhals.from_native(X)
     collected = known.collect() if isinstance(known, narwhals.LazyFrame) else known
-    with _types_named(collected.to_native()):
+    with _unsupported_types_named(collected.to_native()):
         return collected.to_arrow()
 
 
 @contextmanager
-def _types_named(X: Any) -> Iterator[None]:
-    """Turn Arrow's refusal of a type into an error that names the columns that have it, and what to do."""
+def _unsupported_types_named(X: Any) -> Iterator[None]:
+    """Turn Arrow's error about an unsupported type into a TypeError with the columns of that type and a remedy."""
     import pyarrow as pa
 
     try:
@@ -122,7 +122,7 @@ def _types_named(X: Any) -> Iterator[None]:
                     f"column '{name}' holds {X.schema[name]} values" if hasattr(X, "schema") else f"column '{name}'"
                 )
             except TypeError:
-                # a table that cannot be asked for single columns
+                # the table does not support the selection of columns
                 break
         named = "; ".join(wrong) or "a column is of a type"
         raise TypeError(
@@ -133,7 +133,7 @@ def _types_named(X: Any) -> Iterator[None]:
 
 
 def with_plain_texts(table: Any) -> Any:
-    """The table with texts as texts, whether they came as views or as a dictionary."""
+    """The table with all columns of texts, including string views and dictionaries of texts, as large strings."""
     import pyarrow as pa
 
     check_named_once(table.column_names)
@@ -142,7 +142,7 @@ def with_plain_texts(table: Any) -> Any:
         is_coded = pa.types.is_dictionary(column.type)
         values = column.type.value_type if is_coded else column.type
         if any(test(values) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
-            # Arrow cannot look up views, so that a dictionary is cast before its codes are.
+            # Arrow's `take` does not support views, so that the dictionary is cast first
             chunks = [c.dictionary.cast(texts).take(c.indices) if is_coded else c.cast(texts) for c in column.chunks]
             column = pa.chunked_array(chunks, texts)
         columns[name] = column

@@ -1,4 +1,4 @@
-"""The target of a dataset for another task: numbers of labels that are numbers, labels of numbers that are whole."""
+"""The target of a dataset for another task: numeric labels as numbers, whole numbers as labels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.view import RowNote, RowStep, View
 from dkl.protocols.block import Block
 
-# Of more different numbers nobody means labels; all of them would have to be held.
+# Largest number of distinct values that may become labels; all of them are in memory, and more are hardly labels.
 _MOST_CLASSES = 1000
 
 
 def with_task(source: RowSource, schema: Schema, task: Task, place: str) -> tuple[RowSource, Schema]:
-    """Rows whose targets are for `task`, of rows whose targets are for the other one.
+    """The rows and the schema with targets converted to `task` from the other one.
 
     Parameters
     ----------
@@ -25,46 +25,45 @@ def with_task(source: RowSource, schema: Schema, task: Task, place: str) -> tupl
     schema : Schema
     task : {"classification", "regression"}
     place : str
-        How the rows are called.
+        Name of the rows in messages.
 
     Raises
     ------
     ValueError
-        Labels are texts, numbers are not whole, or there are too many different ones, or several targets.
+        If labels are not numbers, or numbers are not whole, have too many distinct values or several columns.
     """
     remedy = f"create it with task={task!r}, or take "
     if task == "regression":
         classes = schema.classes
         if classes is None or classes.dtype.kind not in "biuf":
-            told = "none" if classes is None else shown_value(classes[0])
-            raise ValueError(f"the targets of {place} are labels such as {told}, not numbers; take KernelClassifier")
-        step = _Retold(np.asarray(classes, np.float64), to_codes=False)
-        made = replace(schema, task=task, classes=None)
-        return View(source, step), made
+            example = "none" if classes is None else shown_value(classes[0])
+            raise ValueError(f"the targets of {place} are labels such as {example}, not numbers; take KernelClassifier")
+        step = _RecodedTargets(np.asarray(classes, np.float64), to_codes=False)
+        return View(source, step), replace(schema, task=task, classes=None)
     if schema.n_targets is not None:
         raise ValueError(f"{place} has {schema.n_targets} targets a row, and labels are one; take KernelRegressor")
-    found = np.empty(0)
+    values = np.empty(0)
     for block in source.blocks_without_x():
         y = np.asarray(block.y)
-        if len(parts := y[y != np.trunc(y)]):
+        if len(fractions := y[y != np.trunc(y)]):
             raise ValueError(
-                f"the target of {place} holds {parts[0]:g}, and labels are whole numbers; {remedy}KernelRegressor"
+                f"the target of {place} holds {fractions[0]:g}, and labels are whole numbers; {remedy}KernelRegressor"
             )
-        found = np.union1d(found, y)
-        if len(found) > _MOST_CLASSES:
+        values = np.union1d(values, y)
+        if len(values) > _MOST_CLASSES:
             raise ValueError(
                 f"the target of {place} has more than {_MOST_CLASSES:,} different numbers; {remedy}KernelRegressor"
             )
-    if len(found) < 2:
-        raise ValueError(f"the target of {place} has one value, {found[0]:g}; labels are two or more")
-    classes = found.astype(np.int64)
-    made = replace(schema, task=task, classes=classes)
-    return View(source, _Retold(found, to_codes=True), n_classes=len(classes)), made
+    if len(values) < 2:
+        raise ValueError(f"the target of {place} has one value, {values[0]:g}; labels are two or more")
+    classes = values.astype(np.int64)
+    step = _RecodedTargets(values, to_codes=True)
+    return View(source, step, n_classes=len(classes)), replace(schema, task=task, classes=classes)
 
 
 @dataclass(frozen=True, eq=False)
-class _Retold(RowStep, RowNote):
-    """Targets as numbers of their codes, or as codes of their numbers, by the sorted values that there are."""
+class _RecodedTargets(RowStep, RowNote):
+    """The step that replaces codes by their numbers, or numbers by their codes; `values` are the sorted numbers."""
 
     values: np.ndarray
     to_codes: bool
@@ -74,7 +73,7 @@ class _Retold(RowStep, RowNote):
         return f"{'labels' if self.to_codes else 'numbers'} {self.values.tolist()}"
 
     def counts(self, before: RowSource) -> None:
-        """Other classes are counted anew."""
+        """None: counts of the new classes must be computed."""
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block with its targets for the other task."""

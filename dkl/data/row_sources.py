@@ -66,7 +66,7 @@ def source_of(
     # problems of the columns, the targets and the weights of a frame in memory are reported together
     problems, weight, counted = Problems(in_words_of_frames), sample_weight, None
     in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
-    said: list[Callable[[], None]] = []
+    deferred: list[Callable[[], None]] = []
     if in_memory:
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
@@ -74,9 +74,9 @@ def source_of(
             counted, _ = counted_rows(weight, repeats)
     with problems.collected():
         if in_memory:
-            rows, encoding = _encoded(X, categorical, counted, said)
+            rows, encoding = _encoded(X, categorical, counted, deferred)
         else:
-            rows, encoding = encode_frame(X, categorical, said, weight) if is_frame(X) else encode_array(X, weight)
+            rows, encoding = encode_frame(X, categorical, deferred, weight) if is_frame(X) else encode_array(X, weight)
     if problems and in_memory:
         with problems.collected():
             if y is not None:
@@ -84,8 +84,8 @@ def source_of(
     problems.raise_all()
     source, schema = _source_of_arrays(rows, y, weight, counted=counted, **of_targets)
     # warnings about columns are issued only if the targets are valid
-    for say in said:
-        say()
+    for warn in deferred:
+        warn()
     return source, schema.encoded_by(encoding)
 
 
@@ -122,12 +122,12 @@ def _lacks_none_that_counts(X: GivenRows, weight: GivenValues) -> bool:
 
 
 def _encoded(
-    X: GivenRows, categorical: Collection[str], counted: np.ndarray | None, said: list[Callable[[], None]]
+    X: GivenRows, categorical: Collection[str], counted: np.ndarray | None, deferred: list[Callable[[], None]]
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a frame in memory, or of an array with missing values, and the rules of counted rows."""
 
     def encoded(rows: GivenRows) -> tuple[GivenRows, TableEncoding]:
-        return encode_frame(rows, categorical, said) if is_frame(rows) else encode_array(rows)
+        return encode_frame(rows, categorical, deferred) if is_frame(rows) else encode_array(rows)
 
     if counted is None:
         return encoded(X)

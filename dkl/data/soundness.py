@@ -1,4 +1,4 @@
-"""Whether arrays are what they claim to be: no entry is masked, and sparse ones point inside their rows and columns."""
+"""Checks that arrays have no masked entries, and that the indices of sparse matrices are within their shape."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from scipy import sparse
 from dkl.data.given import GivenRows, GivenValues
 
 
-def check_unmasked(values: GivenValues, name: str, *, first_row: int = 0) -> None:
-    """Refuse masked arrays with masked entries: what is below a mask counts for nothing, and would be learned from.
+def check_unmasked(values: GivenValues, name: str) -> None:
+    """Raise ValueError, with the first masked entry, if the argument `name` is a masked array with masked entries.
 
-    Raises
-    ------
-    ValueError
-        The first masked entry of argument `name` is named.
+    The values below the mask are invalid and would be used.
     """
-    # NumPy takes the nullable arrays of pandas for masked ones, whose gaps are missing values
+    # the nullable arrays of pandas also have masks, which mean missing values
     if not (isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values)):
         return
-    # The first masked entry, in as many coordinates as the array has dimensions.
+
     place = [int(part[0]) for part in np.nonzero(np.ma.getmaskarray(values))]
-    place[0] += first_row
+
     raise ValueError(
         f"{name}[{', '.join(map(str, place))}] is masked; entries must be there: leave such rows out, or fill them "
         f"({name}.filled(value)). A data frame may lack numbers, which are filled by the mean of their column"
@@ -35,23 +32,15 @@ def check_sound(X: GivenRows) -> None:
         check_structure(X)
 
 
-def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
-    """Refuse a sparse matrix that points beyond its rows or columns, before anything follows a pointer.
+def check_structure(X: GivenRows) -> None:
+    """Raise ValueError, with the place, if indices or pointers of a sparse matrix are out of range.
 
-    One look for the smallest and largest index and one for falling pointers; SciPy itself looks at neither, and what
-    follows such an index reads or writes foreign memory.
+    SciPy does not check them, and would read or write memory outside of the arrays.
 
     Parameters
     ----------
     X : scipy sparse matrix
-        CSR, CSC, BSR and COO are looked at; the other formats are checked as they are made CSR.
-    first_row : int
-        The number of the first row in messages.
-
-    Raises
-    ------
-    ValueError
-        The place is named.
+        CSR, CSC, BSR or COO; other formats are checked after their conversion to CSR.
     """
     if len(X.shape) != 2:
         return
@@ -61,13 +50,13 @@ def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
             _check_range(indices, X.shape[axis], f"X.{name[:3]}", f"{name}s")
     if X.format not in ("csr", "csc", "bsr"):
         return
-    # "Lines" are what the pointers run over: rows, or columns in CSC, or rows of blocks in BSR.
+    # pointers delimit "lines": rows in CSR, columns in CSC, rows of blocks in BSR
     lines, width = ("column", "rows") if X.format == "csc" else ("row", "columns")
     n_lines, n_indices = X.shape[::-1] if X.format == "csc" else X.shape
     if X.format == "bsr":
         lines, width = "row of blocks", "columns of blocks"
         n_lines, n_indices = (size // side for size, side in zip(X.shape, X.blocksize, strict=True))
-    check_pointers(X.indptr, n_lines, len(X.indices), lines=lines, first_line=0 if X.format == "csc" else first_row)
+    check_pointers(X.indptr, n_lines, len(X.indices), lines=lines)
     _check_lengths(len(X.indices), len(X.data), "X.indices")
     _check_range(X.indices[: X.indptr[-1]], n_indices, "X.indices", width)
 
@@ -75,13 +64,7 @@ def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
 def check_pointers(
     indptr: np.ndarray, n_lines: int, n_entries: int, *, lines: str = "row", first_line: int = 0
 ) -> None:
-    """Refuse bounds of rows that do not run from 0 up to at most `n_entries`.
-
-    Raises
-    ------
-    ValueError
-        The first wrong one is named.
-    """
+    """Raise ValueError, with the first wrong one, unless pointers ascend from 0 to at most `n_entries`."""
     if indptr.dtype.kind not in "iu":
         raise ValueError(f"X.indptr has dtype {indptr.dtype}; expected integers. {_REMEDY}")
     if len(indptr) != n_lines + 1:
@@ -90,7 +73,7 @@ def check_pointers(
         )
     if indptr[0] != 0:
         raise ValueError(f"X.indptr starts at {indptr[0]}; expected 0. {_REMEDY}")
-    # A pointer that falls would make a row of a negative number of entries.
+
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         line = int(np.argmax(falls))
@@ -121,7 +104,7 @@ def _check_range(indices: np.ndarray, size: int, name: str, what: str) -> None:
 
 
 def whole_csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_columns: int) -> sparse.csr_array:
-    """The CSR rows of parts that come from a file or a store, checked as `check_structure` does."""
+    """CSR rows from the arrays of a file or a store, checked like `check_structure`."""
     check_pointers(indptr, len(indptr) - 1, len(indices))
     _check_lengths(len(indices), len(data), "X.indices")
     _check_range(indices, n_columns, "X.indices", "columns")

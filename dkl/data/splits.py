@@ -16,16 +16,18 @@ from dkl.data.view import RowChoice, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
 
+# Code of rows in no split.
 NO_SPLIT = 255
+# Tolerance for rounding in sums of fractions.
 _ROUNDING = 1e-9
-# makes the random numbers of a split independent of those of a shuffle with the same seed
+# Makes the random numbers of a split independent of those of a shuffle with the same seed
 _SPLIT_SALT = 0x5350_4C49_54
 
 Assign = Callable[[Block], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class HeldCodes(RowChoice):
+class MemoryCodes(RowChoice):
     """Selects the rows of one code; the codes are sent with the ticket."""
 
     codes: np.ndarray
@@ -133,11 +135,11 @@ class SplitStep(RowStep):
     def counts(self, before: RowSource) -> RowCounts:
         return self.split.counts.of_split(self.code)
 
-    def at(self, index: int) -> HeldCodes | StoredCodes | AllOrNone:
+    def at(self, index: int) -> MemoryCodes | StoredCodes | AllOrNone:
         if index in self.split.whole:
             return AllOrNone(self.split.whole[index] == self.code)
         if self.split.codes is not None:
-            return HeldCodes(self.split.codes[index], self.code)
+            return MemoryCodes(self.split.codes[index], self.code)
         return StoredCodes(str(self.split.column), self.code)
 
 
@@ -173,12 +175,12 @@ def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int |
     inside = codes < n_splits
     # rows of no split are not counted
     codes, weights = codes[inside].astype(np.int64), block.weights[inside]
-    figures = [np.bincount(codes, minlength=n_splits), np.bincount(codes, weights, n_splits)]
+    sums = [np.bincount(codes, minlength=n_splits), np.bincount(codes, weights, n_splits)]
     if n_classes:
         # one cell for each pair of split and class, so that one count fills the table
         cells = codes * n_classes + np.asarray(block.y)[inside]
-        figures += list(np.bincount(cells, weights, n_splits * n_classes).reshape(n_splits, n_classes).T)
-    return np.stack(figures, axis=1).astype(np.float64)
+        sums += list(np.bincount(cells, weights, n_splits * n_classes).reshape(n_splits, n_classes).T)
+    return np.stack(sums, axis=1).astype(np.float64)
 
 
 def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
@@ -334,9 +336,9 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
             raise ValueError(f"split {name!r} has row numbers outside 0 .. {n_rows - 1}")
         else:
             chosen = np.unique(rows)
-        taken = chosen[codes[chosen] != NO_SPLIT]
-        if len(taken):
-            raise ValueError(f"row {taken[0]} is in two splits, {list(given)[codes[taken[0]]]!r} and {name!r}")
+        assigned = chosen[codes[chosen] != NO_SPLIT]
+        if len(assigned):
+            raise ValueError(f"row {assigned[0]} is in two splits, {list(given)[codes[assigned[0]]]!r} and {name!r}")
         codes[chosen] = code
     return tuple(given), _in_order(codes)
 

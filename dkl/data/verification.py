@@ -1,4 +1,4 @@
-"""Reading everything that a dataset keeps, to report every fault at once."""
+"""Reads everything that a dataset stores, and reports all faults."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from dkl.data.store.ledger import LEDGER
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore
 from dkl.data.store.stored_splits import FOLDER, column_of, whole_split
-from dkl.data.store.version_files import check_note, check_version, newest_version, open_version, version_place
+from dkl.data.store.version_files import check_newest_record, check_version, newest_version, open_version, version_place
 from dkl.errors import CorruptChunkError, StoreError
 
 
 def faults(source: RowSource) -> Iterator[str]:
-    """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
+    """A sentence for each fault of the rows behind a source; whole blocks are read, also for a view of them."""
     base = source.base
-    # Rows that are not in a store of dkl have no checksums: their values are all that can be looked at, and for arrays
-    # in place whether their objects and values are those that were opened and read.
+    # rows outside stores have no checksums: their values are checked, and arrays in place are compared with their state
+    # when they were opened and read before
     if not isinstance(base, StoreSource | VersionSource):
         changed = list(base.faults()) if isinstance(base, InPlaceSource) else []
         yield from dict.fromkeys([*changed, *row_faults(base)])
         return
-    # A fault may show in several checks, and is named once.
+    # several checks may find the same fault
     sentences = dict.fromkeys(_failures(_version_checks(base.location)))
     for part in base.parts if isinstance(base, VersionSource) else (base,):
         sentences |= dict.fromkeys(store_faults(part.location))
@@ -42,13 +42,13 @@ def faults(source: RowSource) -> Iterator[str]:
 
 
 def _version_checks(location: Location) -> Iterator[Callable[[], object]]:
-    """The versions of a store, all of them: one that is lost is missed whichever of the others was opened."""
+    """Checks of all versions of a store, also of those that were not opened."""
     yield partial(open_version, location)
     folder = location.child(VERSIONS)
     if not _is_used(folder):
         return
     yield partial(check_group, folder)
-    yield partial(check_note, location)
+    yield partial(check_newest_record, location)
     token = (location.read_marker() or {}).get("token", "")
     for number in range(1, newest_version(location, token) + 1):
         yield partial(check_version, location, number, token)
@@ -56,9 +56,9 @@ def _version_checks(location: Location) -> Iterator[Callable[[], object]]:
 
 
 def store_faults(location: Location) -> Iterator[str]:
-    """A sentence for each fault of a store, found in its metadata, in every chunk of every array and in its splits."""
+    """A sentence for each fault in a store's metadata, in the chunks of its arrays, and in its splits."""
     try:
-        # Opened anew: what this process remembers of the store says nothing about the disk.
+        # opened again, as the copy of metadata in this process does not show damage on the disk
         store = OpenStore(location)
     except (ValueError, OSError) as error:
         yield str(error)
@@ -67,11 +67,11 @@ def store_faults(location: Location) -> Iterator[str]:
 
 
 def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
-    """Every check of a store that could be opened; each raises what is wrong, so that one does not hide the next."""
+    """The checks of a store; each raises an error for its first fault, so that it does not hide those of others."""
     location, blocks = store.location, range(len(store.manifest.stored_rows))
 
     def keep(name: str, index: int, parts: dict[str, np.ndarray]) -> None:
-        """Read one array's part of a block, checked; what was whole is kept in `parts`."""
+        """Read and check one array's part of a block, and add it to `parts` if it is undamaged."""
         parts[name] = store.values(name, index)
 
     yield partial(check_group, location)
@@ -82,7 +82,7 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
         parts: dict[str, np.ndarray] = {}
         for name in (*array_names(store.schema), *row_column_names(store.schema)):
             yield partial(keep, name, index, parts)
-        # Parts that are whole, each by itself, may still not fit together.
+        # undamaged parts may still be inconsistent
         if parts.keys() >= set(CSR_PARTS):
             yield partial(store.csr_rows, index, *(parts[name] for name in CSR_PARTS))
     folder = location.child(FOLDER)
@@ -97,17 +97,12 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
 
 
 def _is_used(folder: Location) -> bool:
-    """Whether anything is kept in a group; a writer that was killed may leave a folder with nothing that is seen."""
+    """Whether a group exists: a killed writer may leave a folder with hidden files only."""
     return bool(folder.folders()) or folder.read("zarr.json") is not None
 
 
 def check_group(location: Location) -> None:
-    """Refuse metadata of a zarr group that is not what zarr writes, attributes aside.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise CorruptChunkError if the metadata of a zarr group, except its attributes, is not what zarr writes."""
     text = location.read("zarr.json")
     if text is None:
         raise CorruptChunkError(f"the metadata of the group {location.place} is missing: its file 'zarr.json'")
@@ -124,7 +119,7 @@ def check_group(location: Location) -> None:
 
 
 def row_faults(source: RowSource) -> Iterator[str]:
-    """What is wrong with rows that have no checksums: values that no dataset may hold."""
+    """A sentence for each block with invalid values, for rows without checksums."""
     try:
         reader = source.reader()
     except StoreError as error:
@@ -132,7 +127,7 @@ def row_faults(source: RowSource) -> Iterator[str]:
         return
 
     def check(index: int) -> None:
-        """Read one block, or compute it, and check its values."""
+        """Read or compute one block, and check its values."""
         ticket = source.ticket(index)
         check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
         compare_noted(LEDGER.taken())
@@ -141,7 +136,7 @@ def row_faults(source: RowSource) -> Iterator[str]:
 
 
 def _failures(checks: Iterable[Callable[[], object]]) -> Iterator[str]:
-    """What each check raises, as a sentence."""
+    """The messages of the errors that the checks raise."""
     for check in checks:
         try:
             check()

@@ -479,7 +479,7 @@ def _number_steps(rule: ColumnRule) -> Pipeline:
 
 def _read_number(rule: ColumnRule) -> list[tuple[str, Any]]:
     """Texts, or numbers, as numbers; NaN where they are none."""
-    form = NumberForm.of(rule.form) if rule.form else NumberForm()
+    form = NumberForm.of(rule.form)
     units = [rf"(?i)\s*{re.escape(unit)}\s*" for unit in (form.before, form.after) if unit]
     changes = [*_PLAIN, *((unit, "") for unit in units)]
     changes += [(r"^\s*\((.*)\)\s*$", r"-\1"), (r"^\s*([^-].*)-\s*$", r"-\1")]

@@ -1,4 +1,4 @@
-"""The block arithmetic in array-API operations: what a GPU runs where no kernel of its own is worth it."""
+"""The block arithmetic in array-API operations, for GPUs where a CUDA kernel of its own is not worth it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dkl.kernels.cuda_source import scaling_source
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import nystrom_precision, similarity_values, wave_map
 from dkl.kernels.refusals import refuse_later
-from dkl.kernels.scale import linear_part, negative_count, normal_scores, scale_dense_counts
+from dkl.kernels.scale import linear_part, negative_count, normal_scores, quantile_knots, scale_dense_counts
 from dkl.protocols.arrays import Array
 
 _THREADS = 128
 _DISTANCE_SOURCE = r"""
-// One thread a row and a landmark: the sum of |x - z| over the columns, or the root of that of its squares. Differences
-// and not products: the distance of a row that is near a landmark keeps its digits.
+// One thread for each row and landmark: the sum of |x - z| over the columns, or the square root of the sum of squares.
+// Differences keep the digits of small distances, which products would lose.
 extern "C" __global__ void distances(
     const REAL* __restrict__ X, const REAL* __restrict__ Z, REAL* __restrict__ out,
     const int n, const int l, const int d, const int squared)
@@ -44,15 +44,15 @@ extern "C" __global__ void distances(
 }
 """
 
-# The matrices of projections that are on a device: they stay as long as the feature map that they belong to, which on
-# a worker is as long as a pass, and longer where the next pass has the same map. Maps that arrive anew with each pass
-# are not told by what they hold: to read a matrix for that takes longer than to send it.
+# The arrays of projections and scalers on a device. They are kept as long as the projection object: on a worker during
+# a pass, and longer if the next pass has the same object. Objects are not compared by their values, since reading a
+# matrix for that takes longer than sending it.
 _placed: WeakKeyDictionary[Projection | Scaler, dict[str, Any]] = WeakKeyDictionary()
 
 
 def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
-    """The matrix W of a projection, (m, d), where `xp` computes: it is sent once, not with every tile of rows."""
-    # Symbols of a graph that is exported compute nowhere: their namespace is no module.
+    """The matrix W of a projection, (m, d), on the device of `xp`; it is sent once, not with every tile of rows."""
+    # in the export of a graph `xp` is not a module and arrays are symbols
     if xp is np or not isinstance(xp, ModuleType):
         return xp.asarray(projection.dense(), dtype=dtype)
     matrices = _placed.setdefault(projection, {})
@@ -63,18 +63,18 @@ def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> A
 
 
 def _written_out(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
-    """W where `xp` computes. Of frequencies with few entries these alone are sent to a GPU, and written out there."""
+    """W on the device of `xp`; only the entries of a sparse W are sent to a GPU."""
     if xp.__name__ != "cupy" or not isinstance(projection, SparseProjection):
         return xp.asarray(projection.dense(), dtype=dtype)
     W = xp.zeros((projection.n_frequencies, projection.n_columns), dtype=dtype)
     rows = np.repeat(np.arange(projection.n_frequencies), np.diff(projection.indptr))
-    # A projection stores no entry twice.
+    # the entries of a projection are distinct, so that assignment is enough
     W[xp.asarray(rows), xp.asarray(projection.indices)] = xp.asarray(projection.data, dtype=dtype)
     return W
 
 
 def placed_steps(xp: ModuleType, projection: StepProjection) -> tuple[Any, ...]:
-    """The columns, thresholds, kinds and upper ends of steps where `xp` computes: sent once, not with every tile."""
+    """Columns, thresholds, kinds and upper ends of steps on the device of `xp`; sent once, not with every tile."""
     tables = _placed.setdefault(projection, {})
     if "steps" not in tables:
         kinds = projection.kinds == HINGE
@@ -86,7 +86,7 @@ def placed_steps(xp: ModuleType, projection: StepProjection) -> tuple[Any, ...]:
 
 
 def forget_matrices() -> None:
-    """Let go of all matrices on a device, where its memory is needed for something else."""
+    """Free all arrays on devices, to have their memory for something else."""
     _placed.clear()
 
 
@@ -105,7 +105,7 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         of_parts = [phi for part in feature_map.projection.maps for phi in mapped(xp, X, part, dtype)]
         return [xp.concat(of_parts, axis=1) * amplitudes]
     if feature_map.activation == "harmonics":
-        # The recurrences of harmonics divide by the lengths of rows, and need float64 whatever the result's dtype is.
+        # the recurrences divide by the lengths of rows, and need float64 for results of any dtype
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [harmonic_values(xp, rows, feature_map, dtype) * amplitudes]
     if isinstance(feature_map.projection, StepProjection):
@@ -116,7 +116,7 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         if getattr(xp, "__name__", "") == "cupy" and getattr(nystrom.kernel, "is_elementary", False):
             precision = _precision(nystrom, feature_map.amplitudes, dtype)
             return [xp.asarray(_nystrom_values(xp, rows, nystrom, precision), dtype=dtype) * amplitudes]
-        # Other kernels are SciPy's: their similarities are made on the host, and only the result goes back.
+        # other kernels use SciPy: their similarities are computed on the host, and the result is sent to the device
         host = rows.get() if hasattr(rows, "get") else np.asarray(rows)
         similarities = nystrom.kernel.kernel(nystrom.moved(host), nystrom.landmarks)
         return [xp.asarray(similarities @ nystrom.whitening, dtype=dtype) * amplitudes]
@@ -128,7 +128,7 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
 
 
 def _precision(nystrom: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
-    """`nystrom_precision`, which reads the whole of a matrix: once for each amplitudes, not with every tile."""
+    """`nystrom_precision`, which reads a whole matrix; computed once for given amplitudes, not with every tile."""
     known = _placed.setdefault(nystrom, {})
     key = f"precision {dtype} {blake2b(amplitudes.tobytes()).hexdigest()}"
     if key not in known:
@@ -156,7 +156,7 @@ def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, pre
     """k(x, Z) A of scaled rows (n, d) on a GPU, of shape (n, m), in a precision."""
     matrices = _placed.setdefault(nystrom, {})
     if f"nystrom {precision}" not in matrices:
-        # With both less the mean of the landmarks no digits are lost to a common offset.
+        # subtracting the mean of the landmarks from rows and landmarks keeps digits that a common offset would take
         centre, sigma = nystrom.landmarks.mean(axis=0), float(nystrom.kernel.sigma)
         columns = np.ascontiguousarray(((nystrom.landmarks - centre) / sigma).T, dtype=precision)
         metric = None if nystrom.metric is None else xp.asarray(nystrom.metric)
@@ -192,13 +192,13 @@ def step_values(xp: ModuleType, rows: Array, projection: StepProjection) -> Any:
 
 
 def slopes(xp: ModuleType, z: Array, feature_map: FeatureMap, outer: Array) -> Any:
-    """The derivative of outer . phi in each angle or form z (n, m), for coefficients outer (parts, m): (n, m).
+    """The derivative of outer . phi with respect to each angle z (n, m), for coefficients outer (parts, m): (n, m).
 
-    Of several models, outer (parts, K, 1, m), it is (K, n, m).
+    For several models, with outer (parts, K, 1, m), it is (K, n, m).
     """
     if feature_map.activation == "arc-cosine":
         return xp.asarray(ramp(xp, z, feature_map.order - 1), dtype=z.dtype) * (feature_map.order * outer[0])
-    # Of a cos z + b sin z the derivative is b cos z - a sin z; a map of cosines alone has no b.
+    # (a cos z + b sin z)' = b cos z - a sin z, where a map of cosines has no b
     down = outer[0] * xp.sin(z)
     return -down if len(outer) == 1 else outer[1] * xp.cos(z) - down
 
@@ -215,7 +215,7 @@ def projected(xp: ModuleType, rows: Array, projection: Projection, dtype: DTypeL
         return xp.take(rows, xp.asarray(projection.columns), axis=1)
     if isinstance(projection, StructuredProjection):
         return _structured_product(xp, rows, projection, dtype)
-    # In true float32: the tensor cores' shorter format would ruin the cosine of a large angle.
+    # in true float32, since the shorter format of tensor cores is too coarse for the cosine of a large angle
     return xp.matmul(rows, placed_matrix(xp, projection, dtype).T)
 
 
@@ -223,7 +223,7 @@ def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) ->
     """Rows scaled in float64 and cast to `dtype`."""
     if scaler is None:
         return xp.asarray(X, dtype=dtype)
-    # In float64 first: a column of large mean and small spread would lose its digits in float32 by subtraction.
+    # in float64, since float32 would lose the digits of a column with a large mean and a small spread
     if scaler.kind == "counts" and xp is np:
         return scale_dense_counts(X, scaler, np.dtype(dtype))
     X = xp.asarray(X, dtype=xp.float64)
@@ -238,7 +238,7 @@ def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) ->
 
 
 def _scaled_counts(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
-    """Logarithms of counts in rows of unit length, as `dkl.kernels.scale.scale_dense_counts`."""
+    """Logarithms of counts, scaled to rows of unit length, like `dkl.kernels.scale.scale_dense_counts`."""
     passes = xp.asarray(scaler.passthrough)[None, :]
     counts = xp.where(passes, xp.zeros_like(X), X)
     if getattr(xp, "__name__", "") == "cupy":
@@ -258,11 +258,11 @@ def _scaled_counts(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
 
 
 def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) -> Any:
-    """`scaled` rows in float64, by one kernel: of quantiles a chain of calls for each column would take its place."""
+    """`scaled` rows by a single CUDA kernel; for quantiles the general code takes many calls for each column."""
     table = _placed.setdefault(scaler, {})
     if "scaling" not in table:
         if scaler.kind == "quantile":
-            knots = np.ascontiguousarray(_knots(scaler).T, dtype=np.float64)
+            knots = np.ascontiguousarray(quantile_knots(scaler).T)
             center, factor = np.zeros(scaler.n_columns), np.where(scaler.passthrough, 1.0, 0.0)
         else:
             knots, (center, factor) = np.zeros((0, 0)), linear_part(scaler)
@@ -276,15 +276,8 @@ def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) ->
     return out
 
 
-def _knots(scaler: Scaler) -> np.ndarray:
-    """The empirical quantiles of each column, (Q, d)."""
-    if scaler.knots is None:
-        raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
-    return scaler.knots
-
-
 def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProjection, dtype: DTypeLike) -> Array:
-    """z = radii * (H S1 H S2 H S3 x) / p^(3/2) block by block: the projections of `StructuredProjection`."""
+    """z = radii * (H S1 H S2 H S3 x) / p^(3/2) for each block of a `StructuredProjection`."""
     n, width, padded = rows.shape[0], projection.width, projection.padded
     rows = xp.concat([rows, xp.zeros((n, padded - width), dtype=dtype)], axis=1) if padded > width else rows
     outputs = []
@@ -292,7 +285,7 @@ def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProje
         block = rows
         for diagonal in (2, 1, 0):
             block = block * xp.asarray(signs[diagonal], dtype=dtype)
-            # The Walsh-Hadamard transform H: stage by stage, sums and differences of entries 1, 2, 4, ... apart.
+            # the Walsh-Hadamard transform H: stages of sums and differences of entries at distances 1, 2, 4, ...
             half = 1
             while half < padded:
                 pairs = xp.reshape(block, (n, padded // (2 * half), 2, half))
@@ -305,12 +298,12 @@ def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProje
 
 
 def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:
-    """Each column through its empirical distribution to normal scores, column by column.
+    """Normal scores of the numbers of each column, by its empirical quantiles (knots).
 
-    A number between two knots has the score that lies as far between theirs; one that equals several tied knots has the
-    mean of the first and the last of their scores.
+    The score of a number between two knots is interpolated linearly; one that equals several tied knots has the mean of
+    the first and the last of their scores.
     """
-    all_knots = _knots(scaler)
+    all_knots = quantile_knots(scaler)
     scores, last = xp.asarray(normal_scores(len(all_knots))), len(all_knots) - 1
     columns = []
     for j in range(X.shape[1]):
@@ -319,15 +312,15 @@ def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:
             columns.append(x)
             continue
         knots = xp.asarray(all_knots[:, j])
-        # The first knot at or above each number, the last one at or below it, and the one before the first.
+        # the first knot at or above each number, the last one at or below it, and the one before the first
         left = xp.clip(xp.searchsorted(knots, x, side="left"), 0, last)
         right = xp.clip(xp.searchsorted(knots, x, side="right") - 1, 0, last)
         below = xp.clip(left - 1, 0, last)
         gap = xp.take(knots, left) - xp.take(knots, below)
-        # Where two knots coincide, nothing lies between them: any divisor but 0 will do.
+        # no number lies between two equal knots, so that any divisor but 0 is right
         share = (x - xp.take(knots, below)) / xp.where(gap > 0, gap, xp.ones_like(gap))
         low, high = xp.take(scores, below), xp.take(scores, left)
-        # Numbers beyond the outermost knots have the score of these.
+        # numbers beyond the outermost knots have their scores
         between = low + xp.clip(share, 0.0, 1.0) * (high - low)
         tied = xp.take(knots, left) == x
         columns.append(xp.where(tied, 0.5 * (high + xp.take(scores, right)), between))
@@ -344,14 +337,14 @@ def activate(xp: ModuleType, z: Array, feature_map: FeatureMap) -> list[Any]:
         Radians, the phases included.
     feature_map : FeatureMap
     """
-    # A frequency w with a pair of features stands for exp(i w.x): its real part and its imaginary part.
+    # a pair of features is the real and the imaginary part of exp(i w.x)
     if feature_map.activation == "cos-sin":
         return [xp.cos(z), xp.sin(z)]
     if feature_map.activation == "cos":
         return [xp.cos(z)]
     if feature_map.activation == "arc-cosine":
         return [ramp(xp, z, feature_map.order)]
-    # Coordinates and linear forms are features as they are.
+    # coordinates and linear forms are features themselves
     return [z]
 
 
@@ -360,6 +353,6 @@ def ramp(xp: ModuleType, z: Array, order: int) -> Any:
     zero = xp.zeros_like(z)
     if order == 0:
         return xp.where(z > 0, xp.ones_like(z), zero)
-    # Numbers that are not positive are replaced before they are squared, so that none of them can overflow.
+    # numbers that are not positive are replaced before squaring, so that they cannot overflow
     positive = xp.where(z > 0, z, zero)
     return positive if order == 1 else positive * positive

@@ -1,4 +1,4 @@
-"""Loss, gradient and Hessian of linear models on mapped rows, as sums over a block: what a Newton step needs."""
+"""Loss, gradient and Hessian of linear models on mapped rows, as sums over a block, for Newton steps."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ from dkl.protocols.records import Keeper
 from dkl.solvers.losses import SOFTMAX, namespace_of, newton_loss
 
 NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
-# That of all classes together has a single loss a row, and no Hessian but that of the squared error.
+# The loss of all classes together has one value for each row; its Hessian is replaced by that of the squared error.
 JointLoss = Literal["softmax"]
 
-# Bytes of mapped rows at once. Rows with curvature are few, and their products want as many of them as possible; the
-# rows of a tile lie between the two bounds.
+# Bytes of a tile of mapped rows whose products are formed at once, and bounds on its number of rows. Only rows with
+# curvature enter a Hessian, and products are faster with many rows.
 _TILE_BYTES = 1 << 24
 _LEAST_ROWS, _MOST_ROWS = 1024, 8192
-# The same of rows that are used at once, while they are in the cache of a core.
+# Bytes of a tile of mapped rows that must stay in the cache of a core, and the unit of its number of rows.
 _CACHED_BYTES, _LEAST_CACHED = 1 << 21, 256
-# Slopes and curvatures of a mean exp(f) at most, so that a step that is far too long still has sums in float32.
-_STEEPEST = 1e30
-# Blocks of fewer numbers go into double precision by a copy.
+# Bound on the slopes and curvatures of losses with a mean exp(f), so that sums in float32 are finite for steps that are
+# far too long.
+_LARGEST_SLOPE = 1e30
+# Blocks of fewer numbers are copied to float64.
 _FEW_NUMBERS = 1 << 20
-# Models at most whose products compiled code makes in double precision, in one go through float32 rows, faster than
-# BLAS of a copy in double precision (1.2 times as fast with 4 models, .75 times with 8, .2 to .4 times with 65), and
-# than BLAS in single precision.
-_FEW_MODELS, _FEW_ROUGH_MODELS = 6, 2
-# Sparse rows that are multiplied at once: scores of all models are written out for them.
+# Largest number of models whose products of float32 rows are formed by compiled code in float64: compared with BLAS on
+# a float64 copy (1.2 times as fast with 4 models, .75 times with 8, .2 to .4 times with 65), and with BLAS in float32.
+_FEW_MODELS, _FEW_SINGLE_MODELS = 6, 2
+# Number of sparse rows in a tile, for which the dense scores of all models are in memory.
 _SPARSE_ROWS = 8_192
 
 
 @dataclass(frozen=True, eq=False)
 class TrialSteps:
-    """Where a pass evaluates g linear models: at ``coefficients + steps[:, j] * directions`` for every j.
+    """The points at which a pass evaluates g linear models: ``coefficients + steps[:, j] * directions`` for every j.
 
     Parameters
     ----------
     coefficients, directions : ndarray of shape (g, m + 1), float64
-        One model a row; the last entry is the intercept.
+        One model in each row; the last entry is the intercept.
     steps : ndarray of shape (g, T), float64
-        Gradient and Hessian are taken at ``steps[:, 0]``, the loss at all of them.
+        Gradient and Hessian are evaluated at ``steps[:, 0]``, the loss at all steps.
     """
 
     coefficients: np.ndarray
@@ -77,7 +77,7 @@ class TrialSteps:
 
     @property
     def point(self) -> np.ndarray:
-        """The g models that gradient and Hessian belong to."""
+        """The g models at which gradient and Hessian are evaluated."""
         return self.coefficients + self.steps[:, :1] * self.directions
 
     @cached_property
@@ -93,36 +93,36 @@ class TrialSteps:
 
 @dataclass(frozen=True, eq=False)
 class NewtonOptions:
-    """What a Newton pass computes beside the loss.
+    """The sums of a Newton pass, and the precision of their arithmetic.
 
     Parameters
     ----------
     loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma", "softmax"}
-        "softmax" is the log loss of all classes together, whose models take the same steps, (1, T); its Hessian is that
-        of the squared error.
+        "softmax" is the log loss of all classes together, whose models have the same steps, (1, T); its Hessian is
+        replaced by that of the squared error.
     columns : (int, int) or None
-        The columns of the Hessians to sum, or None for no Hessian.
+        The columns of the Hessians that are summed; None for no Hessian.
     hessian_of : tuple of int
-        The models (rows of the trial) whose Hessian is summed: one of those that share it.
+        The models (rows of the trial) whose Hessians are summed; models that share a Hessian are listed once.
     change : bool
-        What the Hessians change by from those at the trial's coefficients, instead of the whole: only rows that have
-        got or lost their curvature count.
+        Whether to sum the changes of the Hessians since the trial's coefficients: only rows whose curvature has changed
+        are used.
     follows : tuple of bool
-        Which Hessians are summed by what they differ by from the one before, which is little where models are nearly
-        the same: few rows have curvature for one of them alone. Empty where none is.
+        For each Hessian whether it is summed as the difference to the one before, for which few rows are needed if the
+        two models are similar. Empty for none.
     first_order : bool
-        Loss and gradient too (one record of a pass has them, the others are further panels of the Hessians).
+        Whether to sum loss and gradient; only one record of a pass does, the others have further columns of Hessians.
     dtype : {"float32", "float64"}
-        Of the mapped rows and of the Hessians' products.
+        dtype of the mapped rows and of the Hessians' products.
     exact : bool
-        Scores and gradients in float64, whatever `dtype` is.
+        Whether scores and gradients are computed in float64 for any `dtype`.
     rounded : bool
-        A GPU may round mapped rows to the 10 bits of its tensor cores for the Hessians, which is enough for steps that
-        exact gradients correct.
+        Whether a GPU may round mapped rows to the 10 bits of its tensor cores for the Hessians; exact gradients correct
+        the resulting steps.
     epsilon : float
-        Of the loss "huber"; of "pinball" the width of the parabola in place of its kink.
+        Parameter of the loss "huber"; for "pinball" the width of the parabola that replaces its kink.
     quantiles : tuple of float or None
-        Of the loss "pinball": the quantile that each model is of.
+        The quantile of each model, for the loss "pinball".
     """
 
     loss: NewtonLoss | JointLoss
@@ -139,9 +139,9 @@ class NewtonOptions:
 
 
 def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
-    """Row tiles of the design matrix: mapped rows with a last column of ones, where the rows are.
+    """Row tiles of the design matrix, mapped rows with a last column of ones, on the device of the rows.
 
-    On the host each is written over the one before; on a GPU each is as large as its memory allows.
+    On the host all tiles use the same memory; on a GPU a tile is as large as the memory allows.
     """
     if is_on_gpu(X):
         xp = array_module(X)
@@ -150,41 +150,41 @@ def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
             yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
         return
     step = design_rows(feature_map.n_features, dtype)
-    room = np.ones((min(step, X.shape[0]), feature_map.n_features + 1), dtype)
-    for rows, _ in map_spans(X, feature_map, dtype, step, room):
-        yield rows, room[: rows.stop - rows.start]
+    buffer = np.ones((min(step, X.shape[0]), feature_map.n_features + 1), dtype)
+    for rows, _ in map_spans(X, feature_map, dtype, step, buffer):
+        yield rows, buffer[: rows.stop - rows.start]
 
 
 def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str, width: int = 0) -> Iterator[tuple[slice, Any]]:
-    """Row tiles of mapped rows, of the size that products of columns want; those of a GPU are mapped there, and stay.
+    """Row tiles of mapped rows, of a size for fast matrix products, on the device of the rows.
 
-    On the host each is written over the one before; on a GPU each is as large as its memory allows, where so many
-    numbers of a row as `width` says are in memory at once in float64.
+    On the host all tiles use the same memory; on a GPU a tile is as large as the memory allows if `width` float64
+    numbers for each row are in memory, too.
     """
     if is_on_gpu(X):
         itemsize = np.dtype(dtype).itemsize
         for rows in spans(X.shape[0], tile_rows(max(feature_map.n_features, 8 * width // itemsize), itemsize)):
             yield rows, map_rows(X[rows], feature_map, dtype)
         return
-    # Memory that is fresh for each tile would cost a fifth of the time of a map.
+    # new memory for each tile would take a fifth of the time of the map
     step = newton_tile(feature_map.n_features, dtype)
-    room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
-    yield from map_spans(X, feature_map, dtype, step, room)
+    buffer = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
+    yield from map_spans(X, feature_map, dtype, step, buffer)
 
 
 def model_scores(phi: Any, models: np.ndarray) -> Any:
-    """``phi . w + b`` of mapped rows (n, m) and models (g, m + 1), (n, g), where the rows are; float64 on a GPU."""
+    """``phi . w + b`` for mapped rows (n, m) and models (g, m + 1): (n, g), on the rows' device, float64 on a GPU."""
     if is_on_gpu(phi):
         return scores_on_gpu(phi, array_module(phi).asarray(models, dtype=np.float64))
     return phi @ models[:, :-1].T.astype(phi.dtype, copy=False) + models[:, -1]
 
 
 def weighted_sums(weights: Any, phi: Any) -> Any:
-    """``sum_i weights_i (phi_i, 1)`` over mapped rows (n, m), where they are; float64 on a GPU.
+    """``sum_i weights_i (phi_i, 1)`` over mapped rows (n, m), on the device of the rows; float64 on a GPU.
 
     Parameters
     ----------
-    weights : array of shape (..., n), where the rows are
+    weights : array of shape (..., n), on the device of the rows
     phi : array of shape (n, m), sparse, or on a GPU
 
     Returns
@@ -201,7 +201,7 @@ def weighted_sums(weights: Any, phi: Any) -> Any:
 
 
 def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
-    """Whether mapped rows are columns of these sparse rows, scaled by what keeps zeros, times an amplitude each."""
+    """Whether the mapped rows are columns of sparse rows, scaled without changing zeros, times amplitudes."""
     is_columns = feature_map.activation == "identity" and isinstance(feature_map.projection, ColumnProjection)
     return is_columns and keeps_zeros(feature_map.scaler) and sparse.issparse(X)
 
@@ -214,13 +214,13 @@ def sparse_rows(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> spa
     columns, X = projection.columns, scale_rows(sparse.csr_array(X), feature_map.scaler, dtype)
     if not np.array_equal(columns, np.arange(X.shape[1])):
         X = X[:, columns]
-    # each stored value times the amplitude of its column
+
     data = X.data * feature_map.amplitudes.astype(dtype)[X.indices]
     return sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
 
 
 def sparse_tiles(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, sparse.csr_array]]:
-    """Spans of rows, and the mapped rows of each."""
+    """Row tiles of the mapped rows, for rows that are `is_plain_sparse`."""
     for rows in spans(X.shape[0], _SPARSE_ROWS):
         yield rows, sparse_rows(X[rows], feature_map, dtype)
 
@@ -228,18 +228,19 @@ def sparse_tiles(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> It
 def _cached_tiles(
     X: Rows, feature_map: FeatureMap, dtype: str, curved: CurvedRows, kept: Keeper | None
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of mapped rows that stay in the cache while they are used; those with curvature stay in memory.
+    """Row tiles of mapped rows that fit into the cache, in the memory of `curved`, which keeps rows with curvature.
 
-    They are those that an earlier pass has mapped, where it could keep them.
+    Rows are copied from those that an earlier pass has kept, if it has; otherwise they are mapped, and kept if there is
+    memory.
     """
     n_rows, m = X.shape[0], feature_map.n_features
     tiles = spans(n_rows, min(cached_tile(m, dtype), curved.most_rows))
     if kept is not None and (known := kept.get()) is not None:
         for rows in tiles:
-            room = curved.free(rows.stop - rows.start)
-            # a copy, since rows with curvature move together there
-            room[:] = known[rows]
-            yield rows, room
+            buffer = curved.free(rows.stop - rows.start)
+            # a copy, since `curved` moves rows with curvature
+            buffer[:] = known[rows]
+            yield rows, buffer
         return
     has_room = kept is not None and kept.claim(n_rows * m * np.dtype(dtype).itemsize)
     whole = np.empty((n_rows, m), dtype) if has_room else None
@@ -254,18 +255,18 @@ def _cached_tiles(
 
 
 def cached_tile(n_features: int, dtype: str) -> int:
-    """Rows whose mapped form stays in the cache; follows from dtype and the number of features alone."""
+    """Number of rows whose mapped form fits into the cache; depends only on dtype and the number of features."""
     rows = _CACHED_BYTES // (n_features * np.dtype(dtype).itemsize)
     return int(np.clip(rows // _LEAST_CACHED * _LEAST_CACHED, _LEAST_CACHED, _MOST_ROWS))
 
 
 def design_rows(n_features: int, dtype: str) -> int:
-    """Rows of a tile of the design matrix: what stays in the cache, where that is not too few for the calls on them."""
+    """Number of rows of a tile of the design matrix: `cached_tile`, but enough rows to outweigh the cost of calls."""
     return max(_LEAST_ROWS, cached_tile(n_features, dtype))
 
 
 def newton_tile(n_features: int, dtype: str) -> int:
-    """Rows that are mapped at once; follows from dtype and the number of features alone."""
+    """Number of rows of a tile for Hessians; depends only on dtype and the number of features."""
     rows = _TILE_BYTES // (n_features * np.dtype(dtype).itemsize)
     return int(np.clip(rows // _LEAST_ROWS * _LEAST_ROWS, _LEAST_ROWS, _MOST_ROWS))
 
@@ -285,37 +286,38 @@ def loss_sums(
     Parameters
     ----------
     phi : array of shape (n, m), dense or sparse, on the host
-        Mapped rows; the models' intercepts count beside them.
+        Mapped rows.
     targets : ndarray of shape (n, g)
     weight : ndarray of shape (n,) or (n, g)
-        Of each row, or of each row for each model; rows of weight 0 have no curvature.
+        Weights of rows, possibly different for each model; rows of weight 0 have no curvature.
     trial : TrialSteps
     options : NewtonOptions
     n_rows : int or None
-        Of the block that the rows are a tile of; None where they are all.
+        Number of rows of the block, if the rows are a tile of it; None if they are all.
 
     Returns
     -------
     loss : ndarray of shape (g, T), float64
-        Of the softmax (1, T).
+        For the softmax (1, T).
     gradient : ndarray of shape (g, m + 1), float64
     curvature : ndarray of shape (n, g)
-        Of each row at the first step, in units of the loss's (1 where a row has some, unless curvature varies), less
-        what it was before, with `change`; 0 for rows of weight 0.
+        The curvature of each row at the first step, divided by the loss's unit of curvature, so that it is 0 or 1 for
+        piecewise quadratic losses; with `change`, minus the curvature at the trial's coefficients. 0 for rows of weight
+        0.
     """
     g = len(trial.coefficients)
-    # the few steps of two classes are worth it, not the many of several
-    compiles = g <= (_FEW_MODELS if options.exact else _FEW_ROUGH_MODELS) and options.loss != "softmax"
+    # compiled products are faster for few models only, and not used for the softmax
+    compiles = g <= (_FEW_MODELS if options.exact else _FEW_SINGLE_MODELS) and options.loss != "softmax"
     is_large = compiles and _is_large(phi, n_rows or len(targets))
     wide = phi if is_large or not options.exact else phi.astype(np.float64)
-    # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
+    # scores are linear in the step, so that two products with the mapped rows give the scores at all steps
     if trial.is_zero:
         start, move = np.zeros((2, phi.shape[0], g))
     elif is_large:
         start, move = line_scores(phi, trial.coefficients, trial.directions)
     else:
         start, move = np.split(model_scores(wide, trial.both), [g], axis=1)
-    # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
+    # with folds each model has its own weights, 0 for rows of the fold that it does not see
     weight = weight[:, None] if weight.ndim == 1 else weight
     weight = weight if weight.shape == targets.shape else np.broadcast_to(weight, targets.shape)
     if options.loss in ("squared_hinge", "squared_error"):
@@ -333,7 +335,7 @@ def loss_sums(
 
 
 def _is_large(phi: Any, n_rows: int) -> bool:
-    """Whether a block has so many rows that the compiled products in double precision are worth their compilation."""
+    """Whether a block is so large that the compiled products in float64 are worth their compilation."""
     return isinstance(phi, np.ndarray) and phi.dtype == np.float32 and n_rows * phi.shape[1] >= _FEW_NUMBERS
 
 
@@ -345,10 +347,10 @@ def _table_losses(
     steps: np.ndarray,
     options: NewtonOptions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `_line_losses` writes, by the table of losses, of rows on the host."""
+    """`_line_losses` for all losses in the table `dkl.solvers.losses`, for rows on the host."""
     loss, counted = newton_loss(options.loss, options.epsilon, options.quantiles), weight > 0.0
     losses = np.empty(steps.shape)
-    # The mean exp(f) of a step that is far too long overflows: its loss is infinite, and the step is not taken.
+    # exp(f) overflows for a step that is far too long; its loss is infinite, so that the step is rejected
     with np.errstate(over="ignore", invalid="ignore"):
         for t in range(steps.shape[1]):
             value = weight * loss.value(targets, start + steps[:, t] * move)
@@ -358,14 +360,14 @@ def _table_losses(
         curvature = np.where(counted, loss.curvature(targets, score), 0.0)
         if options.change:
             curvature -= np.where(counted, loss.curvature(targets, start), 0.0)
-    slope, curvature = (np.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
+    slope, curvature = (np.clip(values, -_LARGEST_SLOPE, _LARGEST_SLOPE) for values in (slope, curvature))
     return losses, -weight * slope, curvature / loss.curvature_unit
 
 
 def _losses_on_gpu(
     scores: Any, targets: Any, weight: Any, trial: TrialSteps, options: NewtonOptions
 ) -> tuple[Any, Any, Any]:
-    """What `dkl.kernels.device.line_losses_on_gpu` returns, of every loss; of the softmax the losses are (1, T)."""
+    """`dkl.kernels.device.line_losses_on_gpu` for all losses; losses of the softmax have shape (1, T)."""
     xp, g, steps = array_module(scores), targets.shape[1], trial.steps
     if options.loss in ("squared_hinge", "squared_error"):
         hinge = options.loss == "squared_hinge"
@@ -379,7 +381,7 @@ def _losses_on_gpu(
     loss = _loss_at(options, scores)
     # all steps at once, (T, n, g)
     at = start + xp.asarray(np.ascontiguousarray(steps.T)[:, None]) * move
-    # a row that does not count may have no loss
+    # the loss of a row of weight 0 may be undefined
     counts, none = weight > 0.0, xp.zeros_like(start)
     with np.errstate(over="ignore", invalid="ignore"):
         losses = xp.where(counts, weight * loss.value(targets, at), 0.0).sum(axis=1).T
@@ -387,7 +389,7 @@ def _losses_on_gpu(
         curvature = xp.where(counts, loss.curvature(targets, at[0]), none)
         if options.change:
             curvature = curvature - xp.where(counts, loss.curvature(targets, start), none)
-    slope, curvature = (xp.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
+    slope, curvature = (xp.clip(values, -_LARGEST_SLOPE, _LARGEST_SLOPE) for values in (slope, curvature))
     counted = weight * curvature / loss.curvature_unit
     return losses, xp.ascontiguousarray((-weight * slope).T), xp.ascontiguousarray(counted.T)
 
@@ -395,7 +397,7 @@ def _losses_on_gpu(
 def _joint_losses(
     start: np.ndarray, move: np.ndarray, targets: np.ndarray, weight: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same of the log loss of all classes together: (1, T), (n, K), and 1 for every row that counts."""
+    """`_line_losses` for the softmax: losses (1, T), minus slopes (n, K), curvature 1 for rows of positive weight."""
     codes, own, losses = targets.argmax(axis=1), weight[:, 0], np.empty(steps.shape)
     for t, step in enumerate(steps[0]):
         losses[0, t] = own @ SOFTMAX.value(codes, start + step * move)
@@ -403,7 +405,7 @@ def _joint_losses(
     return losses, -weight * slope, weight > 0.0
 
 
-# Compiled code warns of nothing either.
+# no warnings, like compiled code
 @np.errstate(over="ignore", invalid="ignore")
 def _few_line_losses(
     at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -427,8 +429,10 @@ def _few_line_losses(
 def _many_line_losses(
     at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
-    """`_line_losses` of arrays of one kind: it would be compiled for each combination of layouts."""
-    # Copied unless C-ordered, contiguous and writeable; the weights of many models are one column seen many times.
+    """`_line_losses` on C-contiguous, writeable arrays, so that it is not compiled for each combination of layouts.
+
+    Other arrays, such as weights that are broadcast to several models, are copied.
+    """
     _line_losses(tuple(np.require(numbers, np.float64, ["C", "W"]) for numbers in at), flags, out)
 
 
@@ -436,9 +440,16 @@ def _many_line_losses(
 def _line_losses(
     at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
-    """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first.
+    """Add the losses at scores ``start + step * move``; write minus the slopes and the curvatures at the first step.
 
-    All three are tuples: `at` has start and move (n, g), the targets, the weights (n, g) and the steps (g, T).
+    Parameters
+    ----------
+    at : tuple
+        start, move, targets and weights, (n, g) each, and the steps (g, T).
+    flags : tuple of bool
+        Whether the loss is the squared hinge instead of the squared error, and whether to write changes of curvature.
+    out : tuple
+        The losses (g, T), minus the slopes (n, g), and the curvatures (n, g).
     """
     start, move, targets, weight, steps = at
     losses, descent, curvature = out
@@ -452,13 +463,12 @@ def _line_losses(
                 losses[k, t] += w * slack * slack if hinge else 0.5 * w * slack * slack
                 if t == 0:
                     descent[i, k] = 2.0 * w * slack * y if hinge else w * slack
-                    # A row of the squared hinge has curvature where its slack is positive; every row of the squared
-                    # error has.
+                    # a row has curvature for the squared hinge if its slack is positive, for the squared error always
                     before = change and w > 0.0 and (y * start[i, k] < 1.0 or not hinge)
                     curvature[i, k] = np.int8(w > 0.0 and (slack > 0.0 or not hinge)) - np.int8(before)
 
 
-# Compiling takes .6 s.
+# Number of scores (rows times models times steps) from which on the compiled form is used; compiling takes .6 s.
 _LINE = TwoForms(_few_line_losses, _many_line_losses, 5_000_000)
 
 
@@ -471,20 +481,20 @@ def newton_sums(
     options: NewtonOptions,
     kept: Keeper | None = None,
 ) -> dict[str, np.ndarray]:
-    """The sums of a Newton pass over rows X: "loss" and "gradient" (if asked for) and "hessian" (likewise).
+    """The sums of a Newton pass over rows X: "loss" and "gradient", and "hessian", as chosen in `options`.
 
     Parameters
     ----------
     X : array of shape (n, d)
     targets : array of shape (n, g)
-        Of rows on a GPU it may be there too, in any dtype, and so may the weights be.
-    weight : array of shape (n,) or (n, g)
-        None for rows on a GPU that all weigh 1.
+        For rows on a GPU, targets (of any dtype) and weights may be on the GPU or the host.
+    weight : array of shape (n,) or (n, g), or None
+        None for rows on a GPU with weight 1.
     feature_map : FeatureMap
     trial : TrialSteps
     options : NewtonOptions
     kept : Keeper or None
-        Where mapped rows are kept for the next pass.
+        Keeps mapped rows for the next pass.
 
     Returns
     -------
@@ -517,7 +527,7 @@ def newton_sums(
             sums["loss"] += losses
             sums["gradient"] += gradient
         if hessians:
-            # The Hessian is a sum over the rows with curvature alone, near the optimum a small part of all rows.
+            # only rows with curvature enter the Hessian; near the optimum these are few
             of = list(options.hessian_of)
             own = (tile_weight[:, None] if weight.ndim == 1 else tile_weight[:, of]) * curvature[:, of]
             own[:, following] -= own[:, following - 1]
@@ -536,9 +546,9 @@ def _newton_sums_on_gpu(
     trial: TrialSteps,
     options: NewtonOptions,
 ) -> dict[str, np.ndarray]:
-    """`newton_sums` of rows on a GPU: scores, losses and slopes are made there too, and the host waits once at the end.
+    """`newton_sums` for rows on a GPU, where everything is computed; the host waits only once, at the end.
 
-    Rows with a change of curvature, which are few, are picked there, too.
+    For changes of Hessians the GPU selects the few rows whose curvature has changed.
     """
     xp, g = array_module(X), len(trial.coefficients)
     # sent once, not with every tile
@@ -550,10 +560,10 @@ def _newton_sums_on_gpu(
     size = 0 if options.columns is None else packed_size(*options.columns)
     found = np.zeros((0 if options.columns is None else len(options.hessian_of), size))
     grams = [GramSum(options.columns, out, rounded=options.rounded) for out in found if options.columns is not None]
-    # the rows of the squared error all count by their weights, whatever the model is
+    # for the squared error all rows have the same curvature, for every model
     all_alike = options.loss == "squared_error" and not options.change and ones
     sums: dict[str, Any] = {}
-    # products of a tile are summed in double precision, or a few rows at a time
+    # products of a tile are summed in float64, or over a few rows at a time
     for rows in spans(X.shape[0], tile_rows(feature_map.n_features, np.dtype(options.dtype).itemsize)):
         phi = map_rows(X[rows], feature_map, options.dtype)
         scores = xp.zeros((len(phi), 2 * g)) if sent is None else scores_on_gpu(phi, sent)
@@ -575,7 +585,7 @@ def _newton_sums_on_gpu(
         add_few(changed, phi, changes)
     here = finished(sums, grams)
     if options.first_order and not sums:
-        # no rows: none of the block counts for any model
+        # no row of the block is seen by any model
         here = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros(trial.coefficients.shape)}
     for number in range(len(grams)):
         if options.follows and options.follows[number]:
@@ -584,24 +594,24 @@ def _newton_sums_on_gpu(
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`newton_sums` of a block: the function of a Newton pass's records.
+    """`newton_sums` of a block: the block function of a Newton pass.
 
-    Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`); "kept" where mapped rows may be kept.
+    Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`), and "kept" if mapped rows may be kept.
     """
     targets: NewtonTargets = operands["targets"]
-    X, asked = block.X, (operands["feature_map"], operands["trial"], operands["options"])
+    X, of_pass = block.X, (operands["feature_map"], operands["trial"], operands["options"])
     if is_on_gpu(X):
         some, values, weight = beside_rows(block, "newton step", targets.of_seen_rows)
-        return newton_sums(X if some is None else X[some], values, weight, *asked)
+        return newton_sums(X if some is None else X[some], values, weight, *of_pass)
     some, values, weight = targets.of_seen_rows(block)
     kept = operands.get("kept")
     if some is not None:
         X, kept = X[some], None if kept is None else kept.at(blake2b(some.tobytes()).digest())
-    return newton_sums(X, values, np.ones(len(values)) if weight is None else weight, *asked, kept)
+    return newton_sums(X, values, np.ones(len(values)) if weight is None else weight, *of_pass, kept)
 
 
 def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The products of Hessians with a vector for each model, over a block: what conjugate gradients need of a Hessian.
+    """The products of Hessians with one vector for each model, over a block, for conjugate gradients.
 
     Operands: "feature_map", "point" and "searches" (g, m + 1), "targets" (a `NewtonTargets`), "options".
 
@@ -626,9 +636,9 @@ def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.n
             share = _curved(y, model_scores(phi, point), share, options)
         if weight is not None:
             each = xp.reshape(weight[rows], (share.shape[0], -1))
-            # a row of weight 0 may have no loss
+            # the curvature of a row of weight 0 may be undefined
             share = xp.where(each > 0.0, each * share, 0.0)
-        # sums of a GPU stay there until the last one
+        # on a GPU the sum stays there until the last tile
         product = xp.asarray(product) + weighted_sums(share.T, phi)
     return together_on_host({"product": product})
 
@@ -640,7 +650,7 @@ def _curved(targets: Any, scores: Any, moves: Any, options: NewtonOptions) -> An
     loss = _loss_at(options, scores)
     with np.errstate(over="ignore", invalid="ignore"):
         curvature = loss.curvature(targets, scores)
-    return array_module(scores).clip(curvature / loss.curvature_unit, -_STEEPEST, _STEEPEST) * moves
+    return array_module(scores).clip(curvature / loss.curvature_unit, -_LARGEST_SLOPE, _LARGEST_SLOPE) * moves
 
 
 def _loss_at(options: NewtonOptions, scores: Any) -> Any:
@@ -658,21 +668,21 @@ class NewtonTargets:
     Parameters
     ----------
     models : ndarray of shape (g,), int64
-        Class codes set against the rest, or columns of regression targets.
+        The class code of each model, which is fitted against all other classes, or the column of regression targets.
     n_classes : int or None
         K for classes, None for regression.
     class_weight : ndarray of shape (K,) or None
     center, scale : ndarray of shape (t,) or None
         Regression targets become ``(y - center) / scale``.
     kept : callable or None
-        What rows are held out with (n,) to a mask of the rows that count; None for all.
+        A function of `Block.held_with` (n,) that returns a mask of the rows to use; None for all.
     folds : callable or None
-        What rows are held out with (n,) to the fold of each row, -1 for rows that all models see, -2 for rows that
-        none does.
+        A function of `Block.held_with` (n,) that returns the fold of each row, -1 for rows that all models see, -2 for
+        rows that none sees.
     fold : ndarray of shape (g,), int64, or None
-        The fold whose rows a model does not see, -1 for a model that sees all.
+        The fold whose rows each model does not see; -1 for a model that sees all.
     inside : bool
-        A model sees the rows of its fold alone instead, -1 for those of no fold.
+        Whether a model sees only the rows of its fold instead; -1 for the rows of no fold.
     """
 
     models: np.ndarray
@@ -686,14 +696,14 @@ class NewtonTargets:
     inside: bool = False
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
-        """The targets (n_b, g) and the weights (n_b,) of a block, where its targets are."""
+        """The targets (n_b, g) and the weights (n_b,) of a block, on the device of its targets."""
         weight, xp = block.weights, namespace_of(block.y)
         if self.kept is not None:
             weight = weight * xp.asarray(self.kept(block.held_with))
         if self.n_classes is not None:
             if self.class_weight is not None:
                 weight = weight * xp.take(xp.asarray(self.class_weight), block.y)
-            # One class against the rest: targets -1 and +1, which a GPU keeps as single bytes.
+            # targets are +1 for the class of the model and -1 for others; a GPU stores them in single bytes
             one = 1.0 if xp is np else xp.ones(1, np.int8)
             return xp.where(xp.asarray(block.y)[:, None] == xp.asarray(self.models), one, -one), weight
         targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
@@ -709,13 +719,13 @@ class NewtonTargets:
         some : ndarray of shape (k,), int64, or None
             The positions of these rows; None for all.
         targets : ndarray of shape (k, g)
-        weight : array of shape (k,), or (k, g) where models see other rows, or None
-            None where all are 1, as far as that is known without looking at numbers on a GPU.
+        weight : array of shape (k,), or (k, g) if models see different rows, or None
+            None if all are 1; on a GPU only if that is known without reading the weights.
         """
         sampled, some = getattr(self.folds, "samples", False), None
         seen = self.seen(block.row_id if sampled else block.held_with)
         if seen is not None:
-            # Rows that no model sees are left out before they are mapped.
+            # rows that no model sees need not be mapped
             some = np.flatnonzero(seen.any(axis=1))
             if len(some) < block.n_rows:
                 block, seen = block.without_x(some), seen[some]
@@ -735,10 +745,10 @@ class NewtonTargets:
         return some, values, None if np.all(weight == 1.0) else weight
 
     def seen(self, held_with: np.ndarray) -> np.ndarray | None:
-        """Which rows each model sees, (n_b, g), or None where all see all."""
+        """Whether each model sees each row, (n_b, g) bool; None if all models see all rows."""
         if self.folds is None or self.fold is None:
             return None
-        # Fold -1 is for rows that every model sees, -2 for rows held out from all of them.
+        # fold -1 has the rows that every model sees, -2 those that none sees
         folds = self.folds(held_with)[:, None]
         if self.inside:
             return folds == self.fold

@@ -1,4 +1,4 @@
-"""Applying a fitted Scaler to rows: dense rows stay dense, sparse rows stay sparse where that has a meaning."""
+"""Applies a fitted Scaler to rows; sparse rows stay sparse for scalings that keep zeros."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dkl.protocols.arrays import Rows
 
 __all__ = ["scale_rows"]
 
-# rows of a sparse block are written out (quantile scaling has no sparse form) up to this many columns
+# Largest number of columns of sparse rows that are converted to dense ones, for scalings that do not keep zeros.
 DENSIFY_COLUMNS = 4096
 
 
@@ -32,13 +32,13 @@ def scale_rows(X: Rows, scaler: Scaler | None, dtype: DTypeLike = "float32") -> 
     Returns
     -------
     ndarray or csr_array of shape (n, d)
-        Sparse rows stay sparse for scalings that keep zeros; they are written out if a centre must be subtracted or
-        columns go through their quantiles.
+        Sparse rows stay sparse for scalings that keep zeros; they become dense if a centre must be subtracted, or for
+        quantile scaling.
 
     Raises
     ------
     ValueError
-        If X has another number of columns than the scaler, or has to be written out and d is above 4,096.
+        If X has another number of columns than the scaler, or would become dense and d is above 4,096.
     """
     check_columns(X, scaler)
     dtype = np.dtype(dtype)
@@ -52,24 +52,24 @@ def scale_rows(X: Rows, scaler: Scaler | None, dtype: DTypeLike = "float32") -> 
     if scaler.kind == "counts":
         return scale_sparse_counts(X, scaler, dtype)
     center, factors = linear_part(scaler)
-    # A centre makes something other than 0 of entries that are not stored, so that rows would not stay sparse.
+    # subtracting a centre makes zeros nonzero
     if center.any():
         return scale_dense(write_out(X, f"scaling '{scaler.kind}'"), scaler, dtype)
     return scale_columns(X, factors, dtype)
 
 
 def check_columns(X: Rows, scaler: Scaler | None) -> None:
-    """Raise ValueError unless rows and scaler have the same columns."""
+    """Raise ValueError unless rows and scaler have the same number of columns."""
     if scaler is not None and X.shape[1] != scaler.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the scaler was fitted on {scaler.n_columns}")
 
 
 def linear_part(scaler: Scaler) -> tuple[np.ndarray, np.ndarray]:
-    """(centre, factor) of a scaling that is ``(x - centre) * factor``: of every kind that `is_linear`."""
+    """(centre, factor) of a linear scaling ``(x - centre) * factor``; ValueError for other kinds."""
     if not scaler.is_linear:
         raise ValueError(f"scaling {scaler.kind!r} is no linear function of a column")
     if scaler.kind == "unit":
-        # All rows divided by one number, the largest norm of a training row.
+        # all rows are divided by the largest norm of a training row
         center, factor = np.zeros(scaler.n_columns), np.full(scaler.n_columns, 1.0 / scaler.scale[0])
     else:
         center, factor = scaler.center, 1.0 / scaler.scale
@@ -77,7 +77,7 @@ def linear_part(scaler: Scaler) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor: float = 1.0) -> np.ndarray:
-    """Scaled dense rows times `factor`, in `dtype` and C order. Too large numbers become infinite, silently."""
+    """Scaled dense rows times `factor`, in `dtype` and C order; numbers beyond `dtype` become infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         if scaler is None:
             rows = np.ascontiguousarray(X, dtype=dtype)
@@ -85,24 +85,28 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
         if scaler.kind == "quantile":
             rows = np.ascontiguousarray(X, dtype=np.float64)
             out = np.empty(rows.shape, dtype)
-            if scaler.knots is None:
-                raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
-            knots = np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
+            knots = np.ascontiguousarray(quantile_knots(scaler).T)
             _SCORING(rows.size, rows, knots, normal_scores(knots.shape[1]), scaler.passthrough, factor, out)
             return out
         if scaler.kind == "counts":
             return scale_dense_counts(X, scaler, dtype, factor=factor)
         center, factors = linear_part(scaler)
         out = np.empty(X.shape, dtype)
-        # The compiled loop takes native numbers of four and eight bytes, and whole ones; others, such as half
-        # precision, are converted first.
-        known = X.dtype.isnative and (X.dtype.kind != "f" or X.dtype.itemsize in (4, 8))
-        _LINEAR(X.size, X if known else X.astype(np.float64), center, factors * factor, out)
+        # the compiled loop supports native integers, float32 and float64; others, such as float16, are converted
+        is_supported = X.dtype.isnative and (X.dtype.kind != "f" or X.dtype.itemsize in (4, 8))
+        _LINEAR(X.size, X if is_supported else X.astype(np.float64), center, factors * factor, out)
         return out
 
 
+def quantile_knots(scaler: Scaler) -> np.ndarray:
+    """The empirical quantiles of each column, (Q, d) float64, of a scaler of the kind "quantile"."""
+    if scaler.knots is None:
+        raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
+    return np.asarray(scaler.knots, dtype=np.float64)
+
+
 def scale_dense_counts(X: np.ndarray, scaler: Scaler, dtype: np.dtype, *, factor: float = 1.0) -> np.ndarray:
-    """Logarithms of counts in rows of unit length, times `factor`; columns that pass through are multiplied alone."""
+    """log(1 + x) of counts, scaled to rows of unit length, times `factor`; passthrough columns are only multiplied."""
     rows = np.array(X, dtype=np.float64, order="C")
     counted = ~scaler.passthrough
     own = rows[:, counted]
@@ -117,7 +121,7 @@ def scale_dense_counts(X: np.ndarray, scaler: Scaler, dtype: np.dtype, *, factor
 def scale_sparse_counts(
     X: sparse.csr_array, scaler: Scaler, dtype: np.dtype, rows: slice | None = None, *, factor: float = 1.0
 ) -> sparse.csr_array:
-    """`scale_dense_counts` of sparse rows, or of some of them; zeros are not stored, as before."""
+    """`scale_dense_counts` for sparse rows, or for the slice `rows` of them; zeros stay zeros."""
     start, stop = (0, X.shape[0]) if rows is None else (rows.start, rows.stop)
     first, last = X.indptr[start], X.indptr[stop]
     data, indices = X.data[first:last].astype(np.float64), X.indices[first:last]
@@ -134,12 +138,12 @@ def scale_sparse_counts(
 
 
 def _lengths(squares: np.ndarray) -> np.ndarray:
-    """Lengths of rows from sums of squares; 1 for rows of zeros, which nothing divides."""
+    """Lengths of rows from their sums of squares; 1 for rows of zeros, to avoid a division by 0."""
     return np.where(squares > 0.0, np.sqrt(squares), 1.0)
 
 
 def negative_count(column: int, value: float) -> ValueError:
-    """The error for a number whose logarithm scaling='counts' does not take."""
+    """The error for a negative number with scaling='counts'."""
     return ValueError(
         f"column {column} holds {value:g}: scaling='counts' takes the logarithms log(1 + x) of counts, which are not "
         "negative; use scaling=None, 'unit' or 'standard' for such rows"
@@ -160,12 +164,12 @@ def _scale_few_linearly(X: np.ndarray, center: np.ndarray, factors: np.ndarray, 
     np.multiply(np.subtract(X, center, dtype=np.float64), factors, out=out, casting="same_kind")
 
 
-# Compiling takes .2 s for each dtype.
+# Size of X, in numbers, from which on the compiled form is used; compiling takes .2 s for each dtype.
 _LINEAR = TwoForms(_scale_few_linearly, _scale_linearly, 10_000_000)
 
 
 def is_written_out(scaler: Scaler | None) -> bool:
-    """Whether sparse rows must be written out before this scaling, which takes zeros to other numbers."""
+    """Whether sparse rows must become dense for this scaling, which changes zeros."""
     return scaler is not None and scaler.kind == "quantile"
 
 
@@ -177,7 +181,7 @@ def keeps_zeros(scaler: Scaler | None) -> bool:
 
 
 def write_out(X: sparse.csr_array, purpose: str) -> np.ndarray:
-    """Sparse rows as dense ones, unless they are too wide for that."""
+    """Sparse rows as dense ones; ValueError for more than `DENSIFY_COLUMNS` columns."""
     if X.shape[1] > DENSIFY_COLUMNS:
         raise ValueError(
             f"{purpose} needs every column of a row, and these sparse rows have {X.shape[1]} columns (at most "
@@ -189,9 +193,11 @@ def write_out(X: sparse.csr_array, purpose: str) -> np.ndarray:
 def scale_columns(
     X: sparse.csr_array, factors: np.ndarray | None, dtype: np.dtype, rows: slice | None = None
 ) -> sparse.csr_array:
-    """Sparse rows (some of them: to slice X first takes longer) with each column times its factor, in `dtype`."""
+    """Sparse rows, or the slice `rows` of them, with each column times its factor, in `dtype`.
+
+    This is faster than slicing X first, as the entries of consecutive rows are a slice of all entries.
+    """
     start, stop = (0, X.shape[0]) if rows is None else (rows.start, rows.stop)
-    # Entries of neighbouring rows are neighbours in memory, so that a span of rows is a slice of the entries.
     first, last = X.indptr[start], X.indptr[stop]
     data, indices = X.data[first:last], X.indices[first:last]
     with np.errstate(over="ignore"):
@@ -201,7 +207,7 @@ def scale_columns(
 
 @cache
 def normal_scores(n_knots: int) -> np.ndarray:
-    """The standard normal quantile at the level of each of so many knots, clipped at +-3; not to be written to."""
+    """Standard normal quantiles at `n_knots` equidistant levels from 0 to 1, clipped at +-3; a shared array."""
     return np.clip(special.ndtri(np.linspace(0.0, 1.0, n_knots)), -3.0, 3.0)
 
 
@@ -209,13 +215,13 @@ def normal_scores(n_knots: int) -> np.ndarray:
 def _score_few_quantiles(
     X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
 ) -> None:
-    """`_quantile_scores` in NumPy: the same bisections and the same interpolation, for all columns together."""
+    """`_quantile_scores` in NumPy: the same bisection and interpolation, for all columns at once."""
     chosen = np.flatnonzero(~passthrough)
     x, flat, last = X[:, chosen], knots[chosen].ravel(), knots.shape[1] - 1
     first = np.arange(len(chosen)) * knots.shape[1]
 
     def counted(is_below: np.ufunc) -> np.ndarray:
-        """How many knots lie below each number, or up to it."""
+        """The number of knots below each number, or up to it."""
         count, length = np.zeros(x.shape, np.intp), last + 1
         while length > 0:
             half = max(length // 2, 1)
@@ -239,9 +245,9 @@ def _score_few_quantiles(
 def _score_many_quantiles(
     X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
 ) -> None:
-    """`_quantile_scores` with room for a column and for its counts: to ask for memory there takes long to compile."""
-    rooms = np.empty((2, len(X))), np.empty((2, len(X)), np.int32)
-    _quantile_scores(X, knots, scores, passthrough, factor, out, rooms)
+    """`_quantile_scores` with its buffers, whose allocation in compiled code would take long to compile."""
+    buffers = np.empty((2, len(X))), np.empty((2, len(X)), np.int32)
+    _quantile_scores(X, knots, scores, passthrough, factor, out, buffers)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -252,18 +258,18 @@ def _quantile_scores(
     passthrough: np.ndarray,
     factor: float,
     out: np.ndarray,
-    rooms: tuple[np.ndarray, np.ndarray],
+    buffers: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    """Interpolate each number between the scores of its neighbouring knots; the mean score where knots are tied."""
-    # Column by column: each has knots of its own, which stay in the cache while all its numbers go through them.
-    columns, counts = rooms
+    """Interpolate each number between the scores of its neighbouring knots; the mean score for tied knots."""
+    # one column after the other, so that its knots stay in the cache
+    columns, counts = buffers
     x, scaled = columns[0], columns[1]
     for j in range(X.shape[1]):
         for i in range(len(x)):
             x[i] = X[i, j]
             scaled[i] = x[i]
         if not passthrough[j]:
-            # Below a number, then up to it: by a loop, since a constant flag would have two versions compiled.
+            # counts knots below each number, then up to it; constant flags would have two versions compiled
             for tied in range(2):
                 if tied == 0 or _any_tied(knots[j], x, counts[0]):
                     _count(knots[j], x, tied == 1, counts[tied])
@@ -275,20 +281,22 @@ def _quantile_scores(
             out[i, j] = scaled[i] * factor
 
 
-# Compiling takes about a second for each dtype.
+# Size of X, in numbers, from which on the compiled form is used; compiling takes about a second for each dtype.
 _SCORING = TwoForms(_score_few_quantiles, _score_many_quantiles, 2_000_000)
 
 
-# By halving, one step for all numbers of a column after the other: vector code, several times as fast as a search each.
 @numba.njit(nogil=True, cache=True)
 def _count(knots: np.ndarray, x: np.ndarray, with_tied: bool, count: np.ndarray) -> None:
-    """How many knots lie below each number; with those at it, if asked for."""
+    """Count the knots below each number, including those equal to it if `with_tied`.
+
+    Each step of the bisection is made for all numbers, in vectorized loops several times as fast as single searches.
+    """
     for i in range(len(x)):
         count[i] = 0
     length = len(knots)
     while length > 0:
         half = max(length // 2, 1)
-        # two loops: a choice inside one would keep it from vector code
+        # two loops, since a condition inside one would prevent vectorization
         if with_tied:
             for i in range(len(x)):
                 count[i] += half * (knots[count[i] + half - 1] <= x[i])
@@ -300,7 +308,7 @@ def _count(knots: np.ndarray, x: np.ndarray, with_tied: bool, count: np.ndarray)
 
 @numba.njit(nogil=True, cache=True)
 def _any_tied(knots: np.ndarray, x: np.ndarray, below: np.ndarray) -> bool:
-    """Whether any number equals a knot: for most columns none does, and the second count can be left out."""
+    """Whether any number equals a knot; for most columns none does, so that the second count is not needed."""
     any_equal, last = False, len(knots) - 1
     for i in range(len(x)):
         any_equal |= knots[min(below[i], last)] == x[i]
@@ -311,7 +319,7 @@ def _any_tied(knots: np.ndarray, x: np.ndarray, below: np.ndarray) -> bool:
 def _interpolate(
     x: np.ndarray, knots: np.ndarray, scores: np.ndarray, below: np.ndarray, up_to: np.ndarray, out: np.ndarray
 ) -> None:
-    """The score of each number, given how many knots lie below it and how many up to it."""
+    """Write the score of each number, from the numbers of knots below it and up to it."""
     last = len(knots) - 1
     for i in range(len(x)):
         low, high = max(below[i] - 1, 0), min(below[i], last)

@@ -1,4 +1,4 @@
-"""Cutting a block into tiles that stay in the cache: shapes that follow from dtype, d and D alone."""
+"""Cuts a block into tiles that stay in the cache, with sizes that depend only on dtype, d and D."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels import scale
 from dkl.protocols.arrays import Rows
 
-# Bytes of mapped rows, and of scaled rows, that exist at once. No other number decides how rows are cut: tiles that
-# followed from the memory of a machine would give other last bits on another machine.
+# Largest bytes of a tile of mapped rows, and of scaled rows. Tiles do not depend on the memory of the machine, since
+# the last bits of results depend on the tiles.
 MAPPED_BYTES = 1 << 26
 SCALED_BYTES = 1 << 23
-# rows of a tile of a sum; not a power of two, since the rows of its product would compete for the same cache lines
+# Rows of a tile of a sum; not a power of two, for which the rows of its product would compete for the same cache lines.
 SUM_ROWS = 768
 
 
 def row_tile(feature_map: FeatureMap, dtype: DTypeLike = "float32") -> int:
-    """Rows whose mapped form stays below 64 MiB; follows from dtype and the number of features alone."""
+    """Number of rows whose mapped form has at most 64 MiB; depends only on dtype and the number of features."""
     rows = MAPPED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
     return max(1, min(65_536, rows))
 
 
 def cache_tile(most: int, n_columns: int, dtype: np.dtype) -> int:
-    """Rows of a tile of scaled rows: `most`, fewer (a multiple of 16) where rows are wide."""
-    # Of wide rows fewer make a tile, so that scaled rows stay in the cache until they are used.
+    """Number of rows of a tile of scaled rows: `most`, or fewer (a multiple of 16) for wide rows.
+
+    Scaled rows should stay in the cache until they are used.
+    """
     rows = SCALED_BYTES // (n_columns * dtype.itemsize)
     return max(16, min(most, rows // 16 * 16))
 
@@ -42,13 +44,13 @@ def spans(length: int, step: int) -> Iterator[slice]:
 
 def even_step(length: int, most: int, multiple: int = 1) -> int:
     """The step, a multiple of `multiple`, that cuts `length` into the fewest and most equal spans of at most `most`."""
-    # As few spans as possible, then all of one length: a short last span would cost nearly as much as a full one.
+    # a short last span would take nearly as long as a full one
     step = -(-length // max(1, -(-length // most)))
     return -(-step // multiple) * multiple
 
 
 class RowTiles:
-    """The rows of a block, tile by tile: scaled, times a factor, in the compute dtype.
+    """The tiles of a block's rows: scaled, multiplied by a factor, in the compute dtype.
 
     Parameters
     ----------
@@ -57,16 +59,16 @@ class RowTiles:
         Its scaler is applied.
     dtype : dtype
     factor : float
-        Multiplies the scaled rows (1/(2 pi) turns radians into turns).
+        Multiplies the scaled rows; 1/(2 pi) converts radians to cycles.
     dense : bool
-        Write sparse rows out, for projections that need every column.
+        Whether to convert sparse rows to dense ones, for projections that need every column.
     rows : int
-        Rows of a tile at most.
+        Largest number of rows of a tile.
 
     Attributes
     ----------
     constant : ndarray of shape (d,), float64, or None
-        What is still to be subtracted from every row: the centre of sparse rows, which is never written out.
+        Must be subtracted from every row by the caller: the centre of sparse rows, which would make them dense.
     """
 
     def __init__(
@@ -86,8 +88,7 @@ class RowTiles:
         self.step = cache_tile(rows, feature_map.n_columns, dtype)
         self.sparse = sparse.issparse(self.X)
         self.written_out = self.sparse and (dense or scale.is_written_out(self.scaler))
-        # Sparse rows are multiplied column by column. To subtract the centre would write every zero out, so that it is
-        # kept as a constant, which sums and products account for once.
+        # only the factors are applied to sparse rows; sums and products account for the constant centre once
         self.constant: np.ndarray | None = None
         self._factors: np.ndarray | None = None
         if self.sparse and not self.written_out:
@@ -102,7 +103,7 @@ class RowTiles:
         return self.within(slice(0, self.X.shape[0]))
 
     def within(self, rows: slice) -> Iterator[tuple[slice, Any]]:
-        """The tiles of a span of the rows; their places are counted from its start."""
+        """The tiles of a span of the rows; their slices begin with 0 at its start."""
         for part in spans(rows.stop - rows.start, self.step):
             tile = self._tile(slice(rows.start + part.start, rows.start + part.stop))
             yield part, tile
@@ -112,7 +113,7 @@ class RowTiles:
             if self.scaler is not None and self.scaler.kind == "counts":
                 return scale.scale_sparse_counts(self.X, self.scaler, self.dtype, rows, factor=self.factor)
             return scale.scale_columns(self.X, self._factors, self.dtype, rows)
-        # What needs every column gets dense rows: written out a tile at a time, never as a block.
+        # sparse rows become dense one tile at a time, never as a block
         part = self.X[rows]
         if isinstance(part, np.ndarray):
             return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
@@ -124,10 +125,10 @@ class RowTiles:
 
 
 def refuse_overflow(tile: Rows, first_row: int) -> None:
-    """Raise ValueError where scaling made infinity of a number, of which features are as of any other."""
+    """Raise ValueError, with row and column, if scaling made a number infinite, whose features would be meaningless."""
     values = tile if isinstance(tile, np.ndarray) else tile.data
     with np.errstate(over="ignore", invalid="ignore"):
-        # one sum tells of almost all tiles that nothing is amiss
+        # the sum is finite for almost all tiles, and cheaper than a mask
         if np.isfinite(values.sum()) or not np.isinf(values).any():
             return
     first = int(np.argmax(np.isinf(values)))
@@ -155,7 +156,7 @@ def checked_rows(X: Rows, feature_map: FeatureMap) -> Rows:
 
 
 def checked_dtype(dtype: DTypeLike) -> np.dtype:
-    """float32 or float64, the two kinds of arithmetic."""
+    """`dtype` if it is float32 or float64; ValueError otherwise."""
     dtype = np.dtype(dtype)
     if dtype not in (np.dtype("float32"), np.dtype("float64")):
         raise ValueError(f"dtype is {dtype}; block arithmetic is done in 'float32' or 'float64'")
@@ -163,7 +164,7 @@ def checked_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 def checked_weights(S: np.ndarray, n_rows: int) -> np.ndarray:
-    """The weight columns S as float64 of shape (n, K); one column may come as a vector."""
+    """The weight columns S as float64 of shape (n, K); a vector is one column."""
     S = np.asarray(S, dtype=np.float64)
     S = S[:, None] if S.ndim == 1 else S
     if S.ndim != 2 or len(S) != n_rows:

@@ -185,7 +185,7 @@ def test_damage_is_told_in_the_words_of_zarr(tmp_path: Path, damage: str, monkey
         return repr(raised.value)
 
     told = fault()
-    monkeypatch.setattr(OpenStore, "_direct_values", lambda *_: None)
+    monkeypatch.setattr("dkl.data.store.reader.direct_rows", lambda *_: None)
     assert told == fault()
     assert "block 0 of 'X'" in told
 

@@ -398,7 +398,7 @@ def test_a_broken_row_is_told_with_what_was_wrong_before_it(tmp_path):
 
 
 def test_little_more_is_read_once_something_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_rows, "_FURTHER_BYTES", 2**20)
+    monkeypatch.setattr(table_rows, "_BYTES_AFTER_ERROR", 2**20)
     rows = [f"{i % 7}.5,{'ab'[i % 2]}" for i in range(400_000)]
     rows[399_999] = "inf,a"
     (tmp_path / "rows.csv").write_text("\n".join(["x,y", *rows, ""]))

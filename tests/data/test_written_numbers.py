@@ -134,7 +134,7 @@ def test_targets_are_numbers_too(name: str, way: str) -> None:
     if way == "frame":
         y = as_dataset(frame[["x"]], frame["price"], task="regression").y.compute()
     else:
-        summary = TargetSummary("price", Marks(usual=";"))
+        summary = TargetSummary("price", Marks(default=";"))
         column = pa.chunked_array([frame["price"].tolist()[:70], frame["price"].tolist()[70:]])
         for part in column.chunks:
             summary.add(pa.chunked_array([part]))

@@ -1,1 +1,1 @@
-"""Columns of tables: what texts are (numbers, points in time, free text), their rules, and rows encoded by them."""
+"""Columns of tables: numbers, dates and free text in texts, encoding rules, and the encoding of rows by them."""

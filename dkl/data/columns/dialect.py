@@ -1,4 +1,4 @@
-"""How delimited text is written: its encoding and its delimiter, found from its first lines."""
+"""Detects the encoding and the delimiter of delimited text from its first lines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import IO
 import numpy as np
 
 DELIMITERS = (",", ";", "\t", "|")
-"""What is looked for: the first one where several would do."""
-SPOKEN = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
-# Excel's first line where the delimiter is not the one that it expects.
+"""The delimiters that are detected, the preferred ones first."""
+DELIMITER_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
+# The line that Excel reads as the choice of a delimiter, ``sep=;``.
 _SEP = re.compile(r"\s*\"?sep=(.)\"?\r?\n", re.IGNORECASE)
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def encoding_of(start: bytes) -> str:
-    """The encoding that the first bytes of a text tell by a mark, or by their zeros; empty where that is UTF-8.
+    """The encoding of a text by its byte order mark or by the zeros among its first bytes; empty for UTF-8.
 
-    The encodings of one byte a letter look alike: nothing tells them apart.
+    Encodings with one byte for each letter cannot be distinguished and count as UTF-8.
     """
     for mark, name in _MARKS.items():
         if start.startswith(mark):
@@ -30,7 +30,7 @@ def encoding_of(start: bytes) -> str:
     zeros = np.frombuffer(start[: len(start) // 2 * 2], np.uint8).reshape(-1, 2) == 0
     if not len(zeros):
         return ""
-    # Every second byte of a text in the letters of the Western world is 0.
+    # in UTF-16 every second byte of Latin letters is 0
     first, second = zeros.mean(axis=0)
     if first < 0.05 and second > 0.5:
         return "utf-16-le"
@@ -70,7 +70,7 @@ class Transcoded(io.RawIOBase):
         self._lines = 1
 
     def read(self, size: int = -1, /) -> bytes:
-        """Some more bytes; none at the end."""
+        """The next bytes, as UTF-8; empty at the end."""
         while True:
             data = self._stream.read(size)
             try:
@@ -87,30 +87,31 @@ class Transcoded(io.RawIOBase):
 
 
 def excel_delimiter(text: str) -> str | None:
-    """The delimiter of a first line ``sep=;``, as Excel writes it; None without one."""
+    """The delimiter that the first line chooses, as Excel writes it: ``sep=;``; None without such a line."""
     found = _SEP.match(text)
     return None if found is None else found[1]
 
 
-def delimiter_of(text: str, usual: str, names: Sequence[str] | None = None, *, is_whole: bool) -> str:
-    """The delimiter of the first lines of a text: the one that cuts all rows into as many values as the header.
+def delimiter_of(text: str, default: str, names: Sequence[str] | None = None, *, is_whole: bool) -> str:
+    """The delimiter that cuts all first lines of a text into as many values as its header, and into the most values.
 
     Parameters
     ----------
     text : str
-    usual : str
-        Where none does: rows of one column, or of different lengths, which are refused later.
+        The first lines.
+    default : str
+        The result if no delimiter does: rows have one column, or different lengths, which are refused later.
     names : sequence of str or None
-        The columns of a text without a header.
+        The names of the columns if the text has no header.
     is_whole : bool
-        Nothing follows, so that the last row is a whole one.
+        Whether `text` is the whole text, so that its last line is complete.
     """
-    best, most = usual, 1
-    for delimiter in dict.fromkeys((usual, *DELIMITERS)):
+    best, most = default, 1
+    for delimiter in dict.fromkeys((default, *DELIMITERS)):
         try:
             rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
         except csv.Error:
-            # a value that is longer than the module reads
+            # a value is longer than the csv module's limit
             continue
         if not is_whole and len(rows) > 1:
             rows = rows[:-1]
@@ -121,7 +122,7 @@ def delimiter_of(text: str, usual: str, names: Sequence[str] | None = None, *, i
 
 
 def columns_with_leading_zeros(chunk: bytes, delimiter: str, n_columns: int) -> np.ndarray | None:
-    """The columns, by number, in which whole numbers such as 0123 stand; None where quotes hide which ones these are.
+    """The numbers of the columns that hold whole numbers such as 0123; None if quotes make that unclear.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ def columns_with_leading_zeros(chunk: bytes, delimiter: str, n_columns: int) -> 
     is_digit = (text >= ord("0")) & (text <= ord("9"))
     ends = (text == ord(delimiter)) | (text == ord("\n")) | (text == ord("\r"))
     quotes = text == ord('"')
-    # A value begins behind a delimiter, a line end or a quote; a blank and a sign may stand in front of its digits.
+    # a value begins after a delimiter, a line end or a quote; a blank and a sign may precede its digits
     begins = np.append(True, (ends | quotes)[:-1])
     for sign in (b" ", b"+-"):
         begins |= np.append(False, (np.isin(text, list(sign)) & begins)[:-1])

@@ -1,4 +1,4 @@
-"""One raw column of a table as encoded values, by its rule: typed values and texts of them alike."""
+"""Encodes one raw column of a table by its rule, whether it holds typed values or texts that write them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,29 @@ from dkl.data.ingest.dates import (
     date_kind,
     days,
     encoded_days,
-    spoken_form,
+    form_in_words,
     times_in_form,
     written_times,
     zone_of,
 )
 
-_HELD = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts", "text": "texts"}
-_HELD |= {kind: f"{kind}s" for kind in DATE_KINDS}
+# The name of the values of each kind of rule in messages.
+_VALUES_OF_KIND = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts", "text": "texts"}
+_VALUES_OF_KIND |= {kind: f"{kind}s" for kind in DATE_KINDS}
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag.
+    """One encoded raw column.
 
-    Of times the values are those of all encoded columns, (n, k).
+    Parameters
+    ----------
+    column : ndarray of shape (n,), int64, or int
+        The encoded column that each row sets, counted from the first one of the raw column; -1 for none.
+    values : ndarray of shape (n,) or (n, k), float64, or float
+        The values there; (n, k) for times and free text, which set all of their k encoded columns.
+    missing : ndarray of shape (n,), bool, or None
+        The values of the column that flags missing values; None without such a column.
     """
 
     column: np.ndarray | int
@@ -50,7 +58,7 @@ class Encoded:
 def encoded(
     rule: ColumnRule,
     column: pa.ChunkedArray,
-    told: Differences,
+    differences: Differences,
     directions: TextDirections | None = None,
     *,
     unknown: str = "zeros",
@@ -62,28 +70,29 @@ def encoded(
     ----------
     rule : ColumnRule
     column : ChunkedArray of n values
-    told : Differences
-        Takes what is unlike the rows that the rule was made of.
+    differences : Differences
+        Differences from the rows of fit are added to it.
     directions : TextDirections or None
-        Of a column of free text.
+        The directions of a column of free text.
     unknown : {"zeros", "error"}
-        A category that the rule does not know has 0 in each of its columns (the code 0 in a column of codes), or is
-        refused.
+        Whether an unknown category becomes 0 in all one-hot columns (code 0 in a column of codes), or raises an error.
     first_row : int
-        The number of the first row, for messages.
+        The number of the first row in messages.
 
     Raises
     ------
     ValueError, TypeError
-        Values that the rule has no place for; the row is named.
+        For values that the rule cannot encode, with the row.
     """
     if column_kind(column.type) is None:
-        raise TypeError(f"{why_unusable(rule.name, column.type).split(': ')[0]}, and held {_HELD[rule.kind]} before")
-    of_column = _Column(rule, column, told, first_row)
+        raise TypeError(
+            f"{why_unusable(rule.name, column.type).split(': ')[0]}, and held {_VALUES_OF_KIND[rule.kind]} before"
+        )
+    of_column = _Column(rule, column, differences, first_row)
     if rule.kind == "category":
         return of_column.category(unknown)
     if rule.kind == "text":
-        return of_column.words(directions)
+        return of_column.free_text(directions)
     if rule.kind == "code":
         codes = replace(of_column, rule=replace(rule, fill=0.0)).category(unknown).column
         return Encoded(0, np.asarray(codes) + 1.0, None)
@@ -92,11 +101,11 @@ def encoded(
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """A raw column that is being encoded; see `encoded`."""
+    """A raw column and its rule; see `encoded` for the parameters."""
 
     rule: ColumnRule
     column: pa.ChunkedArray
-    told: Differences
+    differences: Differences
     first_row: int
 
     @property
@@ -104,14 +113,14 @@ class _Column:
         return column_kind(self.column.type) == "category" and self.column.null_count < len(self.column)
 
     def _texts(self) -> pa.Array:
-        """The values as texts, in one piece."""
+        """The values as texts, in one contiguous array."""
         return texts(self.column).combine_chunks()
 
-    def _tell(self, rows: np.ndarray, sentence: str, kind: str) -> None:
-        self.told.add(self.rule.name, rows, self.first_row, sentence, kind)
+    def _record(self, rows: np.ndarray, sentence: str, kind: str) -> None:
+        self.differences.add(self.rule.name, rows, self.first_row, sentence, kind)
 
     def category(self, unknown: str) -> Encoded:
-        """The number of each row's category; -1, which sets no column, where it is missing or was never seen."""
+        """The position of each row's category in the rule; -1 if it is missing or unknown."""
         rule, kind, names = self.rule, column_kind(self.column.type), texts(self.column)
         missing = np.asarray(names.is_null().to_numpy())
         self._check_missing(missing)
@@ -119,23 +128,23 @@ class _Column:
         codes = np.asarray(pc.index_in(names, value_set=known, skip_nulls=True).fill_null(-1).to_numpy())
         strange = np.flatnonzero((codes < 0) & ~missing)
         is_typed = kind in ("number", "boolean", *DATE_KINDS)
-        # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
-        was_of_texts = is_typed and not _look_typed(known)
-        if len(strange) and (unknown == "error" or was_of_texts):
+        # numbers or booleans in a column whose categories do not look like them: probably the name of another column
+        held_only_texts = is_typed and not _look_typed(known)
+        if len(strange) and (unknown == "error" or held_only_texts):
             what = "a category that was not there before" if not is_typed else f"a {kind}, and held texts before"
             raise ValueError(
                 f"column '{rule.name}' is '{names[int(strange[0])]}' in row {self.first_row + strange[0]}, {what}; "
                 f"known are {list(rule.categories[:20])}"
             )
         if kind == "number" and rule.why:
-            self._tell(np.flatnonzero(~missing), f"holds numbers, and held names ({rule.why})", "typed")
+            self._record(np.flatnonzero(~missing), f"holds numbers, and held names ({rule.why})", "typed")
         if len(strange):
             example = names[int(strange[0])].as_py()
-            self._tell(strange, f"holds categories that were not there, such as {example!r}", "unseen")
+            self._record(strange, f"holds categories that were not there, such as {example!r}", "unseen")
         return Encoded(codes, 1.0, missing if rule.flags_missing else None)
 
-    def words(self, directions: TextDirections | None) -> Encoded:
-        """The numbers of free text along its directions; zeros where it is missing."""
+    def free_text(self, directions: TextDirections | None) -> Encoded:
+        """The coordinates of free text along its directions, (n, K); zeros for missing texts."""
         rule = self.rule
         if directions is None:
             raise ValueError(f"column '{rule.name}' holds free text, and its directions are not with its rule")
@@ -145,35 +154,35 @@ class _Column:
         return Encoded(0, directions.numbers(written), missing if rule.flags_missing else None)
 
     def times(self) -> Encoded:
-        """The days and the cycles of a column that held times, or texts of them."""
+        """The days and cycles of a column of times, typed or written in texts."""
         rule = self.rule
         if self._is_text:
             values = self._days_of_texts()
         elif self.column.null_count == len(self.column):
             values = np.full(len(self.column), np.nan)
         else:
-            # lengths of less than a day look like times of day
+            # durations of less than a day may be read as times of day
             if date_kind(self.column.type) not in (rule.kind, "time" if rule.kind == "duration" else ""):
                 raise TypeError(f"column '{rule.name}' holds {self.column.type} values, and held {rule.kind}s before")
             values = days(self.column, rule.zone or "")
-            self._tell_zone(np.flatnonzero(~np.isnan(values)), zone_of(self.column.type))
+            self._record_zone(np.flatnonzero(~np.isnan(values)), zone_of(self.column.type))
         missing = np.isnan(values)
         self._check_missing(missing)
         return Encoded(0, encoded_days(values, rule.parts, rule.filling), missing if rule.flags_missing else None)
 
-    def _tell_zone(self, rows: np.ndarray, zone: str) -> None:
-        """Tell of dates in some rows that have a time zone where those of fit had none, or the other way."""
-        # Rules of older releases do not know whether there was one.
+    def _record_zone(self, rows: np.ndarray, zone: str) -> None:
+        """Record rows whose dates have a time zone if those of fit had none, or the other way round."""
+        # rules of older releases do not say whether dates had a time zone
         if self.rule.kind != "date" or self.rule.zone is None or bool(zone) == bool(self.rule.zone):
             return
         if zone:
-            self._tell(rows, f"has the time zone {zone}, and had none (its own clock is taken)", "zone")
+            self._record(rows, f"has the time zone {zone}, and had none (its own clock is taken)", "zone")
         else:
             was = self.rule.zone
-            self._tell(rows, f"has no time zone, and was of {was} (it is taken for a clock of {was})", "zone")
+            self._record(rows, f"has no time zone, and was of {was} (it is taken for a clock of {was})", "zone")
 
     def _days_of_texts(self) -> np.ndarray:
-        """The days that texts write in the form of the rule, or in ISO 8601; NaN where they are missing."""
+        """The days that texts write in the form of the rule or in ISO 8601, (n,) float64; NaN for other texts."""
         rule, written = self.rule, self._texts()
         values = np.full(len(written), np.nan)
         forms = {"time": (CLOCK,), "duration": (SPAN,)}.get(rule.kind) or dict.fromkeys((rule.form, NAIVE, ZONED))
@@ -183,12 +192,12 @@ class _Column:
                 break
             found = days(times_in_form(written.take(pa.array(left)), form), rule.zone or "")
             values[left] = found
-            self._tell_zone(left[~np.isnan(found)], "UTC" if form == ZONED else "")
+            self._record_zone(left[~np.isnan(found)], "UTC" if form == ZONED else "")
         self._check_unread(written, np.isnan(values))
         return values
 
     def number(self) -> Encoded:
-        """The numbers of a column that held numbers or booleans, filled where they are missing."""
+        """The values of a column of numbers or booleans; missing ones are filled."""
         rule = self.rule
         if date_kind(self.column.type) is not None:
             raise TypeError(
@@ -198,15 +207,14 @@ class _Column:
         missing = np.isnan(values)
         self._check_missing(missing)
         with np.errstate(over="ignore"):
-            # A number beyond float32 becomes infinite there, and would be refused by the kernels without its column's
-            # name.
+            # kernels would refuse a number beyond float32 without naming its column
             infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
         if len(infinite):
             raise ValueError(
                 f"column '{rule.name}' is {values[infinite[0]]:g} in row {self.first_row + infinite[0]}; numbers must "
                 "be finite and within float32"
             )
-        # Another number in a column of booleans is most likely another column under this name.
+        # other numbers in a column of booleans: probably the name of another column
         strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
         if rule.kind == "boolean" and len(strange):
             raise ValueError(
@@ -225,16 +233,19 @@ class _Column:
         return numbers(column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column)
 
     def _numbers_of_texts(self) -> np.ndarray:
-        """The numbers that texts write in the form of the rule; NaN where they are missing. Zeros in front are noted.
+        """The numbers that texts write in the form of the rule, (n,) float64; NaN for other texts.
+
+        Numbers with a leading zero are recorded as differences.
 
         Raises
         ------
         ValueError
-            A text is no number, as all of the fit were, or a whole one that float64 does not hold; its row is named.
+            For a text that is not a number, if all texts of fit were, or for a whole number that float64 does not
+            represent exactly; with the row.
         """
         rule, written = self.rule, self._texts()
         parts = NumberParts.of(written)
-        values = (NumberForm.of(rule.form) if rule.form else NumberForm()).numbers_of(parts)
+        values = NumberForm.of(rule.form).numbers_of(parts)
         for words, value in ((TRUE, 1.0), (FALSE, 0.0)) if not rule.form else ():
             is_word = pc.fill_null(pc.is_in(written, value_set=pa.array(words, written.type)), False)
             values[is_word.to_numpy(zero_copy_only=False)] = value
@@ -246,17 +257,24 @@ class _Column:
         rows = np.flatnonzero(np.isin(parts.place, zeros))
         if len(rows):
             example = written[int(rows[0])].as_py()
-            self._tell(rows, f"holds numbers with a zero in front, such as {example!r}, and held none", "zeros")
+            self._record(rows, f"holds numbers with a zero in front, such as {example!r}, and held none", "zeros")
         self._check_unread(written, np.isnan(values))
         return values
 
-    def _check_unread(self, written: pa.Array, nothing: np.ndarray) -> None:
-        """Refuse texts that write nothing that the rule has a place for, unless some of fit did not either."""
+    def _check_unread(self, written: pa.Array, unread: np.ndarray) -> None:
+        """Raise ValueError for texts that the rule cannot read, unless fit had such texts.
+
+        Parameters
+        ----------
+        written : pyarrow.Array of n texts
+        unread : ndarray of shape (n,), bool
+            Texts that could not be read, and missing ones, which are accepted.
+        """
         rule = self.rule
-        nothing = nothing & written.is_valid().to_numpy(zero_copy_only=False)
-        if rule.unread or not nothing.any():
+        unread = unread & written.is_valid().to_numpy(zero_copy_only=False)
+        if rule.unread or not unread.any():
             return
-        rows = np.flatnonzero(nothing)
+        rows = np.flatnonzero(unread)
         wrong = rows[~means_missing(written.take(pa.array(rows)))]
         if not len(wrong):
             return
@@ -265,14 +283,14 @@ class _Column:
             f"column '{rule.name}' is {value!r} in row {self.first_row + int(wrong[0])}, and held {rule.kind}s before"
         )
         if rule.kind in DATE_KINDS:
-            form = f" as {spoken_form(rule.form)}, or" if rule.form else ""
+            form = f" as {form_in_words(rule.form)}, or" if rule.form else ""
             example = {"time": "17:30", "duration": "1 days 05:30:00"}.get(rule.kind, "2026-11-22 or 2026-11-22 17:30")
             raise ValueError(f"{held}; write it{form} as {example}, or leave it empty")
         as_before = f" (written as {rule.form})" if rule.form else ""
         raise ValueError(f"{held}{as_before}; correct it, or leave it empty where missing values are allowed")
 
     def _check_missing(self, missing: np.ndarray) -> None:
-        """Tell of missing values where the rule was made without any, or refuse them where nothing fills them."""
+        """Record missing values if fit had none; raise ValueError if the rule has no value to fill them with."""
         rule = self.rule
         if not missing.any():
             return
@@ -280,7 +298,7 @@ class _Column:
         if rule.fill is None and rule.unforeseen is not None:
             zeros = rule.kind in ("category", "text")
             filled = "all of its columns are 0" if zeros else f"filled with {rule.unforeseen:.6g}"
-            self._tell(rows, f"is missing, and never was ({filled})", "missing")
+            self._record(rows, f"is missing, and never was ({filled})", "missing")
         if rule.filling is None:
             raise ValueError(
                 f"column '{rule.name}' is missing (NaN) in row {self.first_row + int(rows[0])}, and no value of it was "

@@ -1,9 +1,9 @@
-"""Free text as numbers: words and pairs of words, weighted by tf-idf and reduced to directions that a sample spans.
+"""Free text as numbers: tf-idf weights of words and of pairs of words, projected on the main directions of a sample.
 
-Words, and pairs of neighbouring words, are hashed by scikit-learn's `HashingVectorizer`; those that occur in two
-sampled texts or more are kept, the most frequent ones where there are many. A text becomes the weights
-(`TfidfTransformer`) of its words, of length 1, times directions of scikit-learn's `TruncatedSVD`, the right singular
-vectors; so do its pairs, apart from the words: there are so many more of them that they would hide these.
+Words, and pairs of neighbouring words, are hashed by scikit-learn's `HashingVectorizer`. Those that occur in at least
+two sampled texts are kept, at most `_MOST_TERMS`, the most frequent ones. The tf-idf weights of a text's words
+(`TfidfTransformer`), scaled to length 1, are multiplied by the right singular vectors of the sample's weights
+(`TruncatedSVD`). Pairs are treated in the same way, separately: they are so many more that they would outweigh words.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from scipy import sparse
 from dkl.data.ingest.staging import shuffle_keys
 
 SAMPLE_TEXTS = 50_000
-"""Directions are fitted on so many texts at most: those whose row numbers have the smallest hashes."""
+"""Largest number of texts that directions are fitted to: those whose row numbers have the smallest hashes."""
 DIRECTIONS = (96, 32)
-"""Directions of words, and of pairs, that a store holds; a fit makes fewer columns of them (`dkl.encodings.texts`)."""
+"""Number of directions of words, and of pairs, in a store; a fit reduces them (`dkl.encodings.texts`)."""
 BUCKETS = 1 << 20
-"""Of the hashes of words or pairs, of which as many are kept as go without many collisions."""
+"""Number of hash values of words or pairs: 64 times `_MOST_TERMS`, so that few of the kept terms collide."""
 _MOST_TERMS = 1 << 14
 _SAMPLE_BYTES = 64 * 2**20
-# Of the order of the sampled rows, and of the vectors that the decomposition starts from.
+# Seed of the sample's row hashes, and of the initial vectors of the decomposition.
 _SEED = 0
-# Texts that are encoded at a time: their n-grams take some hundred bytes a word.
+# Number of texts encoded at a time: their n-grams take about a hundred bytes for each word.
 _AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True, eq=False)
 class TextSample:
-    """The texts of some rows: those whose numbers have the smallest hashes, however the table was cut.
+    """The texts of the rows whose numbers have the smallest hashes, independent of how the table was cut into batches.
 
     Parameters
     ----------
@@ -51,27 +51,27 @@ class TextSample:
 
     @classmethod
     def of(cls, texts: pa.ChunkedArray, first_row: int) -> TextSample:
-        """The sample of a column; missing texts are none of it."""
+        """The sample of a column, without missing texts."""
         keys = shuffle_keys(np.arange(first_row, first_row + len(texts)), _SEED)
         there = np.flatnonzero(texts.is_valid().to_numpy())
         return cls(keys[there], texts.drop_null().cast(pa.large_string()).combine_chunks()).smallest()
 
     @property
     def holds_words(self) -> bool:
-        """Whether a text holds a word of two letters or digits, as scikit-learn's vectorizer takes words."""
+        """Whether any text contains two adjacent letters or digits: a word for scikit-learn's vectorizer."""
         return bool(pc.any(pc.match_substring_regex(self.texts, r"[\p{L}\p{N}_]{2}")).as_py())
 
     def smallest(self) -> TextSample:
-        """No more texts than a sample has, and no more bytes."""
+        """The texts with the smallest hashes, at most `SAMPLE_TEXTS` texts of `_SAMPLE_BYTES` bytes in all."""
         order = np.argsort(self.keys)[:SAMPLE_TEXTS]
         texts = self.texts.take(pa.array(order))
-        # what is left out here would be left out of any larger sample as well
+        # texts left out here would also be left out of the sample of more rows
         ends = np.cumsum(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False))
         kept = max(int(np.searchsorted(ends, _SAMPLE_BYTES, side="right")), 1)
         return TextSample(self.keys[order][:kept], texts.slice(0, kept))
 
     def merge(self, other: TextSample) -> TextSample:
-        """The sample of both stretches of rows."""
+        """The sample of the rows of both."""
         return TextSample(
             np.concatenate([self.keys, other.keys]), pa.concat_arrays([self.texts, other.texts])
         ).smallest()
@@ -79,18 +79,18 @@ class TextSample:
 
 @dataclass(frozen=True, eq=False)
 class WordDirections:
-    """How the words of texts, or pairs of neighbouring ones, become numbers.
+    """The projection of texts on the main directions of their words, or of pairs of neighbouring words.
 
     Parameters
     ----------
     n : {1, 2}
-        Words that go together.
+        Number of words of a term: 1 for words, 2 for pairs.
     buckets : ndarray of shape (m,), int32
-        The hashes of those that count, ascending.
+        The hash values of the kept terms, ascending.
     idf : ndarray of shape (m,), float64
-        Their weights: log((1 + n) / (1 + f)) + 1, where f of n sampled texts hold them.
+        Their weights: log((1 + n) / (1 + f)) + 1 for a term in f of n sampled texts.
     components : ndarray of shape (m, K), float32
-        The directions.
+        The directions, one a column.
     """
 
     n: int
@@ -100,10 +100,10 @@ class WordDirections:
 
     @classmethod
     def fitted(cls, texts: pa.Array, n: int) -> WordDirections:
-        """Those of sampled texts."""
+        """The directions of sampled texts."""
         there = _hashed(texts, n)
         frequency = np.bincount(there.indices, minlength=BUCKETS)
-        # what a single text holds says nothing of others; where all are such, they are all that there is
+        # a term of a single text says nothing about other texts; kept only if all terms are such
         known = np.flatnonzero(frequency >= (2 if (frequency >= 2).any() else 1))
         if len(known) > _MOST_TERMS:
             known = np.sort(known[np.argsort(-frequency[known], kind="stable")[:_MOST_TERMS]])
@@ -113,7 +113,7 @@ class WordDirections:
         return replace(empty, components=found.astype(np.float32))
 
     def validate(self) -> None:
-        """Raise ValueError unless the arrays go together."""
+        """Raise ValueError unless shapes and values of the arrays are consistent."""
         known = self.buckets
         in_order = known.dtype.kind == "i" and bool(np.all(np.diff(known) > 0))
         in_range = bool(np.all((known >= 0) & (known < BUCKETS))) and self.n in (1, 2)
@@ -123,7 +123,7 @@ class WordDirections:
             raise ValueError("the directions of free text are damaged: their arrays do not go together")
 
     def weighted(self, texts: pa.Array) -> sparse.csr_array:
-        """The tf-idf weights of the words that count, each row of length 1 or 0: (n, m) float64."""
+        """The tf-idf weights of the kept terms, each row of length 1 or 0: (n, m) float64."""
         there = _hashed(texts, self.n)
         place = np.full(BUCKETS, -1, np.int32)
         place[self.buckets] = np.arange(len(self.buckets))
@@ -137,7 +137,7 @@ class WordDirections:
         return sparse.csr_array((weights, columns, indptr), shape=(there.shape[0], len(self.buckets)))
 
     def numbers(self, texts: pa.Array) -> np.ndarray:
-        """The numbers of texts along the directions: (n, K) float64."""
+        """The coordinates of texts along the directions: (n, K) float64."""
         return np.asarray(self.weighted(texts) @ self.components, np.float64)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -147,16 +147,16 @@ class WordDirections:
 
 @dataclass(frozen=True, eq=False)
 class TextDirections:
-    """How the texts of one column become numbers.
+    """The projection of the texts of one column.
 
     Parameters
     ----------
     name : str
-        The column.
+        Name of the column.
     parts : tuple of WordDirections
-        Of words, and of pairs.
+        The directions of words, and of pairs.
     mixing : ndarray of shape (K, j), float64, or None
-        What a fit makes of the numbers along all directions; None leaves them as they are.
+        Matrix by which a fit multiplies the coordinates along all directions; None for the identity.
     """
 
     name: str
@@ -165,39 +165,39 @@ class TextDirections:
 
     @classmethod
     def fitted(cls, name: str, sample: TextSample) -> TextDirections:
-        """Those of a column, by a sample of its texts."""
+        """The directions of a column from a sample of its texts."""
         return cls(name, tuple(WordDirections.fitted(sample.texts, n) for n in (1, 2)))
 
     def validate(self) -> None:
-        """Raise ValueError unless the arrays go together."""
+        """Raise ValueError unless shapes and values of the arrays are consistent."""
         if self.mixing is not None and (len(self.mixing) != self.n_raw or not np.isfinite(self.mixing).all()):
             raise ValueError(f"the directions of column {self.name!r} are damaged: their arrays do not go together")
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many directions each part has."""
+        """The number of directions of each part."""
         return tuple(part.components.shape[1] for part in self.parts)
 
     @property
     def n_raw(self) -> int:
-        """K, the numbers along all directions."""
+        """K, the number of directions of all parts."""
         return sum(self.sizes)
 
     @property
     def n_columns(self) -> int:
-        """The numbers that a text becomes."""
+        """The number of encoded columns."""
         return self.n_raw if self.mixing is None else self.mixing.shape[1]
 
     @cached_property
     def digest(self) -> str:
-        """Equal for equal directions, whatever a fit makes of them."""
+        """A hash of the directions, independent of `mixing`."""
         found = hashlib.sha256(self.name.encode())
         for values in self.arrays().values():
             found.update(np.ascontiguousarray(values).data)
         return found.hexdigest()
 
     def matrices(self) -> list[np.ndarray]:
-        """Of each part (m, j) float64: what a fit makes of its directions, by word or pair."""
+        """For each part the matrix (m, j), float64, by which tf-idf weights become encoded columns."""
         mixing = np.eye(self.n_raw) if self.mixing is None else self.mixing
         ends = np.cumsum(self.sizes)
         return [
@@ -206,7 +206,7 @@ class TextDirections:
         ]
 
     def numbers(self, texts: pa.Array) -> np.ndarray:
-        """The numbers of texts, (n, j) float64: zeros where a text is missing, or none of its words counts."""
+        """The encoded columns of texts, (n, j) float64: zeros for missing texts and those without kept terms."""
         pieces = [texts.slice(first, _AT_ONCE) for first in range(0, len(texts), _AT_ONCE)]
         raw = [np.hstack([part.numbers(piece) for part in self.parts]) for piece in pieces]
         whole = np.concatenate(raw) if raw else np.empty((0, self.n_raw))
@@ -231,34 +231,34 @@ def _or_empty(mixing: np.ndarray | None) -> np.ndarray:
 
 @cache
 def hashing(n: int) -> Any:
-    """scikit-learn's vectorizer of words or pairs; it is loaded where a table holds free text."""
+    """scikit-learn's vectorizer of words or pairs, imported only for tables with free text."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     return HashingVectorizer(n_features=BUCKETS, ngram_range=(n, n), binary=True, norm=None, alternate_sign=False)
 
 
 def _hashed(texts: pa.Array, n: int) -> sparse.csr_array:
-    """Which hashed words, or pairs, each text holds: (n, buckets)."""
+    """1 for each hashed word, or pair, of each text: (n, `BUCKETS`)."""
     return sparse.csr_array(hashing(n).transform(pc.fill_null(texts, "").to_pylist()))
 
 
 def _directions(rows: sparse.csr_array, most: int) -> np.ndarray:
-    """The right singular vectors of sampled rows, (m, K); those of the largest singular values first."""
+    """The right singular vectors of sampled rows with the largest singular values, in descending order: (m, K)."""
     from sklearn.decomposition import TruncatedSVD
     from threadpoolctl import threadpool_limits
 
     size = min(most, *rows.shape)
     if rows.shape[1] < 2:
-        # a single word is its own direction, of which scikit-learn has none
+        # TruncatedSVD needs two columns; a single term is its own direction
         return np.eye(rows.shape[1])
-    # several threads of BLAS would round otherwise than one
-    # texts that all hold the same words have no variance, of which scikit-learn works out shares that nobody asks for
+    # rounding depends on the number of BLAS threads; scikit-learn divides by the total variance, which is 0 for texts
+    # with the same words, to compute shares that are not used here
     with threadpool_limits(limits=1, user_api="blas"), np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(TruncatedSVD(size, random_state=_SEED).fit(rows).components_.T)
 
 
 def directions_from(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[TextDirections, ...]:
-    """Those that a store keeps, of columns in their order."""
+    """The directions of columns, in their order, from the arrays of a store (`stored_arrays`)."""
 
     def part(place: int, n: int) -> WordDirections:
         return WordDirections(n, *(arrays[f"{place}-{n}-{name}"] for name in ("buckets", "idf", "components")))
@@ -267,7 +267,7 @@ def directions_from(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> t
 
 
 def stored_arrays(directions: Sequence[TextDirections]) -> dict[str, np.ndarray]:
-    """The arrays of several columns by name, for a store."""
+    """The arrays of the directions of several columns, by their names in a store."""
     return {
         f"{place}-{part}": values for place, each in enumerate(directions) for part, values in each.arrays().items()
     }

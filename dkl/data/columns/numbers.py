@@ -1,4 +1,4 @@
-"""How texts write numbers: the decimal mark, the thousands mark and the unit that most values of a column share."""
+"""Numbers in texts: the decimal mark, the thousands mark and the unit that most values of a column share."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ import pyarrow.compute as pc
 from dkl.data.ingest.precision import EXACT
 
 Mark = Literal[".", ","]
-UsualMark = Literal[".", ";", ","]
-"""The decimal mark where a column leaves it open: a point; a comma in place of a thousands mark, since semicolons
-delimit the values; or a comma in any case, since other columns of the table have it."""
+DefaultMark = Literal[".", ";", ","]
+"""The decimal mark of a column whose values leave it open: a point; with ";", the only mark of the numbers, be it a
+point or a comma, as in files whose values are separated by semicolons; or a comma, as in other columns of the table."""
 
 PLAIN, LEADING_ZERO = "9", "09"
-"""Shapes of whole numbers without any mark: those in which nothing is wrong, and those such as 0123."""
-# The other shapes show which marks stand where. A single point or comma before exactly three digits ("9.999", "9,999")
-# may be either mark; before other digits ("9.9", "9,9") it is a decimal one.
+"""Shapes of whole numbers without any mark: ordinary ones, and those with a leading zero such as 0123."""
+# Other shapes contain the marks at their places. A single point or comma before exactly three digits ("9.999", "9,999")
+# may be a decimal or a thousands mark; before any other number of digits ("9.9", "9,9") it is a decimal mark.
 _DECIMALS: dict[Mark, tuple[str, str]] = {".": ("9.9", "9.999"), ",": ("9,9", "9,999")}
 
 _CURRENCIES = (
     "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KRW|MXN|MYR|NGN|NOK|NZD|"
     "PEN|PHP|PKR|PLN|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
 )
-# A sign, a currency, digits with marks between them, a unit: the parts of what may be a number. Letters in front that
-# are no currency make a name of it ("v12", "Q4"). Brackets around a number, and a minus behind it, make it negative.
+# The parts of a number: a sign, a currency, digits with marks between them, a unit. A text with other letters in front
+# is a name ("v12", "Q4"). A number in brackets, or with a minus behind it, is negative.
 _NUMBER = (
     r"^(?P<open>\(?)(?P<minus>[+-]?) ?(?P<before>[A-Za-z]{0,3}\p{Sc}|(?:" + _CURRENCIES + r"|Rs\.?|kr\.?))? ?"
     r"(?P<inner>[+-]?)(?P<body>(?:\d(?:[\d.,' _]*\d)?[.,]?|[.,]\d+)(?:[eE][+-]?\d+)?)"
     r" ?(?P<after>[^\d\s()+.,'_-](?:[^\d()]{0,14}[^\d\s()+-])?[23]?)?(?P<close>[)-]?)$"
 )
-# Letters behind a number that are a unit in whatever company; others may be a part of a name, as in 1st, 10a, 1234AB.
+# Letters behind a number that are always a unit; other letters may be a part of a name, as in 1st, 10a, 1234AB.
 _MEASURES = frozenset(
     (
         "b|bn|c|cl|cm|d|day|days|dl|f|ft|g|gal|gb|ghz|h|ha|hour|hours|hp|hr|hrs|hz|in|inch|k|kb|kcal|kg|kj|km|kmh|kn|kw|"
@@ -46,17 +46,17 @@ _MEASURES = frozenset(
 )
 _WHOLE = re.compile(r"[9zo]+")
 _ONE_MARK = re.compile(r"([9zo]*)([.,])(9*)")
-# Groups of three digits; by commas also of two before the last one, as they are written in India.
+# Groups of three digits; with commas also groups of two digits before a last group of three, as written in India.
 _GROUPS = re.compile(r"[9zo]{1,3}(?:([.,' _])999)(?:\1(?:999))*(?:([.,])9*)?")
 _INDIAN = re.compile(r"[9z]{1,2}(?:,99)+,999(?:\.9*)?")
-# Texts that mean "missing" wherever numbers or dates are expected: words, and whatever has no letter and no digit.
+# Words that mean "missing" where numbers or dates are expected, as do all texts without letters and digits.
 MISSING_MARKS = ("none", "<na>", r"\n", "nat", "n.a.", "na", "n/a", "#n/a", "nan", "null", "(null)", "missing")
-# Texts of a column that are written in so many ways at most are looked at; rarer ones are no numbers.
-_MOST_WAYS = 1_000
+# Number of spellings of a column that are parsed, the most frequent ones; texts in other spellings are not numbers.
+_MOST_SPELLINGS = 1_000
 
 
 class Spelling(NamedTuple):
-    """The way in which a number is written: currency, shape and unit."""
+    """How a number is written: currency, shape and unit."""
 
     before: str
     shape: str
@@ -64,12 +64,12 @@ class Spelling(NamedTuple):
 
     @property
     def unit(self) -> tuple[str, str]:
-        """Currency and unit, whatever the case of its letters."""
+        """Currency and unit, the unit in lower case."""
         return self.before, self.after.lower()
 
     @property
     def letters(self) -> str:
-        """The unit behind the number, in lower case, where letters are in it; else empty."""
+        """The unit behind the number in lower case if it contains letters; else empty."""
         return self.after.lower() if any(map(str.isalpha, self.after)) else ""
 
     @property
@@ -79,17 +79,17 @@ class Spelling(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether no mark stands in it but one between thousands."""
+        """Whether it has no marks other than thousands marks."""
         return self.shape in (PLAIN, LEADING_ZERO) or self.shape == _groups(self.thousands, "")
 
     @property
     def thousands(self) -> str:
-        """What stands between groups of digits; a single mark that may be either one is none."""
+        """The mark between groups of digits; empty without groups, or for a single mark that may be a decimal mark."""
         return self.shape[1] if self.shape.count("999") == 2 else ""
 
 
-def is_either_mark(spelling: Spelling) -> bool:
-    """Whether the one mark of numbers stands before three digits, so that it may be either one."""
+def has_ambiguous_mark(spelling: Spelling) -> bool:
+    """Whether the only mark stands before three digits, so that it may be a decimal or a thousands mark."""
     return spelling.shape in (_DECIMALS["."][1], _DECIMALS[","][1])
 
 
@@ -101,9 +101,9 @@ class NumberForm:
     ----------
     decimal : {".", ","}
     thousands : {"", ",", ".", " ", "'", "_"}
-        What stands between groups of three digits, where anything does; numbers without groups are written so, too.
+        The mark between groups of three digits; numbers without groups also have this form.
     before, after : str
-        A currency in front, a unit behind.
+        The currency in front of the number, and the unit behind it.
 
     Examples
     --------
@@ -118,13 +118,15 @@ class NumberForm:
     after: str = ""
 
     def __str__(self) -> str:
-        """The number 1234.56 as the column would write it."""
+        """The number 1234.56 in this form."""
         space = " " if self.after and not self.after.startswith("%") else ""
         return f"{self.before}1{self.thousands}234{self.decimal}56{space}{self.after}"
 
     @classmethod
     def of(cls, written: str) -> NumberForm:
-        """The form that writes 1234.56 so."""
+        """The form in which `written` is 1234.56; without any marks or unit if it is empty."""
+        if not written:
+            return cls()
         found = re.fullmatch(r"(.*?)1([,. '_]?)234([.,])56 ?(.*)", written)
         if found is None:
             raise ValueError(f"{written!r} does not write 1234.56; expected a text such as '1.234,56 €'")
@@ -143,15 +145,15 @@ class NumberForm:
         return frozenset(found)
 
     def reads(self, spelling: Spelling) -> bool:
-        """Whether numbers that are written in a way are of this form."""
+        """Whether numbers with this spelling have this form."""
         return spelling.unit == (self.before, self.after.lower()) and spelling.shape in self.shapes
 
     def numbers(self, texts: pa.Array) -> np.ndarray:
-        """Texts as float64 (n,), NaN where one is missing or no number of this form."""
+        """Texts as numbers: (n,) float64, NaN for missing texts and those that are not numbers of this form."""
         return self.numbers_of(NumberParts.of(texts))
 
     def numbers_of(self, parts: NumberParts) -> np.ndarray:
-        """`numbers` of texts that were taken apart."""
+        """`numbers` of texts that are parsed already."""
         values = np.full(len(parts.place), np.nan)
         for place, spelling in enumerate(parts.spellings):
             if self.reads(spelling):
@@ -162,14 +164,14 @@ class NumberForm:
 
 @dataclass(frozen=True, eq=False)
 class NumberParts:
-    """Texts taken apart as far as they may be numbers.
+    """Texts parsed as numbers: the spelling, the digits and the sign of each.
 
     Parameters
     ----------
     spellings : list of Spelling
-        The ways in which they are written.
+        The distinct spellings.
     place : ndarray of shape (n,), int64
-        The way of each text; -1 of one that is no number.
+        The position in `spellings` of each text's spelling; -1 for texts that are not numbers.
     body : pyarrow.Array of n texts
         Digits and marks.
     negative : ndarray of shape (n,), bool
@@ -184,31 +186,31 @@ class NumberParts:
     def of(cls, texts: pa.Array) -> NumberParts:
         """The parts of texts, of which some may be missing."""
         plain = with_plain_signs(texts)
-        # Most texts are no numbers, which a look for a digit tells at once.
+        # a search for digits is cheap and rules out most texts that are not numbers
         may_be = pc.fill_null(pc.match_substring_regex(plain, r"^[^\p{L}]{0,6}(?:\p{L}{1,3}.{0,3})?[\d.,]"), False)
         if not pc.any(may_be).as_py():
             return cls([], np.full(len(texts), -1), pa.nulls(len(texts), pa.string()), np.zeros(len(texts), dtype=bool))
         found = pc.extract_regex(pc.if_else(may_be, plain, None), _NUMBER)
         part = {name: pc.struct_field(found, name) for name in ("open", "minus", "before", "inner", "body", "after")}
         close = pc.struct_field(found, "close")
-        is_open, is_closed = pc.equal(part["open"], "("), pc.equal(close, ")")
-        # a bracket that is opened is closed, and there is one sign
+        is_opened, is_closed = pc.equal(part["open"], "("), pc.equal(close, ")")
+        # brackets must be closed, and a number has at most one sign
         signs = [pc.not_equal(part["minus"], ""), pc.not_equal(part["inner"], ""), pc.not_equal(close, "")]
         number = pc.add(pc.add(*(sign.cast(pa.int8()) for sign in signs[:2])), signs[2].cast(pa.int8()))
-        sound = pc.and_(pc.equal(is_open, is_closed), pc.less_equal(number, 1))
+        sound = pc.and_(pc.equal(is_opened, is_closed), pc.less_equal(number, 1))
         sound = np.asarray(pc.fill_null(sound, False).to_numpy(zero_copy_only=False))
         minuses = [pc.equal(sign, "-") for sign in (part["minus"], part["inner"], close)]
-        negative = pc.or_(pc.or_(minuses[0], minuses[1]), pc.or_(minuses[2], is_open))
+        negative = pc.or_(pc.or_(minuses[0], minuses[1]), pc.or_(minuses[2], is_opened))
         ways = pc.binary_join_element_wise(part["before"], _signature(part["body"]), part["after"], "\x1f")
         coded = pc.dictionary_encode(pc.if_else(pa.array(sound), ways, None))
         codes = np.asarray(pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)).astype(np.int64)
         spellings: dict[Spelling, int] = {}
         place_of = np.full(len(coded.dictionary) + 1, -1)
-        if len(coded.dictionary) <= _MOST_WAYS:
+        if len(coded.dictionary) <= _MOST_SPELLINGS:
             known = range(len(coded.dictionary))
         else:
             counts = np.bincount(codes[codes >= 0], minlength=len(coded.dictionary))
-            known = np.sort(np.argsort(-counts, kind="stable")[:_MOST_WAYS]).tolist()
+            known = np.sort(np.argsort(-counts, kind="stable")[:_MOST_SPELLINGS]).tolist()
         ways_there = coded.dictionary.to_pylist()
         for code in known:
             before, signature, after = ways_there[code].split("\x1f")
@@ -219,16 +221,16 @@ class NumberParts:
         return cls(list(spellings), place_of[codes], part["body"], negative)
 
     def inexact(self, values: np.ndarray) -> np.ndarray:
-        """The places of whole numbers that float64 does not hold, given what the texts are as float64."""
+        """The positions of whole numbers that float64 does not represent exactly; `values` are the texts as float64."""
         whole = [place for place, spelling in enumerate(self.spellings) if spelling.is_whole]
         large = np.flatnonzero(np.isin(self.place, whole) & (np.abs(values) >= EXACT))
         digits = pc.replace_substring_regex(self.body.take(pa.array(large)), r"[.,' _]", "").to_pylist()
-        # numbers with an exponent are measurements, which are rounded in any case
+        # numbers with an exponent are measurements, which may be rounded
         wrong = [text.isdigit() and int(float(text)) != int(text) for text in digits]
         return large[np.array(wrong, bool)]
 
     def numbers(self, at: np.ndarray, thousands: str) -> np.ndarray:
-        """The texts of some places as float64, once a thousands mark is left out; any other comma is a decimal one."""
+        """The texts at positions `at` as float64, without the thousands mark; any other comma is a decimal mark."""
         body = self.body.take(pa.array(at))
         if thousands:
             body = pc.replace_substring(body, thousands, "")
@@ -237,7 +239,7 @@ class NumberParts:
 
 
 def with_plain_signs(texts: pa.Array) -> pa.Array:
-    """Texts without blanks around them, and with the blank, apostrophe and minus of a keyboard for their variants."""
+    """Texts without surrounding blanks, and with ASCII characters for variants of blank, apostrophe and minus."""
     plain = pc.utf8_trim_whitespace(texts)
     if pc.any(pc.invert(pc.string_is_ascii(plain))).as_py():
         for variants, sign in (("[\u00a0\u2007\u2009\u202f]", " "), ("[\u2018\u2019´`]", "'"), ("[\u2212\u2013]", "-")):
@@ -246,7 +248,7 @@ def with_plain_signs(texts: pa.Array) -> pa.Array:
 
 
 def means_missing(texts: pa.Array) -> np.ndarray:
-    """For each text whether it stands for no value where numbers or dates are expected: bool (n,)."""
+    """Whether each text means "missing" where numbers or dates are expected: (n,) bool."""
     plain = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     has_sign = pc.match_substring_regex(plain, r"[\p{L}\p{N}]")
     marks = pc.is_in(plain, value_set=pa.array(MISSING_MARKS, plain.type))
@@ -254,8 +256,8 @@ def means_missing(texts: pa.Array) -> np.ndarray:
 
 
 def two_spellings(texts: pa.Array, values: np.ndarray) -> tuple[str, str] | None:
-    """The first two of different texts that stand for the same number; None where no two do."""
-    # a zero may have a sign
+    """The first two of the distinct texts that write the same number; None if there are none."""
+    # 0 and -0 are ignored
     there = np.flatnonzero(~np.isnan(values) & (values != 0))
     _, first, which = np.unique(values[there], return_index=True, return_inverse=True)
     again = np.flatnonzero(first[which] != np.arange(len(there)))
@@ -265,19 +267,19 @@ def two_spellings(texts: pa.Array, values: np.ndarray) -> tuple[str, str] | None
     return texts[int(there[first[which[place]]])].as_py(), texts[int(there[place])].as_py()
 
 
-def suiting_form(
-    counts: Mapping[Spelling, int], decimal: Mark | None = None, usual: UsualMark = "."
+def most_common_form(
+    counts: Mapping[Spelling, int], decimal: Mark | None = None, default: DefaultMark = "."
 ) -> tuple[NumberForm, bool]:
-    """The form that most of the numbers of a column are written in, and whether another one would read as many.
+    """The form of most numbers of a column, and whether a form with another decimal mark would read as many.
 
     Parameters
     ----------
     counts : mapping of Spelling to int
-        How often each way occurs; at least one.
+        How often each spelling occurs; at least one.
     decimal : {".", ","} or None
-        The decimal mark, where the user has said it.
-    usual : {".", ";", ","}
-        What decides where one point or comma before three digits may be either mark: see `UsualMark`.
+        The decimal mark that the user chose.
+    default : {".", ";", ","}
+        The decimal mark of numbers that allow both: see `DefaultMark`.
     """
     units: dict[tuple[str, str], int] = {}
     for spelling, count in counts.items():
@@ -287,34 +289,34 @@ def suiting_form(
     usual_one = max(own, key=lambda spelling: own[spelling])
     shapes = {spelling.shape for spelling in own}
     if all(spelling.is_whole for spelling in own):
-        # the decimal mark is in none of them
-        usual = "."
-    marks = [NumberForm()] if shapes <= {PLAIN, LEADING_ZERO} else _forms(decimal, usual)
+        # whole numbers show no decimal mark, so that the other default does not apply
+        default = "."
+    marks = [NumberForm()] if shapes <= {PLAIN, LEADING_ZERO} else _forms(decimal, default)
     forms = [replace(form, before=usual_one.before, after=usual_one.after) for form in marks]
     read = [sum(count for spelling, count in own.items() if form.reads(spelling)) for form in forms]
-    # of forms that read as many numbers the first one is taken
+    # the first one of the forms that read equally many numbers
     form = forms[read.index(max(read))]
     rivals = [other for other, count in zip(forms, read, strict=True) if count == max(read)]
-    # a point is a decimal mark wherever nothing else of the table has a comma
-    is_open = any(is_either_mark(spelling) and (usual != "." or "," in spelling.shape) for spelling in own)
-    return form, decimal is None and is_open and any(other.decimal != form.decimal for other in rivals)
+    # a point is not ambiguous unless the table has other signs of decimal commas
+    is_ambiguous = any(has_ambiguous_mark(spelling) and (default != "." or "," in spelling.shape) for spelling in own)
+    return form, decimal is None and is_ambiguous and any(other.decimal != form.decimal for other in rivals)
 
 
-def _forms(decimal: Mark | None, usual: UsualMark) -> list[NumberForm]:
-    """The forms that numbers may have, without units: of those that read as many, the first one is taken."""
+def _forms(decimal: Mark | None, default: DefaultMark) -> list[NumberForm]:
+    """The possible forms without units, the preferred ones first."""
     points = [NumberForm(".", thousands) for thousands in ("", ",", " ", "'", "_")]
     commas = [NumberForm(",", thousands) for thousands in ("", ".", " ", "'")]
     if decimal is not None:
         return points if decimal == "." else commas
-    if usual == ";":
+    if default == ";":
         return [points[0], *commas, *points[1:]]
-    return [*points, *commas] if usual == "." else [*commas, *points]
+    return [*points, *commas] if default == "." else [*commas, *points]
 
 
 def _signature(bodies: pa.Array) -> pa.Array:
-    """The marks of numbers and how many digits stand between them: 9 for each, z and o for a 0 at the beginning.
+    """Numbers with each digit replaced by 9, so that marks and the lengths of digit groups remain.
 
-    A 0 before another digit is z, one before a mark is o; four digits stand for more.
+    A leading 0 becomes z before a digit and o before a mark; more than four digits in a row become four.
     """
     for pattern, sign in ((r"^0(\d)", r"z\1"), (r"^0([.,])", r"o\1"), (r"\d", "9"), (r"9{4,}", "9999")):
         bodies = pc.replace_substring_regex(bodies, pattern, sign)
@@ -322,7 +324,7 @@ def _signature(bodies: pa.Array) -> pa.Array:
 
 
 def _shape(signature: str) -> str | None:
-    """The shape of numbers of a signature; None where the marks stand where none can."""
+    """The shape of numbers with this signature; None if marks are at impossible places."""
     digits, exponent, _ = signature.lower().partition("e")
     if _WHOLE.fullmatch(digits):
         return LEADING_ZERO if digits[0] == "z" and not exponent else PLAIN
@@ -341,5 +343,5 @@ def _shape(signature: str) -> str | None:
 
 
 def _groups(thousands: str, decimal: str) -> str:
-    """The shape of numbers with a thousands mark, and with a decimal one where that is not empty."""
+    """The shape of numbers with a thousands mark and, if `decimal` is not empty, a decimal mark."""
     return f"9{thousands}999{thousands}999{decimal}"

@@ -1,1 +1,1 @@
-"""Files to rows: readers, encodings, shuffling."""
+"""From files to rows: readers of formats, encodings, shuffling."""

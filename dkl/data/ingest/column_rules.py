@@ -1,4 +1,4 @@
-"""How one raw column becomes encoded columns, and the stated rules by which that is decided."""
+"""ColumnRule: how one raw column is encoded; and `decide_rule`, which chooses the rule from the column's statistics."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of, spoken_form
+from dkl.data.ingest.dates import DATE_KINDS, PART_NAMES, DateKind, DatePart, form_in_words, names_of, parts_of
 from dkl.data.ingest.statistics import ColumnStatistics
 from dkl.errors import RowError
 
 Missing = Literal["auto", "mean", "error"] | float
-"""What becomes of missing values: see `decide_rule`."""
+"""How missing values are treated: see `decide_rule`."""
 
 FEW_CATEGORIES = 20
-"""So few distinct texts are categories however few the rows are."""
+"""A column with at most this many distinct texts is categorical, however few rows there are."""
 MOST_ONE_HOT = 32
-"""Columns with more values are kept as one column of codes, of which fit makes numbers."""
+"""Largest number of categories that are encoded one-hot; more are stored as one column of codes."""
 
 MISSING = "<missing>"
 DIRECTION = "direction "
-"""How the numbers of free text are called, which are counted from 1."""
+"""Prefix of the names of free text's encoded columns, followed by a number from 1."""
 
 
 @dataclass(frozen=True)
@@ -33,35 +33,34 @@ class ColumnRule:
     name : str
     kind : {"number", "boolean", "category", "code", "date", "time", "duration", "text"}
         Numbers keep their value, booleans become 0 and 1, categories become one-hot columns. A column of codes holds
-        one plus the place of each value in `categories`, and 0 for values that are missing or unknown; a fit replaces
-        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs; of free text numbers
+        one plus the position of each value in `categories`, and 0 for missing and unknown values; a fit replaces it by
+        numbers (`dkl.encodings`). Times become days, and cosine and sine for each cycle; free text becomes coordinates
         along directions (`dkl.data.columns.free_text`).
     categories : tuple of str
-        Sorted; one column each, or one code each. Of free text what its numbers are called.
+        Sorted; one column or one code each. For free text, the names of its encoded columns.
     fill : float or None
-        What a missing value becomes (a missing category has no column set); None: it is an error.
+        Value for missing values (a missing category sets no column); None makes them an error.
     missing : int
-        How many values were missing when the rule was made; when any were, one more column flags them.
+        Number of missing values in the rows that the rule follows from; if positive, one more column flags them.
     double : str
-        Why the column needs float64, in words; empty where float32 holds what matters of it.
+        The reason why the column needs float64, in words; empty if float32 suffices.
     outputs : tuple of str
-        Names of the columns that a fit has made of a column of codes, or has added to another one; empty before.
+        Names of the columns by which a fit replaced a column of codes, or that it added to another one; empty before.
     parts : tuple of {"days", "hour", "weekday", "yearday"}
-        What is kept of times.
+        The encoded parts of times.
     form : str
-        How texts write the dates of the column, where not in ISO 8601: "m/d/y". How they write its numbers, where with
-        marks of their own: the number 1234.56, as in "1.234,56 €" (`dkl.data.columns.numbers.NumberForm`).
+        For dates in texts, the order of their parts, such as "m/d/y"; empty for ISO 8601. For numbers in texts with
+        marks or a unit, 1234.56 in their form, such as "1.234,56 €" (`dkl.data.columns.numbers.NumberForm`).
     unforeseen : float or None
-        What a missing value becomes where none was missing when the rule was made (a category has no column set); None:
-        it is an error.
+        Value for missing values if `missing` is 0 (a category sets no column); None makes them an error.
     zone : str or None
-        Of dates: the time zone of points in time, to which later ones are converted; empty for those of a clock without
-        a zone, None where it is not known (rules of older releases).
+        For dates, the time zone that they have or are converted to; empty without a time zone, None if unknown (rules
+        of older releases).
     unread : int
-        How many of the missing values were texts that write no number, or no date, of the form; later ones are missing,
-        too. They are errors where there was none.
+        Number of the missing values that are texts not in `form`. If positive, such texts count as missing later, too;
+        otherwise they are an error.
     why : str
-        Why texts that look like numbers are names.
+        The reason why texts that look like numbers are categories.
     """
 
     name: str
@@ -93,7 +92,7 @@ class ColumnRule:
 
     @property
     def entries(self) -> int:
-        """How many of the encoded columns, without the flag, a row can set: all of a time or a text, else one."""
+        """The number of encoded columns, without the flag, that a row sets: all for times and free text, else one."""
         if self.kind == "text":
             return len(self.categories)
         return len(names_of(self.name, self.parts)) if self.parts else 1
@@ -110,9 +109,8 @@ class ColumnRule:
 
     @property
     def passthrough(self) -> list[bool]:
-        """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
-        # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says; a cosine
-        # and its sine would no longer lie on a circle.
+        """Whether scalers leave each encoded column unchanged: all with values 0 and 1, and cosines and sines."""
+        # shifting and scaling would make one-hot columns dense, and take a cosine and its sine off their circle
         if self.parts:
             values = [name != f"{self.name}.days" for name in names_of(self.name, self.parts)]
             return values + [True] * self.flags_missing
@@ -121,7 +119,7 @@ class ColumnRule:
 
     @property
     def treatment(self) -> str:
-        """The rule in words, without the name of the column."""
+        """A description of the rule, without the name of the column."""
         if self.kind == "text":
             made = [name for name in self.categories if not name.startswith(DIRECTION)]
             kept = f"{len(self.categories) - len(made)} directions of its words"
@@ -147,12 +145,12 @@ class ColumnRule:
 
     @property
     def _kept_of_times(self) -> str:
-        """What is kept of a column of times, in words."""
+        """A description of the encoded parts of times."""
         if self.kind == "duration":
             return "duration in days"
-        cycles = ", ".join(SPOKEN[part] for part in self.parts if part != "days")
-        kept = [SPOKEN["days"]] if "days" in self.parts else []
-        written = f" written {spoken_form(self.form)}" if self.form else ""
+        cycles = ", ".join(PART_NAMES[part] for part in self.parts if part != "days")
+        kept = [PART_NAMES["days"]] if "days" in self.parts else []
+        written = f" written {form_in_words(self.form)}" if self.form else ""
         written += f" in the zone {self.zone}" if self.zone else ""
         return (
             f"{self.kind}{written} as {', and '.join([*kept, *([f'cosine and sine of {cycles}'] if cycles else [])])}"
@@ -166,29 +164,36 @@ class ColumnRule:
 
     @property
     def filling(self) -> float | None:
-        """What a missing value becomes, foreseen or not; None: it is an error."""
+        """Value for missing values, whether or not fit had some; None makes them an error."""
         return self.unforeseen if self.fill is None else self.fill
 
 
 def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, chosen: bool = False) -> ColumnRule:
-    """The rule for one column, which needs float64 where `double` says why.
+    """The rule for one column.
 
-    Texts and categorical columns are one-hot when they have at most 32 values and no more than half as many as rows (20
-    are always allowed), and codes above, up to a million. `chosen` says that the user named the column as categorical:
-    it is then used however many of its values differ, see
-    `dkl.data.columns.deciding.differs_in_every_row`.
-    Texts that write numbers or dates have the statistics of these, see `dkl.data.columns.seen`. Of dates
-    `dkl.data.ingest.dates.parts_of` says what is kept.
-    Missing values: with "auto" the mean takes their place, and a later one is told of when none was missing here;
-    "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
+    Texts and categorical columns are one-hot if they have at most 32 distinct values and at most half as many as there
+    are rows (20 are always allowed), else codes, up to a million. `dkl.data.ingest.dates.parts_of` chooses the parts of
+    dates.
+
+    Parameters
+    ----------
+    stats : ColumnStatistics
+        For texts that write numbers or dates, the statistics of these (`dkl.data.columns.text_statistics`).
+    missing : {"auto", "mean", "error"} or float
+        "auto" and "mean" fill missing values with the mean, "auto" with a warning if fit had none; a number fills them
+        with this number; "error" makes them an error. A flag column marks them if fit had some.
+    double : str
+        The reason why the column needs float64; empty if it does not.
+    chosen : bool
+        Whether the user named the column as categorical: up to 32 values are then one-hot however few the rows are.
 
     Raises
     ------
     ValueError
-        A column of more than a million values, without any value, with missing values under "error", with an infinite
-        value, or beyond float32.
+        For more than a million distinct values, no value at all, missing values with "error", an infinite value, or
+        numbers beyond float32.
     """
-    # Infinite is not missing: a mean that took it in would be infinite, too.
+    # infinity does not count as missing: it would make the mean infinite
     if stats.infinite is not None:
         row, value = stats.infinite
         raise RowError(
@@ -214,16 +219,16 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
         few = max(FEW_CATEGORIES, min(MOST_ONE_HOT, (stats.rows - stats.missing) // 2))
         if chosen:
             few = MOST_ONE_HOT
-        # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
+        # a missing category sets no column, so that `fill` only says whether missing values are allowed
         fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
         names, unforeseen = tuple(sorted(stats.categories)), 0.0 if missing == "auto" and fill is None else None
         kind: Literal["category", "code"] = "category" if len(names) <= few else "code"
         return ColumnRule(stats.name, kind, names, fill, stats.missing, unforeseen=unforeseen)
-    # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
+    # a constant and "mean" fill missing values in any case, "auto" only if some are missing
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
         filled = float(stats.mean)
-    # What is stored as float64 has to fit into float32 all the same: kernels compute in it.
+    # kernels compute in float32, so that float64 columns must stay in its range
     limit = float(np.finfo(np.float32).max)
     if max(abs(stats.minimum), abs(stats.maximum)) > limit:
         raise ValueError(
@@ -233,7 +238,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     parts: tuple[DatePart, ...] = ()
     if stats.kind in DATE_KINDS:
         parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
-    # Ten digits of the mean: the rule does not depend on the order in which pieces of the rows were added up.
+    # ten digits, since further digits of the mean depend on the order in which batches were added
     unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
     zone = stats.zone if stats.kind == "date" else None
     return ColumnRule(

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables: what dkl can use them for, and their values as numbers or as texts."""
+"""Columns of Arrow tables: their kinds (numbers, texts, dates, ...), and their values as numbers or texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ColumnKind = Literal["number", "boolean", "category", "date", "time", "duration", "empty"]
-"""A column of type "empty" held no value yet and goes with any other kind."""
+"""An "empty" column has no value so far and is compatible with every other kind."""
 
 _IS = pa.types
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], ColumnKind], ...] = (
@@ -38,15 +38,15 @@ _NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.floa
 
 
 def column_kind(dtype: pa.DataType) -> ColumnKind | None:
-    """The kind of column that an Arrow type makes, such as "number" or "date"; None for lists, bytes and the like."""
-    # A categorical column is one of names, whatever type the names have.
+    """The kind of columns of an Arrow type, such as "number" or "date"; None for lists, bytes and the like."""
+    # a dictionary column holds categories, whatever type they have
     if pa.types.is_dictionary(dtype):
         return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None
     return next((kind for is_type, kind in _KINDS if is_type(dtype)), date_kind(dtype))
 
 
 def why_unusable(name: str, dtype: pa.DataType) -> str:
-    """The sentence for a column that `column_kind` has no kind for."""
+    """The error message for a column whose type has no `column_kind`."""
     if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
         return f"column '{name}' holds bytes that are not UTF-8 text: save the file as UTF-8, or drop=['{name}']"
     return f"column '{name}' holds {dtype} values, which are neither numbers nor texts: leave it out, drop=['{name}']"
@@ -54,7 +54,7 @@ def why_unusable(name: str, dtype: pa.DataType) -> str:
 
 def check_kinds(schema: pa.Schema) -> None:
     """Raise a TypeError that lists every column of a type that cannot be encoded."""
-    # All of them are named at once: whoever drops one column after the other reads the files as often.
+    # all are listed, so that the user need not read the files once for each
     problems = [why_unusable(field.name, field.type) for field in schema if column_kind(field.type) is None]
     if problems:
         more = [f"and {len(problems) - 10} more columns"] if len(problems) > 10 else []
@@ -68,14 +68,14 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
     ----------
     frame : DataFrame or Table
     only : collection of str or None
-        Of a pandas frame no other columns than these are converted: they may hold anything.
+        The only columns of a pandas frame that are converted; None converts all.
 
     Raises
     ------
     TypeError
-        `frame` is no frame, or a column mixes types that have no common one.
+        If `frame` is not a data frame, or a column mixes types without a common one.
     ValueError
-        Two columns have one name.
+        If two columns have the same name.
     """
     frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
     names = names_of_columns(frame)
@@ -91,19 +91,19 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
 
 
 def names_of_columns(frame: GivenRows) -> list[str]:
-    """The names of the columns: texts everywhere in dkl, while those of a pandas frame may be anything."""
+    """The names of the columns as texts; those of a pandas frame may be of any type."""
     if isinstance(frame, pa.Table):
         return frame.column_names
     return [str(name) for name in getattr(frame, "columns", ())]
 
 
 def array_table(rows: np.ndarray) -> pa.Table:
-    """The columns of an array (n, d) as a table, named by their numbers; NaN is a missing value."""
+    """The columns of an array (n, d) as a table with names such as "column 0"; NaN is a missing value."""
     return pa.table({f"column {place}": np.ascontiguousarray(column) for place, column in enumerate(rows.T)})
 
 
 def check_names_can_be_written(names: Iterable[str]) -> None:
-    """Raise a ValueError for a name with a NUL character, where other programs end it, or that is no Unicode text."""
+    """Raise a ValueError for a name with a NUL character, which truncates it in other programs, or an invalid text."""
     names = list(names)
     half = [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]
     nul = [name for name in names if "\0" in name]
@@ -113,21 +113,21 @@ def check_names_can_be_written(names: Iterable[str]) -> None:
 
 
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:
-    """A pandas frame as an Arrow table; columns that Arrow cannot take are named all at once."""
+    """A pandas frame as an Arrow table; an error lists all columns that Arrow cannot convert."""
     odd: dict[str, pd.Series] = {}
     for name in frame.columns:
         series = frame[name]
         kind = type(series.dtype).__name__
-        # Arrow has no sparse columns.
+        # Arrow has no sparse columns
         if kind == "SparseDtype":
             odd[name] = series.sparse.to_dense()  # type: ignore[attr-defined]
         elif kind == "PeriodDtype":
-            # A month or a quarter begins at a point in time.
+            # a period, such as a month, becomes the time of its beginning
             odd[name] = series.dt.to_timestamp()
         elif kind == "IntervalDtype":
             odd[name] = series.astype(str).where(series.notna(), None)
         elif kind == "CategoricalDtype":
-            # Categories of a type that Arrow does not have, or of several, are told apart by their names.
+            # categories of mixed types, or of a type that Arrow lacks, become texts
             categories = series.cat.categories
             is_mixed = categories.inferred_type in ("mixed", "mixed-integer")
             if is_mixed or type(categories.dtype).__name__ == "IntervalDtype":
@@ -136,7 +136,7 @@ def _from_pandas(frame: pd.DataFrame) -> pa.Table:
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except _NOT_CONVERTED:
-        # Arrow names the first such column alone, and not what to do: each is tried by itself.
+        # Arrow's error names only the first such column: each is tried alone
         columns = {name: _converted(name, frame[name]) for name in frame.columns}
     problems = [column for column in columns.values() if isinstance(column, str)]
     if problems:
@@ -148,11 +148,11 @@ _NOT_CONVERTED = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 def _converted(name: str, series: pd.Series) -> pa.Array | str:
-    """A pandas column as an Arrow array, or the sentence that says why it is none."""
+    """A pandas column as an Arrow array, or an error message if Arrow cannot convert it."""
     try:
         return pa.array(series, from_pandas=True)
     except OverflowError:
-        # Whole numbers beyond 64 bits are taken as float64, where it holds them.
+        # integers beyond 64 bits become float64 if it represents them exactly
         for row, value in enumerate(series):
             if isinstance(value, int) and int(float(value)) != value:
                 raise ValueError(why_inexact(name, value, f"in row {row}")) from None
@@ -176,13 +176,13 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
         )
 
 
-def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
-    """The one type in which values of `dtype` travel.
+def plain_type(dtype: pa.DataType) -> pa.DataType:
+    """The type in which values of `dtype` are staged on temporary disk.
 
-    Text, bool, microseconds (of points in time with their zone), or the smaller of float32 and float64 to hold it.
+    Text, bool, microseconds (with the time zone), or float32 if that holds all values of `dtype`, else float64.
     """
     kind = column_kind(dtype)
-    if kind == "category" or as_text:
+    if kind == "category":
         return pa.string()
     if kind in ("boolean", "empty"):
         return dtype
@@ -199,11 +199,11 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def check_exact(name: str, column: pa.Array | pa.ChunkedArray, first_row: int = 0) -> None:
-    """Raise a ValueError where a whole number of a column is not among the numbers of float64; its row is named."""
+    """Raise a ValueError, with the row, for a whole number that float64 does not represent exactly."""
     dtype = column.type
     if not (pa.types.is_decimal(dtype) or dtype in (pa.int64(), pa.uint64())):
         return
-    # Between -2**53 and 2**53 every whole number is one of float64: the extremes tell without a look at every value.
+    # float64 represents all integers up to 2**53, so that checking the extremes usually suffices
     extremes = pc.min_max(column).as_py()
     if extremes["min"] is None or -EXACT <= extremes["min"] <= extremes["max"] <= EXACT:
         return
@@ -213,7 +213,7 @@ def check_exact(name: str, column: pa.Array | pa.ChunkedArray, first_row: int = 
 
 
 def why_inexact(name: str, value: int | Decimal, place: str) -> str:
-    """The sentence for a whole number that float64 does not hold."""
+    """The error message for a whole number that float64 does not represent exactly."""
     return (
         f"column '{name}' is {value} {place}; beyond 2**53 float64 does not hold every whole number and would take "
         f"this one for {float(value):.0f}: leave the column out (drop=['{name}']), or turn its values into texts, "
@@ -222,15 +222,15 @@ def why_inexact(name: str, value: int | Decimal, place: str) -> str:
 
 
 def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values as texts, null where missing: 1 and 1.0 are both "1", so whole numbers keep their name in any type."""
-    # NaN is a number of a floating column, and no name. All widths become float64, so that a number has one text.
+    """The values as texts, null if missing; 1 and 1.0 are both "1", so that whole numbers of any type are equal."""
+    # NaN becomes null; all float types become float64, so that equal numbers have equal texts
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
     return column.cast(pa.string())
 
 
 def plain(column: pa.ChunkedArray, field: pa.Field, first_row: int = 0) -> pa.ChunkedArray:
-    """The values of a column in the plain type that it travels in; `first_row` is the number of its first row."""
+    """The values of a column in the type of `field` (`plain_type`); `first_row` is its first row's number in errors."""
     if column.type == field.type:
         return column
     if pa.types.is_string(field.type):

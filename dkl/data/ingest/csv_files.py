@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from dkl.data.checks import reads_as_number, repeated
 from dkl.data.columns.dialect import (
-    SPOKEN,
+    DELIMITER_NAMES,
     Transcoded,
     checked_encoding,
     columns_with_leading_zeros,
@@ -25,29 +25,29 @@ from dkl.data.columns.dialect import (
     encoding_of,
     excel_delimiter,
 )
-from dkl.data.columns.first_rows import FirstRows, is_no, is_zero_padded
+from dkl.data.columns.first_rows import FirstRows, is_not_of_type, is_zero_padded
 from dkl.data.columns.numbers import Mark
 from dkl.data.in_threads import in_order
 from dkl.data.ingest.columns import plain_type, why_inexact
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
-from dkl.data.ingest.tables import NoRowsError, Probe, Retyped
+from dkl.data.ingest.tables import MistypedColumnsError, NoRowsError, Probe
 from dkl.data.ingest.text_chunks import text_chunks
 
-# Fewer rows may add up to the last one by chance.
+# Number of rows below which the last one is not checked for totals: with few rows it may be their sum by chance.
 _FEWEST_ROWS = 10
-# As spreadsheets and reports write it in their languages.
-_WORDS = re.compile(
+# The labels of totals in several languages.
+_TOTAL_LABELS = re.compile(
     r"\W*(grand |sub-?)?(totals?|sums?|average|totale?s?|summe|gesamt(summe|ergebnis)?|insgesamt|mittelwert|"
     r"durchschnitt|somme|total général|totaux|moyenne|media|suma|promedio|razem|итого|合計|总计)\W*",
     re.IGNORECASE,
 )
 _PROBE_BYTES = 2**20
-# The first lines, which tell the delimiter.
+# Bytes at the beginning of a file from which its encoding and delimiter are detected.
 _FIRST_BYTES = 2**16
 _BLANK_LINES = re.compile(rb"\A(?:[ ]*(?:\r\n|\r|\n))*(?:[ ]*\Z)?")
-# What Arrow takes for missing, and how PostgreSQL and MySQL write it.
+# Texts that mean "missing": those of Arrow, and that of PostgreSQL and MySQL.
 NULL_VALUES = (*pyarrow.csv.ConvertOptions().null_values, r"\N")
 
 
@@ -58,22 +58,22 @@ class CsvFormat:
     Parameters
     ----------
     delimiter : str or None
-        None: the one of comma, semicolon, tab and vertical bar that cuts the first lines into as many values as the
-        header has.
+        None detects it: the one of comma, semicolon, tab and vertical bar that cuts all first lines into as many values
+        as the header.
     column_names : sequence of str or None
-        The names of the columns when the files have no header line.
+        The names of the columns if the files have no header line.
     null_values : sequence of str
         Texts that mean "missing": the empty one, ``"NA"``, ``"NaN"``, ``"null"`` and their like.
     chunk_bytes, threads : int
-        Text that one thread parses at a time; up to one chunk more than threads is in memory.
+        Bytes of text that one thread parses at a time; at most one chunk more than `threads` is in memory.
     longest_text : int
-        Bytes that a quoted value with line ends may have; a longer one is refused, since a quote that was left open
-        takes the rows after it for one value.
+        Largest size, in bytes, of a quoted value with line ends; a longer one is an error, since it is probably an
+        unclosed quote that makes the following rows one value.
     decimal : {".", ","} or None
-        The decimal mark of numbers; the other one then stands between thousands. None: as most values of a column have
-        it; a comma that may be either is a decimal mark where semicolons delimit the values, else a thousands mark.
+        The decimal mark of numbers; the other one is the thousands mark. None uses the marks of most values of each
+        column; an ambiguous comma is a decimal mark if semicolons separate the values, else a thousands mark.
     encoding : str or None
-        As Python calls it: "utf-8", "latin-1", "cp1252". None: UTF-8, or UTF-16 where the text begins so.
+        Python's name for it: "utf-8", "latin-1", "cp1252". None is UTF-8, or UTF-16 if the text begins like that.
 
     Examples
     --------
@@ -109,14 +109,14 @@ class CsvFormat:
             raise ValueError(f"delimiter is {self.delimiter!r}; expected one ASCII character, such as ';' or '\\t'")
 
     def probe(self, file: InputFile) -> Probe:
-        """The columns of a file, the types that its first megabyte suggests, and the size of the file as a table.
+        """The columns of a file with the types of its first megabyte, and an estimate of its size as a table.
 
         Raises
         ------
         ValueError
-            The first line holds numbers where names are expected, or a line does not fit the others.
+            If the header consists of numbers, or lines have different numbers of values.
         NoRowsError
-            There is nothing below the header.
+            If there are no rows below the header.
         """
         dialect = self._dialect(file)
         with self._opened(file, dialect) as stream:
@@ -134,18 +134,20 @@ class CsvFormat:
             written = self._parse(text, names, pa.schema([(name, pa.string()) for name in names]), dialect)
         except pa.ArrowInvalid as error:
             raise ValueError(_explained(error, file, 0, names)) from error
-        # a column without a name is the row index of a data frame, or what follows a delimiter at the end of all lines
+        # a column without a name is the row index of a data frame, or comes from a delimiter at the end of all lines
         unnamed = [place for place, name in enumerate(names) if not name]
         left_out = [place for place in unnamed if place == 0 or pa.types.is_null(table.column(place).type)]
         kept = [place for place in range(len(names)) if place not in left_out]
         if repeated(names[place] for place in kept):
-            # such columns are refused by their names, once those of all files are known
+            # the check of names over all files will refuse it
             return Probe(file, table.select(kept).schema, 0)
         found = FirstRows(table.select(kept), written.select(kept))
         commas = self.decimal is None and dialect.delimiter == ";" and found.has_decimal_commas
-        either_mark = found.either_mark() if dialect.delimiter == ";" or self.decimal == "," else []
-        schema = found.schema(as_text=(*found.with_zeros, *(either_mark if commas or self.decimal == "," else ())))
-        # Numbers are staged in the smaller type that holds them, which is not the one that the parser chose.
+        ambiguous_columns = found.ambiguous_columns() if dialect.delimiter == ";" or self.decimal == "," else []
+        schema = found.schema(
+            as_text=(*found.with_leading_zeros, *(ambiguous_columns if commas or self.decimal == "," else ()))
+        )
+        # numbers are staged in `plain_type`, not in the type that the parser chose
         plain_types = [plain_type(dtype) for dtype in schema.types]
         plain_bytes = [
             len(column) * (dtype.bit_width // 8) if pa.types.is_floating(dtype) else column.nbytes
@@ -156,24 +158,23 @@ class CsvFormat:
             schema,
             int(sum(plain_bytes) / len(text) * file.unpacked_size),
             ("",) if left_out else (),
-            twice=found.twice,
-            usual="," if commas else ";" if dialect.delimiter == ";" else ".",
-            either_mark=() if commas or self.decimal is not None else tuple(either_mark),
-            said=dialect.said(file, self, bool(left_out)),
+            two_spellings=found.two_spellings,
+            default="," if commas else ";" if dialect.delimiter == ";" else ".",
+            ambiguous_columns=() if commas or self.decimal is not None else tuple(ambiguous_columns),
+            dialect=dialect.description(file, self, bool(left_out)),
         )
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-        """Tables in the order of the file, and how many bytes of the file each covers.
+        """Tables in the order of the file, and the number of the file's bytes that each covers.
 
         Raises
         ------
-        Retyped
-            Columns hold values that their types have no place for, and are to be read as texts.
+        MistypedColumnsError
+            If columns contain values of another type than their first rows, so that they must be read as texts.
         """
         dialect = self._dialect(file)
         with self._opened(file, dialect) as stream, ThreadPoolExecutor(self.threads) as pool:
-            # The compressed bytes that a chunk stands for are its share of the file, which is what progress is counted
-            # in.
+            # progress counts the bytes of the compressed file
             names, chunks = self._header_and_rows(file, stream, self.chunk_bytes, dialect)
             packed = file.size / file.unpacked_size
             typed = {name for name, dtype in zip(schema.names, schema.types, strict=True) if dtype != pa.string()}
@@ -182,28 +183,30 @@ class CsvFormat:
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
                 if header is not None and (place := _line_of(chunk, header)) is not None:
                     row = self._parse(chunk[:place], names, None, dialect).num_rows if place else 0
-                    raise _Fault(lambda before: ValueError(f"{_place(file, before + row)}{_HEADER_AGAIN}"))
+                    raise _ChunkError(lambda before: ValueError(f"{_place(file, before + row)}{_HEADER_REPEATED}"))
                 try:
                     table = self._parse(chunk, names, schema, dialect)
                 except pa.ArrowInvalid as error:
-                    complaint, misfits = error, self._retyped(error, chunk, names, schema, dialect)
-                    if not misfits:
-                        raise _Fault(lambda before: ValueError(_explained(complaint, file, before, names))) from error
+                    complaint, mistyped = error, self._mistyped_in_error(error, chunk, names, schema, dialect)
+                    if not mistyped:
+                        raise _ChunkError(
+                            lambda before: ValueError(_explained(complaint, file, before, names))
+                        ) from error
                 else:
-                    misfits = self._with_leading_zeros(chunk, names, typed, dialect) if typed else {}
-                if misfits:
-                    raise _Fault(lambda before: _as_texts(misfits, file, before))
+                    mistyped = self._with_leading_zeros(chunk, names, typed, dialect) if typed else {}
+                if mistyped:
+                    raise _ChunkError(lambda before: _as_texts(mistyped, file, before))
                 if inexact := self._inexact(chunk, names, table, dialect):
                     name, value, row_of_it = inexact
                     place_of_it = f"after the header of '{file.name}'"
-                    raise _Fault(
+                    raise _ChunkError(
                         lambda before: ValueError(
                             why_inexact(name, value, f"in row {before + row_of_it + 1} {place_of_it}")
                         )
                     )
                 return table, int(len(chunk) * packed)
 
-            rows, above = 0, RowsAbove({})
+            rows, above = 0, TotalsCheck({})
             try:
                 for table, n_bytes in in_order(pool, parse, chunks, self.threads + 1):
                     rows += table.num_rows
@@ -214,33 +217,36 @@ class CsvFormat:
                         f"'{file.name}', row {rows} after the header, the last one, is no row but a line of totals: "
                         f"{totals}; remove the line"
                     )
-            except _Fault as fault:
+            except _ChunkError as fault:
                 raise fault.after(rows) from fault.__cause__
 
     def _dialect(self, file: InputFile) -> _Dialect:
-        """How the text of a file is written, as far as nobody has said it."""
+        """The delimiter and the encoding of a file: the chosen ones, else as detected."""
         with file.open() as stream:
             start = _first_bytes(stream)
         encoding = encoding_of(start) if self.encoding is None else checked_encoding(self.encoding)
         text = start.decode(encoding or "utf-8", errors="replace").lstrip("\ufeff")
         is_whole = len(start) < _FIRST_BYTES
-        told = excel_delimiter(text)
-        if told is not None:
-            return _Dialect(self.delimiter or told, encoding, skips_first_line=True)
-        usual = "\t" if file.suffix == ".tsv" else ","
-        delimiter = self.delimiter or delimiter_of(text, usual, self.column_names, is_whole=is_whole)
+        excel_choice = excel_delimiter(text)
+        if excel_choice is not None:
+            return _Dialect(self.delimiter or excel_choice, encoding, skips_first_line=True)
+        default = "\t" if file.suffix == ".tsv" else ","
+        delimiter = self.delimiter or delimiter_of(text, default, self.column_names, is_whole=is_whole)
         return _Dialect(delimiter, encoding)
 
     @contextmanager
     def _opened(self, file: InputFile, dialect: _Dialect) -> Iterator[IO[bytes]]:
-        """The text of a file in UTF-8."""
+        """The bytes of a file, decompressed and converted to UTF-8."""
         with file.open() as stream:
             is_utf8 = dialect.encoding in ("", "utf-8", "ascii", "utf-8-sig")
             other: Any = stream if is_utf8 else Transcoded(stream, dialect.encoding, file.name)
             yield other
 
     def _repeated_header(self, names: Sequence[str], dialect: _Dialect) -> bytes | None:
-        """A line of the names of all columns; None where one is no sign of files that were joined."""
+        """The header line, which in the middle of a file shows that files were concatenated; None if not checked.
+
+        A header of a single name may also be a value.
+        """
         if self.column_names is not None or len(names) < 2:
             return None
         return dialect.delimiter.join(names).encode()
@@ -248,32 +254,39 @@ class CsvFormat:
     def _with_leading_zeros(
         self, chunk: bytes, names: Sequence[str], typed: set[str], dialect: _Dialect
     ) -> dict[str, tuple[int, str]]:
-        """The columns of numbers that hold whole numbers such as 0123, with the row of the first and its text."""
+        """The columns of numbers with leading zeros, such as 0123, each with the row and the text of the first one."""
         places = columns_with_leading_zeros(chunk, dialect.delimiter, len(names))
         suspects = typed if places is None else typed & {names[place] for place in places.tolist()}
-        return {} if not suspects else self._misfits(chunk, names, dict.fromkeys(suspects), dialect)
+        return {} if not suspects else self._mistyped(chunk, names, dict.fromkeys(suspects), dialect)
 
-    def _retyped(
+    def _mistyped_in_error(
         self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
     ) -> dict[str, tuple[int, str]]:
-        """The columns that a chunk has other values for than their types; none where the error is another one."""
+        """The columns whose values caused a conversion error; empty for other errors."""
         if "CSV conversion error" not in str(error) or "UTF8" in str(error):
             return {}
         typed = {field.name: field.type for field in schema if field.type != pa.string()}
-        return self._misfits(chunk, names, typed, dialect)
+        return self._mistyped(chunk, names, typed, dialect)
 
-    def _misfits(
+    def _mistyped(
         self, chunk: bytes, names: Sequence[str], typed: Mapping[str, pa.DataType | None], dialect: _Dialect
     ) -> dict[str, tuple[int, str]]:
-        """Typed columns with values that are none of their type, with the row of the first and its text.
+        """The columns with values not of their type, each with the row and the text of the first one.
 
-        Without a type: those with whole numbers that have a superfluous zero in front.
+        Parameters
+        ----------
+        chunk : bytes
+        names : sequence of str
+            Names of all columns.
+        typed : mapping of str to DataType or None
+            The columns to check and their types; None checks for numbers with a leading zero.
+        dialect : _Dialect
         """
         written = self._parse(chunk, names, pa.schema([(name, pa.string()) for name in typed]), dialect)
         found = {}
         for name, dtype in typed.items():
             texts = written.column(name).combine_chunks()
-            wrong = is_zero_padded(texts) if dtype is None else is_no(texts, dtype)
+            wrong = is_zero_padded(texts) if dtype is None else is_not_of_type(texts, dtype)
             if len(rows := np.flatnonzero(wrong)):
                 found[name] = int(rows[0]), texts[int(rows[0])].as_py()
         return found
@@ -281,19 +294,19 @@ class CsvFormat:
     def _inexact(
         self, text: bytes, names: Sequence[str], table: pa.Table, dialect: _Dialect
     ) -> tuple[str, int, int] | None:
-        """Column, value and row of a whole number that the float64 numbers of `table` do not hold; None without one."""
+        """Column, value and row of a whole number that `table` holds rounded, as float64; None without any."""
         large = []
         for name in table.column_names:
-            # The first whole number that is rounded as it is read becomes 2**53 itself.
+            # the smallest whole number that is rounded, 2**53 + 1, becomes 2**53
             extremes = pc.min_max(table.column(name)) if pa.types.is_floating(table.column(name).type) else None
             if extremes is not None and max(-(extremes["min"].as_py() or 0.0), extremes["max"].as_py() or 0.0) >= EXACT:
                 large.append(name)
         if not large:
             return None
-        # The parser has rounded by now, so the texts of these columns are read once more, as texts.
+        # the parser has rounded the numbers, so that these columns are parsed again as texts
         written = self._parse(text, names, pa.schema([(name, pa.string()) for name in large]), dialect)
         for name in large:
-            # Sixteen digits or more, and nothing else: fractions may be rounded, whole numbers may not.
+            # whole numbers have at least 16 digits and no other character; fractions may be rounded
             whole = pc.fill_null(pc.match_substring_regex(written.column(name), r"^[+-]?[0-9]{16,}$"), False)
             for row in np.flatnonzero(whole.to_numpy()).tolist():
                 value = int(written.column(name)[row].as_py())
@@ -304,14 +317,14 @@ class CsvFormat:
     def _header_and_rows(
         self, file: InputFile, stream: IO[bytes], chunk_bytes: int, dialect: _Dialect
     ) -> tuple[list[str], Iterator[bytes]]:
-        """The names of the columns, and the text of the rows in pieces of whole rows that are not empty."""
-        # Chunks end where rows do, and a line end within quotes ends no row.
+        """The names of the columns, and the text of the rows in chunks of whole rows, none of them empty."""
+        # a line end within quotes does not end a row
         rules = QuoteRules(dialect.delimiter.encode(), self.longest_text)
         chunks = text_chunks(stream, chunk_bytes, name=file.name, quotes=rules)
         first = next(chunks, b"")
         if dialect.skips_first_line:
             first = first[QuotedText(first, rules).first_row_end() :] or next(chunks, b"")
-        # lines of blanks in front of the header are as empty as those without
+        # lines of blanks before the header are skipped like empty ones
         while first and not (first := _BLANK_LINES.sub(b"", first, count=1)):
             first = next(chunks, b"")
         if not first:
@@ -325,7 +338,7 @@ class CsvFormat:
 
     def _header(self, file: InputFile, line: bytes, dialect: _Dialect) -> list[str]:
         try:
-            # Arrow would name the byte, and neither the file nor what to do about it.
+            # Arrow's error would name neither the file nor a remedy
             line.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
@@ -337,7 +350,7 @@ class CsvFormat:
     def _parse(self, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None, dialect: _Dialect) -> pa.Table:
         return pyarrow.csv.read_csv(
             pa.BufferReader(text),
-            # One thread and one block a call: then rows are counted in its errors. Calls run side by side instead.
+            # errors contain row numbers only with one thread and one block; parallelism comes from concurrent calls
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
             parse_options=pyarrow.csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
@@ -357,7 +370,7 @@ _OTHER_ENCODING = (
 
 @dataclass(frozen=True)
 class _Dialect:
-    """How the text of one file is written.
+    """The delimiter and the encoding of one file.
 
     Parameters
     ----------
@@ -365,18 +378,18 @@ class _Dialect:
     encoding : str
         Empty for UTF-8.
     skips_first_line : bool
-        The first line says the delimiter, as Excel writes it.
+        Whether the first line is ``sep=;``, with which Excel chooses the delimiter.
     """
 
     delimiter: str
     encoding: str
     skips_first_line: bool = False
 
-    def said(self, file: InputFile, chosen: CsvFormat, has_index: bool) -> str:
-        """What was found of it, in words; empty where it is as usual, or nobody was asked."""
+    def description(self, file: InputFile, chosen: CsvFormat, has_index: bool) -> str:
+        """A description of what was detected; empty for defaults and for what the user chose."""
         parts = []
         if chosen.delimiter is None and self.delimiter != ("\t" if file.suffix == ".tsv" else ","):
-            parts.append(f"values between {SPOKEN.get(self.delimiter, repr(self.delimiter))}")
+            parts.append(f"values between {DELIMITER_NAMES.get(self.delimiter, repr(self.delimiter))}")
         if chosen.encoding is None and self.encoding:
             parts.append(f"in {self.encoding.upper()}")
         if has_index:
@@ -385,7 +398,7 @@ class _Dialect:
 
 
 def _first_bytes(stream: IO[bytes]) -> bytes:
-    """The beginning of a stream, as far as it tells how a text is written."""
+    """The first `_FIRST_BYTES` bytes of a stream, or all if there are fewer."""
     start = b""
     while len(start) < _FIRST_BYTES and (data := stream.read(_FIRST_BYTES - len(start))):
         start += data
@@ -393,7 +406,7 @@ def _first_bytes(stream: IO[bytes]) -> bytes:
 
 
 def _line_of(chunk: bytes, line: bytes) -> int | None:
-    """The byte of a chunk of lines at which a line begins that is this one and no more; None where there is none."""
+    """The position in a chunk of the first line that equals `line`; None without any."""
     place = 0 if chunk.startswith(line) else chunk.find(b"\n" + line) + 1
     if place == 0 and not chunk.startswith(line):
         return None
@@ -401,13 +414,13 @@ def _line_of(chunk: bytes, line: bytes) -> int | None:
     return place if end in (b"", b"\n", b"\r") else None
 
 
-class _Fault(Exception):
-    """What is wrong with a chunk, whose rows are counted from its first one until it is known how many come before.
+class _ChunkError(Exception):
+    """An error in a chunk, raised by a thread that does not know the number of rows before the chunk.
 
     Parameters
     ----------
     after : callable
-        The error, given the rows before the chunk.
+        Makes the error from the number of rows before the chunk.
     """
 
     def __init__(self, after: Callable[[int], Exception]) -> None:
@@ -415,22 +428,24 @@ class _Fault(Exception):
         self.after = after
 
 
-_HEADER_AGAIN = ", is the header line once more, as where files were joined; remove the line"
+_HEADER_REPEATED = ", is the header line once more, as where files were joined; remove the line"
 
 
 def _place(file: InputFile, row: int) -> str:
-    """A row of a file, counted from 0, as messages name it."""
+    """The name of a row of a file, counted from 0, in messages."""
     return f"'{file.name}', row {row + 1} after the header"
 
 
-def _as_texts(misfits: Mapping[str, tuple[int, str]], file: InputFile, rows_before: int) -> Retyped:
-    """The columns to be read as texts, by row and text of their first such value, and what to say otherwise."""
-    name, (row, text) = min(misfits.items(), key=lambda item: item[1][0])
-    return Retyped(f"{_place(file, rows_before + row)}: {_of_another_type(name, repr(text))}", tuple(misfits))
+def _as_texts(mistyped: Mapping[str, tuple[int, str]], file: InputFile, rows_before: int) -> MistypedColumnsError:
+    """The error that has columns read as texts, with a message for callers that cannot do so."""
+    name, (row, text) = min(mistyped.items(), key=lambda item: item[1][0])
+    return MistypedColumnsError(
+        f"{_place(file, rows_before + row)}: {_of_another_type(name, repr(text))}", tuple(mistyped)
+    )
 
 
 def _of_another_type(name: str, value: str) -> str:
-    """The sentence for a value that a later row has and that the type of a column has no place for."""
+    """The message for a value that is not of the type of its column's first rows."""
     return (
         f"column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
         f"format=CsvFormat(null_values=...) if it means missing, take the values as names (categorical=['{name}']), or "
@@ -439,12 +454,12 @@ def _of_another_type(name: str, value: str) -> str:
 
 
 def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
-    """A parser's complaint with the file, the row counted from its first one, the column's name and what to do."""
+    """The message of a parser error with the file, the row in the file, the column's name and a remedy."""
     text = str(error)
     numbered = re.search(r"Row #(\d+): ", text)
     row = f", row {rows_before + int(numbered[1])} after the header" if numbered else ""
     place = f"'{file.name}'{row}"
-    # Arrow's sentences are taken apart: a column number means little where there is a name.
+    # Arrow's message is parsed, as it has the number of a column and not its name
     if (ragged := re.search(r"Expected (\d+) columns, got (\d+)", text)) and len(names) == 1:
         return (
             f"{place}: found {ragged[2]} columns, and the first line, {names[0]!r}, names one; it holds the "
@@ -463,21 +478,21 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
                 f"{place}: column '{name}' holds bytes that are not UTF-8 text; {_OTHER_ENCODING}; or leave the column "
                 f"out (drop=['{name}'])"
             )
-        # The first megabyte suggested a type that a later value does not have.
+        # a value is not of the type that the first megabyte suggested
         return f"{place}: {_of_another_type(name, text.split('invalid value ')[-1])}"
     return f"{place}: {text}"
 
 
 @dataclass(frozen=True, eq=False)
-class RowsAbove:
-    """The rows of a file that were read so far, as far as they tell whether the last one adds them up.
+class TotalsCheck:
+    """Sums of the rows of a file read so far, which show whether the last row is a line of totals.
 
     Parameters
     ----------
     sums : mapping of str to (float, float)
-        Of each column of numbers the sum without the last row, and the largest magnitude.
+        For each column of numbers the sum and the largest magnitude of all rows but the last.
     last : pyarrow.Table or None
-        The last rows.
+        The last table.
     n_rows : int
     """
 
@@ -485,8 +500,8 @@ class RowsAbove:
     last: pa.Table | None = None
     n_rows: int = 0
 
-    def and_rows(self, table: pa.Table) -> RowsAbove:
-        """With the next rows."""
+    def and_rows(self, table: pa.Table) -> TotalsCheck:
+        """The sums after the next table."""
         if not table.num_rows:
             return self
         sums = {}
@@ -495,18 +510,18 @@ class RowsAbove:
             if not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
                 continue
             before, largest = self.sums.get(name, (0.0, 0.0))
-            # the last row of the table before is above these
+            # the last row so far is followed by others and joins the sums
             known = [self.last.column(name).slice(self.last.num_rows - 1)] if self.last is not None else []
             above = np.concatenate(
                 [_numbers(part) for part in (*known, table.column(name).slice(0, table.num_rows - 1))]
             )
-            # of numbers that are beyond float64 none is a total
+            # a sum that overflows equals no total
             with np.errstate(over="ignore"):
                 sums[name] = before + float(above.sum()), max(largest, float(np.abs(above).max(initial=0.0)))
-        return RowsAbove(sums, table, self.n_rows + table.num_rows)
+        return TotalsCheck(sums, table, self.n_rows + table.num_rows)
 
     def totals(self) -> str:
-        """Why the last row is one of totals, in words; empty where it is a row like others."""
+        """The reason why the last row is a line of totals, in words; empty if it is an ordinary row."""
         if self.last is None or self.n_rows < _FEWEST_ROWS:
             return ""
         last = self.last
@@ -515,32 +530,37 @@ class RowsAbove:
         if not all(self._is_sum(name, row[name]) for name in added):
             added = []
         word = next(
-            (name for name, value in row.items() if isinstance(value, str) and _is_word(last.column(name), value)), None
+            (
+                name
+                for name, value in row.items()
+                if isinstance(value, str) and _is_total_label(last.column(name), value)
+            ),
+            None,
         )
         has_gap = any(value is None for value in row.values())
-        if word is not None and (has_gap or added or _is_of_numbers(last.column(word))):
+        if word is not None and (has_gap or added or _holds_mostly_numbers(last.column(word))):
             return f"column '{word}' holds {row[word]!r}"
         if added and (has_gap or len(added) > 1):
             return f"its {'value' if len(added) == 1 else 'values'} of {added} add up the rows above"
         return ""
 
     def _is_sum(self, name: str, value: float) -> bool:
-        """Whether a number is the sum of those above it, and larger than each of them."""
+        """Whether a number is the sum of all above it, and larger than each of them."""
         above, largest = self.sums[name]
         return abs(value) > largest and abs(value - above) <= 1e-6 * abs(above)
 
 
-def _is_word(column: pa.ChunkedArray, value: str) -> bool:
-    """Whether a text says that its row is a total, and no row near it has the same text."""
-    return _WORDS.fullmatch(value) is not None and pc.sum(pc.equal(column, value)).as_py() == 1
+def _is_total_label(column: pa.ChunkedArray, value: str) -> bool:
+    """Whether a text is a label of totals that occurs only once in the last table."""
+    return _TOTAL_LABELS.fullmatch(value) is not None and pc.sum(pc.equal(column, value)).as_py() == 1
 
 
-def _is_of_numbers(column: pa.ChunkedArray) -> bool:
-    """Whether most texts of a column are numbers, of which a total is none."""
+def _holds_mostly_numbers(column: pa.ChunkedArray) -> bool:
+    """Whether most of the first 1,000 texts of a column are numbers, so that a word among them is a label."""
     texts = column.drop_null().slice(0, 1_000).to_pylist()
     return sum(map(reads_as_number, texts)) > len(texts) / 2
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """float64 values, 0 where one is missing."""
+    """The values as float64, 0 for missing ones."""
     return np.nan_to_num(pc.fill_null(column.cast(pa.float64(), safe=False), 0.0).to_numpy(), nan=0.0)

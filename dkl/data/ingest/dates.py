@@ -1,4 +1,4 @@
-"""Dates and times: days as a number, and what recurs (hour, weekday, day of the year) as a point on a circle."""
+"""Dates and times: days as a number, and cycles (time of day, weekday, day of the year) as points on a circle."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DateKind = Literal["date", "time", "duration"]
-"""Points in time (with or without a time of day), times of day, and lengths of time."""
+"""Dates (with or without a time of day), times of day, and lengths of time."""
 DatePart = Literal["days", "hour", "weekday", "yearday"]
 
 DATE_KINDS: tuple[DateKind, ...] = ("date", "time", "duration")
-SPOKEN: dict[DatePart, str] = {
+PART_NAMES: dict[DatePart, str] = {
     "days": "days since 1970-01-01",
     "hour": "time of day",
     "weekday": "weekday",
@@ -22,7 +22,7 @@ SPOKEN: dict[DatePart, str] = {
 }
 _DAY = 86_400_000_000
 """Microseconds of a day."""
-# A cycle is told apart from a trend where the rows cover it twice.
+# Lengths of the cycles, in days. A cycle is encoded if the rows cover it twice, as it is a trend otherwise.
 _CYCLES: tuple[tuple[DatePart, float], ...] = (("hour", 1.0), ("weekday", 7.0), ("yearday", 365.25))
 _STAGED: dict[DateKind, pa.DataType] = {
     "date": pa.timestamp("us"),
@@ -30,23 +30,23 @@ _STAGED: dict[DateKind, pa.DataType] = {
     "duration": pa.duration("us"),
 }
 FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y", "d b y", "b d y")
-"""How texts write dates beside ISO 8601: b is the English name of a month, whatever stands between the parts. Nobody
-puts the number of the month first before dots."""
+"""The forms of dates in texts other than ISO 8601; b is the English name of a month, with any separators around it.
+No form with dots has the month first, as nobody writes such dates."""
 NAIVE, ZONED, CLOCK, SPAN = "", "+", "t", "s"
-"""Keys of the other readable texts: ISO 8601 dates without a time zone, with one, times of day, lengths of time."""
+"""Names of the other forms: ISO 8601 dates without a time zone, with one, times of day, lengths of time."""
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
 _ISO_DAY = r"(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})"
-# The zone as databases, JavaScript, Java and Python write it: Z, UTC, +01, +0100, +01:00, +01:00[Europe/Berlin].
+# The zone in the forms of databases, JavaScript, Java and Python: Z, UTC, +01, +0100, +01:00, +01:00[Europe/Berlin].
 _OFFSET = r" ?(?:[Zz]|UTC|GMT|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?)(?:\[[\w/+-]+\])?"
 _DIGITS = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?i:(?P<b>{'|'.join(_MONTHS)})[a-z]{{0,6}})"
-# 05JAN2023, 5-Jan-2023, Thu, 5 January 2023; Jan 5, 2023. A colon stands before the time of SAS.
+# 05JAN2023, 5-Jan-2023, Thu, 5 January 2023; Jan 5, 2023. SAS separates the time by a colon: 05JAN2023:17:30.
 _NAMED = {
     "d b y": rf"(?:\p{{L}}{{2,9}}\.?, ?)?(?P<d>\d{{1,2}})[ .-]{{0,2}}{_MONTH}[ .,-]{{0,2}}(?P<y>\d{{4}})",
     "b d y": rf"(?:\p{{L}}{{2,9}}\.?, ?)?{_MONTH}[ .-]{{1,2}}(?P<d>\d{{1,2}}),? ?(?P<y>\d{{4}})",
 }
-# Days, and a clock that goes beyond 24 hours: "1 days 05:30:00" and "-1 days +18:30:00" of pandas, "29:30:00".
+# Days, and hours that may exceed 24: "1 days 05:30:00" and "-1 days +18:30:00" of pandas, "29:30:00".
 _SPAN = (
     r"(?:(?P<span>-?\d{1,7}) days?,? )?(?P<minus>[+-]?)(?P<hour>\d{1,6}):(?P<minute>\d{2}):(?P<second>\d{2})"
     r"(?:[.,](?P<fraction>\d{1,9}))?"
@@ -61,7 +61,7 @@ _SHORT_YEAR = (
 
 
 def date_kind(dtype: pa.DataType) -> DateKind | None:
-    """What a type of Arrow is as a time; None where it is none."""
+    """The kind of times of an Arrow type; None for other types."""
     if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype):
         return "date"
     if pa.types.is_time(dtype):
@@ -70,25 +70,25 @@ def date_kind(dtype: pa.DataType) -> DateKind | None:
 
 
 def staged_type(kind: DateKind, zone: str | None = None) -> pa.DataType:
-    """The one type in which times of a kind travel: microseconds; points in time keep their zone."""
+    """The type in which times of a kind are staged on temporary disk: microseconds, dates with their time zone."""
     return pa.timestamp("us", zone) if zone else _STAGED[kind]
 
 
 def zone_of(dtype: pa.DataType) -> str:
-    """The time zone of a type of Arrow: "" where it has none."""
+    """The time zone of an Arrow type; empty without one."""
     return (dtype.tz or "") if pa.types.is_timestamp(dtype) else ""
 
 
 def staged(column: pa.Array | pa.ChunkedArray, zone: str = "") -> pa.Array | pa.ChunkedArray:
-    """A column of times in its `staged_type`; a point in time without a zone is one of the clock in `zone`.
+    """A column of times in its `staged_type`, dates in the time zone `zone` if it is not empty.
 
-    A clock that is put forward skips times, which are taken for the ones after them.
+    Dates without a time zone are local times there; those that a change to summer time skips become later ones.
     """
     kind = date_kind(column.type)
     if kind is None:
         raise TypeError(f"a column of {column.type} holds no dates or times")
     own = zone_of(column.type)
-    # Fractions of a microsecond are cut off.
+    # fractions of a microsecond are cut off
     column = column.cast(staged_type(kind, own), safe=False)
     if not zone or kind != "date":
         return column
@@ -98,9 +98,9 @@ def staged(column: pa.Array | pa.ChunkedArray, zone: str = "") -> pa.Array | pa.
 
 
 def days(column: pa.Array | pa.ChunkedArray, zone: str = "") -> np.ndarray:
-    """Times as float64 days (n,), NaN where missing: dates since 1970-01-01 by their clock, times since midnight.
+    """Times in days, (n,) float64, NaN for missing ones: dates since 1970-01-01 in local time, times since midnight.
 
-    The clock is that of the column's own zone, or of `zone` where the column has one, too.
+    Local time is that of the column's time zone; of `zone`, if that is not empty and the column has a time zone.
     """
     times = staged(column)
     if zone_of(times.type):
@@ -110,11 +110,10 @@ def days(column: pa.Array | pa.ChunkedArray, zone: str = "") -> np.ndarray:
 
 
 def written_times(texts: pa.Array) -> dict[str, pa.Array]:
-    """The dates or times of day that texts write, by form; null where a text writes none in it.
+    """The dates and times that texts write, for each form in which some text is one; null for texts in other forms.
 
-    A form has the order of day, month and year and what stands between them ("m/d/y"). `NAIVE`, `ZONED` and `CLOCK`
-    stand for ISO 8601, `SPAN` for lengths of time; points in time with a zone are in UTC. Texts of which no day is
-    beyond 12 have two forms.
+    A form is one of `FORMS` (the order of day, month and year and the separator, "m/d/y"), `NAIVE`, `ZONED`, `CLOCK` or
+    `SPAN`. Dates with a time zone are converted to UTC. A text whose day is at most 12 may have two forms.
 
     Parameters
     ----------
@@ -124,9 +123,9 @@ def written_times(texts: pa.Array) -> dict[str, pa.Array]:
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     found: dict[str, pa.Array] = {}
     if not pc.any(pc.match_substring_regex(plain, r"\d")).as_py():
-        # all forms have digits
+        # all forms contain digits
         return found
-    # Texts begin as dates in few ways: only these are taken apart.
+    # only forms whose beginning some text has are parsed
     for form in (NAIVE, ZONED, CLOCK, SPAN, *FORMS):
         start = _STARTS.get(form) or _start(form)
         may_be = pc.fill_null(pc.match_substring_regex(plain, start), False)
@@ -136,7 +135,7 @@ def written_times(texts: pa.Array) -> dict[str, pa.Array]:
 
 
 def times_in_form(texts: pa.Array, form: str) -> pa.Array:
-    """Texts as the dates or times that they write in a form; null where one writes none."""
+    """Texts parsed as dates or times in a form; null for texts in other forms."""
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     if form in (NAIVE, ZONED):
         pattern = rf"^{_ISO_DAY}[T ]{_TIME}{_OFFSET}$" if form == ZONED else rf"^{_ISO_DAY}(?:[T ]{_TIME})?$"
@@ -159,13 +158,13 @@ def times_in_form(texts: pa.Array, form: str) -> pa.Array:
 
 
 def has_short_year(texts: pa.Array) -> np.ndarray:
-    """For each text whether it writes a date whose year has two digits, with or without a time: bool (n,)."""
+    """Whether each text is a date whose year has two digits, with or without a time: (n,) bool."""
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     found = pc.match_substring_regex(plain, _SHORT_YEAR + rf"(?:[ T]{_TIME}(?: ?[AaPp][Mm])?)?$")
     return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False))
 
 
-# What begins otherwise is not taken apart.
+# The beginnings of texts in a form: texts that begin otherwise are not parsed.
 _STARTS = {
     NAIVE: r"^\d{4}-\d{2}-",
     ZONED: r"^\d{4}-\d{2}-",
@@ -177,18 +176,18 @@ _STARTS = {
 
 
 def _start(form: str) -> str:
-    """How texts of a form begin."""
+    """The beginning of texts in a numeric form, as a regular expression."""
     first, second = (_DIGITS[part] for part in form[:3:2])
     return rf"^{first}{re.escape(form[1])}{second}{re.escape(form[1])}"
 
 
 class _Fields:
-    """The parts of texts that were matched by a pattern, as whole numbers.
+    """The parts of texts that matched a pattern, as whole numbers.
 
     Parameters
     ----------
     found : pyarrow.StructArray of n
-        Null where a text was not matched.
+        Null for texts that did not match.
     """
 
     def __init__(self, found: pa.StructArray) -> None:
@@ -200,7 +199,7 @@ class _Fields:
         return pc.fill_null(pc.struct_field(self._found, name), "")
 
     def number(self, name: str, digits: int = 0) -> np.ndarray:
-        """A part of each date as int64, 0 where it is not there; of fractions of a second the first `digits` digits."""
+        """A part of each text as int64, 0 if it is absent; of fractions of a second the first `digits` digits."""
         if name not in self._names:
             return np.zeros(len(self._found), np.int64)
         texts = self.texts(name)
@@ -209,19 +208,20 @@ class _Fields:
         return pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.int64()).to_numpy()
 
     def clock(self) -> tuple[np.ndarray, np.ndarray]:
-        """Microseconds since midnight, and whether a clock shows such a time."""
+        """Microseconds since midnight, and whether the time of day is valid."""
         hour, minute, second = (self.number(name) for name in ("hour", "minute", "second"))
         is_time = (hour < 24) & (minute < 60) & (second < 60)
         if "half" in self._names:
             half = pc.utf8_upper(self.texts("half"))
-            has_half, is_later = (np.asarray(test.to_numpy(zero_copy_only=False)) for test in _halves(half))
+            tests = pc.not_equal(half, ""), pc.equal(half, "PM")
+            has_half, is_later = (test.to_numpy(zero_copy_only=False) for test in tests)
             # 12 AM is midnight and 12 PM is noon
             is_time &= ~has_half | ((hour >= 1) & (hour <= 12))
             hour = np.where(has_half, hour % 12 + 12 * is_later, hour)
         return ((hour * 60 + minute) * 60 + second) * 1_000_000 + self.number("fraction", 6), is_time
 
     def day(self) -> tuple[np.ndarray, np.ndarray]:
-        """Days since 1970-01-01, and whether a calendar has such a day."""
+        """Days since 1970-01-01, and whether the date exists."""
         year, month, day = (self.number(name) for name in ("y", "m", "d"))
         if "b" in self._names:
             known = pa.array(_MONTHS, pa.string())
@@ -233,36 +233,31 @@ class _Fields:
         return days.astype(np.int64), is_day
 
     def span(self) -> tuple[np.ndarray, np.ndarray]:
-        """Microseconds of a length of time, and whether a clock shows such minutes and seconds."""
+        """Microseconds of a length of time, and whether its minutes and seconds are below 60."""
         clock, _ = self.clock()
         is_negative = np.asarray(pc.equal(self.texts("minus"), "-").to_numpy(zero_copy_only=False))
         is_span = (self.number("minute") < 60) & (self.number("second") < 60)
         return self.number("span") * _DAY + np.where(is_negative, -clock, clock), is_span
 
     def offset(self) -> np.ndarray:
-        """Microseconds by which the clock is ahead of UTC."""
+        """Microseconds by which local time is ahead of UTC."""
         ahead = (self.number("hours") * 60 + self.number("minutes")) * 60_000_000
         if "sign" not in self._names:
             return ahead
         return np.where(np.asarray(pc.equal(self.texts("sign"), "-").to_numpy(zero_copy_only=False)), -ahead, ahead)
 
 
-def _halves(half: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Whether AM or PM is said, and whether it is PM."""
-    return pc.not_equal(half, ""), pc.equal(half, "PM")
-
-
-def spoken_form(form: str) -> str:
+def form_in_words(form: str) -> str:
     """A form in words: "month/day/year"."""
     words = {"y": "year", "m": "month", "d": "day", "b": "name of the month"}
     return "".join(words.get(sign, sign) for sign in form)
 
 
 def parts_of(kind: DateKind, first: float, last: float, *, has_times: bool) -> tuple[DatePart, ...]:
-    """Which parts of the times a rule keeps.
+    """The parts of times that a rule encodes.
 
-    Days always; of dates also each cycle that the rows cover twice: the time of day (where there are times of day, on
-    two days), the weekday (14 days) and the day of the year (two years). A time of day is a point of its cycle alone.
+    Dates and durations have days; dates also have each cycle that the rows cover twice: the time of day (two days, if
+    dates have one), the weekday (14 days) and the day of the year (two years). Times of day have only their cycle.
 
     Parameters
     ----------
@@ -270,7 +265,7 @@ def parts_of(kind: DateKind, first: float, last: float, *, has_times: bool) -> t
     first, last : float
         The range of the days.
     has_times : bool
-        Not all dates are midnights.
+        Whether some date is not a midnight.
     """
     if kind == "time":
         return ("hour",)
@@ -281,7 +276,7 @@ def parts_of(kind: DateKind, first: float, last: float, *, has_times: bool) -> t
 
 
 def names_of(name: str, parts: tuple[DatePart, ...]) -> list[str]:
-    """The encoded columns of a column of times: one for the days, cosine and sine for each cycle."""
+    """The names of the encoded columns of times: one for the days, cosine and sine for each cycle."""
     return [
         f"{name}.{part}" if part == "days" else f"{name}.{part}.{function}"
         for part in parts
@@ -292,7 +287,7 @@ def names_of(name: str, parts: tuple[DatePart, ...]) -> list[str]:
 def encoded_days(values: np.ndarray, parts: tuple[DatePart, ...], fill: float | None) -> np.ndarray:
     """The encoded columns of times, side by side: (n, k) float64.
 
-    A missing time has the days `fill`, and lies in the middle of each circle: it has no hour and no weekday.
+    A missing time becomes `fill` days and the center (0, 0) of each circle.
 
     Parameters
     ----------
@@ -308,13 +303,13 @@ def encoded_days(values: np.ndarray, parts: tuple[DatePart, ...], fill: float | 
         if part == "days":
             columns.append(values if fill is None else np.where(missing, fill, values))
             continue
-        angle = 2 * np.pi * _turns(there, part)
+        angle = 2 * np.pi * _cycle_positions(there, part)
         columns += [np.where(missing, 0.0, np.cos(angle)), np.where(missing, 0.0, np.sin(angle))]
     return np.column_stack(columns)
 
 
-def _turns(values: np.ndarray, part: DatePart) -> np.ndarray:
-    """How far times are in a cycle, from 0 to 1: weekdays count from Monday, days of the year from 1 January."""
+def _cycle_positions(values: np.ndarray, part: DatePart) -> np.ndarray:
+    """Positions of times in a cycle, from 0 to 1: weekdays count from Monday, days of the year from 1 January."""
     day = np.floor(values)
     if part == "hour":
         return values - day

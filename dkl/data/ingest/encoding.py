@@ -1,4 +1,4 @@
-"""TableEncoding: how the raw columns of tables become the encoded columns of a dataset, at ingest and at predict."""
+"""TableEncoding: the rules that turn raw table columns into the encoded columns of a dataset, in fit and in predict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from scipy import sparse
 
 from dkl.data.checks import did_you_mean, no_rows, spoken_names
-from dkl.data.columns.deciding import Marks, decided_columns
+from dkl.data.columns.deciding import Marks, decide_columns
 from dkl.data.columns.encoded import Encoded, encoded
 from dkl.data.columns.free_text import TextDirections
 from dkl.data.differences import Differences
@@ -30,35 +30,34 @@ Layout = Literal["auto", "dense", "sparse"]
 
 
 def worth_sparse(n_columns: int, density: float) -> bool:
-    """The one rule for the layout of rows: CSR from 256 columns on when at most 5 % of the values are not zero.
+    """Whether rows are stored as CSR: from 256 columns on, if at most 5 % of the values are nonzero.
 
-    Below that density the products with CSR rows are no slower than dense ones, and the rows take a tenth of the space.
+    Up to that density products with CSR rows are no slower than dense ones, and the rows take a tenth of the space.
     """
     return n_columns >= 256 and density <= 0.05
 
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How raw table columns become encoded columns.
+    """The rules that turn raw table columns into encoded columns.
 
-    Rows that are unlike those that the rules were learned from (a value is missing in a column where none was, a
-    category is new, there are further columns, or they come in another order) are encoded all the same, with one
-    `dkl.errors.TableDifferenceWarning` that counts them.
+    Rows that differ from those of fit (a missing value in a column without any, a new category, additional columns,
+    another order of the columns) are encoded too, with a `dkl.errors.TableDifferenceWarning` that counts them.
 
     Parameters
     ----------
     rules : tuple of ColumnRule
-        One a raw column, in the order of the encoded columns. Columns are found by name, in any order.
+        One rule for each raw column, in the order of the encoded columns. Columns of a table may be in any order.
     is_sparse : bool
-        Encoded rows are a ``csr_array`` rather than an ndarray.
+        Whether encoded rows are a ``csr_array`` instead of an ndarray.
     unknown : {"zeros", "error"}
-        A category that was not seen when the encoding was learned sets none of its columns, or is an error.
+        Whether a category that fit did not have sets no column, or is an error.
     ignored : tuple of str
-        Columns that a table may have beside the encoded ones (targets, weights, columns left out).
+        Columns that a table may have in addition (targets, weights, columns left out).
     array_dtype : str
-        The dtype of the arrays that it was learned from, whose columns are found by position; empty for tables.
+        The dtype of the arrays of fit, whose columns are identified by position; empty for tables.
     directions : tuple of TextDirections
-        Of the columns of free text, in their order.
+        The directions of the columns of free text, in the order of the columns.
 
     Examples
     --------
@@ -91,7 +90,7 @@ class TableEncoding:
 
     @property
     def has_codes(self) -> bool:
-        """Whether a fit makes other columns of some: of codes of categories, and of directions of free text."""
+        """Whether a fit replaces columns: codes of categories, and coordinates of free text."""
         return any(rule.kind == "code" for rule in self.rules) or self.has_texts
 
     @property
@@ -101,19 +100,19 @@ class TableEncoding:
 
     @property
     def has_texts(self) -> bool:
-        """Whether there is free text of which no fit has made anything yet."""
+        """Whether it has free text whose columns no fit has replaced yet."""
         return any(rule.kind == "text" and rule.categories[0].startswith(DIRECTION) for rule in self.rules)
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """Of encoded rows: that of arrays, and of tables float64 where one column needs it, else float32."""
+        """dtype of encoded rows: that of arrays; for tables float64 if any column needs it, else float32."""
         if self.array_dtype:
             return np.dtype(self.array_dtype)
         return np.dtype(np.float64 if any(rule.double for rule in self.rules) else np.float32)
 
     @cached_property
     def passthrough(self) -> np.ndarray:
-        """bool (n_columns,): columns that scalers leave alone (one-hot, booleans, flags)."""
+        """Whether scalers leave each encoded column unchanged (one-hot, booleans, flags): (n_columns,) bool."""
         return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
 
     def transform(
@@ -129,14 +128,14 @@ class TableEncoding:
         Parameters
         ----------
         frame : DataFrame or pyarrow.Table of n rows
-            Has the columns of the rules, in any order. An array, by the position of its columns, where the encoding was
-            learned from one.
+            With the columns of the rules, in any order; or an array with columns in the same order, if the encoding was
+            learned from an array.
         first_row : int
-            The number of the first row, for messages.
+            The number of the first row in messages.
         dtype : dtype or None
-            Of the encoded rows; None is the `dtype` of the encoding.
+            dtype of the encoded rows; None is that of the encoding.
         differences : Differences or None
-            Takes what is unlike the rows of fit, for the caller to say; None says it here.
+            Collects differences from the rows of fit, which the caller reports; None reports them here.
 
         Returns
         -------
@@ -145,22 +144,22 @@ class TableEncoding:
         Raises
         ------
         ValueError
-            A column is missing, a number is infinite or no number; a value is missing in a column of an encoding of
-            ``missing="error"``; a category is unknown and ``unknown="error"``. All that is wrong is listed.
+            For absent columns, infinite numbers, texts in place of numbers, missing values if the encoding was learned
+            with ``missing="error"``, unknown categories with ``unknown="error"``. The message lists all errors.
         TypeError
-            A column holds lists or bytes, or times where it held none.
+            For a column of lists or bytes, or of times if fit had none in it.
         """
-        told = Differences() if differences is None else differences
+        found = Differences() if differences is None else differences
         if self.array_dtype and isinstance(frame, np.ndarray):
             frame = array_table(frame)
         frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
         known = {rule.name for rule in self.rules}
         table = as_table(frame, only=known)
-        told.see(table.num_rows)
+        found.see(table.num_rows)
         problems, values = Problems(), []
         with problems.collected():
-            self._check_names(names_of_columns(frame), told)
-        # Columns that are missing were named above; what is wrong with the others is said in the same message.
+            self._check_names(names_of_columns(frame), found)
+        # absent columns are in the message already; errors of the others are added to it
         there = set(table.column_names)
         of_texts = {each.name: each for each in self.directions}
         for rule in self.rules:
@@ -168,14 +167,14 @@ class TableEncoding:
                 if rule.name in there:
                     column = table.column(rule.name)
                     of_text = of_texts.get(rule.name)
-                    values.append(encoded(rule, column, told, of_text, unknown=self.unknown, first_row=first_row))
+                    values.append(encoded(rule, column, found, of_text, unknown=self.unknown, first_row=first_row))
         problems.raise_all()
-        if differences is None or told.strict:
-            told.say()
+        if differences is None or found.strict:
+            found.say()
         assemble = _sparse_rows if self.is_sparse else _dense_rows
         return assemble(values, self.rules, (table.num_rows, self.n_columns), dtype or self.dtype)
 
-    def _check_names(self, names: list[str], told: Differences) -> None:
+    def _check_names(self, names: list[str], differences: Differences) -> None:
         known = [rule.name for rule in self.rules]
         absent = sorted(set(known) - set(names))
         if absent:
@@ -183,15 +182,15 @@ class TableEncoding:
                 f"the table lacks the columns {spoken_names(absent)}; expected {spoken_names(known)}, "
                 f"got {spoken_names(names)}"
             )
-        told.add_names(known, names, self.ignored)
+        differences.add_names(known, names, self.ignored)
 
     def with_directions(self, directions: Sequence[TextDirections]) -> TableEncoding:
-        """The encoding that `from_json` made, with what JSON has no place for.
+        """The encoding from `from_json` with the directions of free text, which JSON does not contain.
 
         Raises
         ------
         ValueError
-            They are not those of its columns of free text.
+            If they do not match its columns of free text.
         """
         widths = {rule.name: len(rule.categories) for rule in self.rules if rule.kind == "text"}
         given = {each.name: each.n_columns for each in directions}
@@ -200,7 +199,7 @@ class TableEncoding:
         return replace(self, directions=tuple(directions))
 
     def describe(self) -> str:
-        """The rules, a line for neighbouring columns that share one, and the layout that follows."""
+        """A text with one line for each run of columns that share a rule, and the layout of the encoded rows."""
         runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
         lines = [
             f"{', '.join(names)}: {text}"
@@ -214,12 +213,13 @@ class TableEncoding:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, texts and numbers, from which `from_json` makes an equal encoding, but for `directions`."""
+        """JSON values from which `from_json` makes an equal encoding, except for `directions`."""
         rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
-            # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
+            # fields that older releases lack are omitted if they have their default, so that equal rules have equal
+            # texts in all releases
             for name in ("double", "outputs", "parts", "unforeseen", "form", "zone", "unread", "why"):
-                # those that are not None, which is a zone that is not known, and an empty one is a clock
+                # an empty zone (no time zone) and 0.0 differ from the default, None
                 if not rule[name] and (name, rule[name]) != ("zone", "") and (name, rule[name]) != ("unforeseen", 0.0):
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
@@ -237,7 +237,7 @@ class TableEncoding:
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
-    """Whether raw columns are the encoded ones: all of them numbers, none of them in texts, and none filled in."""
+    """Whether encoding changes nothing: all columns are typed numbers or booleans without a value for missing ones."""
     return all(rule.kind in ("number", "boolean") and rule.fill is None and not rule.form for rule in encoding.rules)
 
 
@@ -250,24 +250,24 @@ def learn_encoding(
     layout: Layout = "auto",
     ignored: Collection[str] = (),
     without: str = "drop={}",
-    said: list[Callable[[], None]] | None = None,
+    deferred: list[Callable[[], None]] | None = None,
 ) -> TableEncoding:
-    """Learn the encoding of tables that come in pieces (Arrow tables, pandas frames), read once.
+    """Learn the encoding of a table from its parts (Arrow tables or pandas frames), each read once.
 
-    See `decide_encoding` for the rules, the errors, `without` and `said`.
+    See `decide_encoding` for the rules, the errors, `without` and `deferred`.
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
     row, problems = 0, Problems()
     zones: dict[str, str] = {}
-    # Statistics of pieces are merged in their order, so that sums do not depend on how many pieces were in memory.
+    # statistics are merged in the order of the parts, so that rounding does not depend on how many are in memory
     for table in map(as_table, frames):
         table = _in_zones(table, zones)
         features = table.select([name for name in table.column_names if name not in names])
         if not row:
             with problems.collected():
                 check_kinds(features.schema.remove_metadata())
-            # Columns that cannot be read were named once; the rows are looked at without them for what else is wrong.
+            # columns with an error are left out, and the others are checked for further errors
             names |= {field.name for field in features.schema if column_kind(field.type) is None}
             features = features.select([name for name in features.column_names if name not in names])
         of_table = table_statistics(features, categorical=categorical, first_row=row)
@@ -286,14 +286,14 @@ def learn_encoding(
             layout=layout,
             ignored=ignored,
             without=without,
-            said=said,
+            deferred=deferred,
         )
     problems.raise_all()
     return encoding
 
 
 def _in_zones(table: pa.Table, zones: dict[str, str]) -> pa.Table:
-    """A table whose points in time have the zones of the tables before it, which are noted in `zones`."""
+    """A table with dates in the time zones of earlier tables, which `zones` has by column; new ones are added to it."""
     for place, field in enumerate(table.schema):
         zone = zone_of(field.type)
         if zone and zones.setdefault(field.name, zone) != zone:
@@ -312,20 +312,33 @@ def decide_encoding(
     without: str = "drop={}",
     with_names: str = "name them: categorical={}",
     marks: Marks | None = None,
-    said: list[Callable[[], None]] | None = None,
+    deferred: list[Callable[[], None]] | None = None,
     problems: Problems | None = None,
 ) -> TableEncoding:
     """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
 
-    `without` is how the caller leaves columns out, and `with_names` how texts that differ in (almost) every row become
-    categories all the same, for a warning; `marks` how the texts write numbers; `said` takes the
-    warnings, for the caller to give them once nothing else is wrong; `problems` collects what is wrong.
+    Parameters
+    ----------
+    statistics : TableStatistics
+    categorical, missing, unknown, layout
+        As of `dkl.ingest`.
+    ignored : collection of str
+        Columns that tables may have in addition.
+    without, with_names : str
+        The caller's options to leave columns out, and to use texts that differ in (almost) every row as categories, for
+        warnings; ``{}`` stands for the list of columns.
+    marks : Marks or None
+        The decimal marks of numbers in texts.
+    deferred : list of callable, or None
+        Receives a function that issues the warnings, for the caller to call if there is no error; None issues them now.
+    problems : Problems or None
+        Collects errors.
 
     Raises
     ------
     ValueError
-        Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
-        `categorical` that is no column; no column at all.
+        If columns have no rule (too many values, no value, out of range; the message lists all), `categorical` contains
+        a name that is not a column, or no column remains.
     """
     problems = Problems() if problems is None else problems
     absent = sorted(set(categorical) - {column.name for column in statistics.columns})
@@ -341,36 +354,35 @@ def decide_encoding(
     if not statistics.columns:
         problems.add(ValueError("no column is left to learn from"))
         problems.raise_all()
-    decided = decided_columns(statistics, categorical, missing, marks or Marks(), problems)
+    decided = decide_columns(statistics, categorical, missing, marks or Marks(), problems)
     problems.raise_all()
     if not decided.rules:
         raise ValueError(
-            f"no column is left to learn from: the texts of {spoken_names(decided.aside)} differ in (almost) every "
-            f"row; to use them all the same, {with_names.format(decided.aside)}"
+            f"no column is left to learn from: the texts of {spoken_names(decided.row_names)} differ in (almost) every "
+            f"row; to use them all the same, {with_names.format(decided.row_names)}"
         )
-    if said is None:
-        decided.say(without, with_names)
+    if deferred is None:
+        decided.warn(without, with_names)
     else:
-        said.append(partial(decided.say, without, with_names))
+        deferred.append(partial(decided.warn, without, with_names))
     rules = decided.rules
-    # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
-    # for one that is not zero.
+    # the mean number of nonzero values in a row, counting all numbers as nonzero
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    ignored = (*ignored, *decided.aside)
+    ignored = (*ignored, *decided.row_names)
     return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=tuple(decided.directions))
 
 
 def _dense_rows(
     values: list[Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> np.ndarray:
-    """Dense rows: each raw column fills the encoded columns that are its own, which lie side by side."""
+    """The dense rows of encoded raw columns, whose encoded columns are adjacent."""
     X = np.zeros(shape, dtype)
     start = 0
     for value, rule in zip(values, rules, strict=True):
         if isinstance(value.column, np.ndarray):
-            # Each row sets one of the one-hot columns; those of missing and unknown categories set none.
+            # each row sets one of the one-hot columns, or none for a missing or unknown category
             rows = np.flatnonzero(value.column >= 0)
             X[rows, start + value.column[rows]] = 1.0
         elif isinstance(value.values, np.ndarray) and value.values.ndim == 2:
@@ -386,10 +398,9 @@ def _dense_rows(
 def _sparse_rows(
     values: list[Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> sparse.csr_array:
-    """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
+    """The CSR rows of encoded raw columns, without entries that are 0."""
     n_rows, n_slots = shape[0], sum(rule.entries + rule.flags_missing for rule in rules)
-    # A slot is an entry that a row may have: one a raw column, several a time, and one a flag. Their number is the same
-    # in all rows.
+    # a slot is a potential entry of a row: one for each raw column and each flag, several for times and texts
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0
@@ -407,7 +418,7 @@ def _sparse_rows(
             data[:, slot] = value.missing
             slot += 1
         start += len(rule.output_names)
-    # Slots come in the order of the columns, so that what is left of them is CSR with sorted indices.
+    # slots are in the order of the columns, so that the indices of the remaining ones are sorted
     there = data != 0
     indptr = np.zeros(n_rows + 1, np.int32)
     np.cumsum(there.sum(axis=1), out=indptr[1:])

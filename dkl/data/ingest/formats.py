@@ -1,4 +1,4 @@
-"""Which reader takes which files, and how much memory it may use."""
+"""Chooses the reader of input files by their format, and the sizes of buffers by a memory limit."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
 _CHUNK_BYTES = 4 * 2**20
 _MAX_THREADS = 8
 _NARROWER_ROWS = "Save the rows as a sparse matrix, or fewer of them or of their columns in a file"
-# Blocks of the dataset that are being encoded and compressed, and what ingest holds besides its buffers: those, and one
-# that is being filled.
+# Bytes of the dataset's blocks that are encoded and compressed at a time.
 WRITTEN_BYTES = 64 * 2**20
+# Bytes of memory that ingest uses besides its buffers: those blocks and the one that is being filled, with copies.
 _FIXED_BYTES = 192 * 2**20
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """How much is in memory at a time.
+    """Sizes of the buffers of `ingest`.
 
     Parameters
     ----------
     stage_bytes : int
-        Rows held before they go to temporary disk.
-    chunk_bytes, threads : int
-        Text that a thread parses at a time, and how many threads do.
+        Bytes of rows collected before they are written to temporary disk.
+    chunk_bytes : int
+        Bytes of text that a thread parses at a time.
+    threads : int
+        Number of these threads.
     """
 
     stage_bytes: int = BUFFER_BYTES
@@ -56,20 +58,20 @@ class Buffers:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at once: a full stage sorted, chunks as text and as columns, one block."""
-        # Sorting a stage takes about three times its bytes; a chunk is there as text and as columns.
+        """Peak memory: for sorting a full stage, chunks as text and as columns, and blocks."""
+        # sorting a stage takes about three times its bytes; a chunk, as text and as columns, four times
         return 3 * self.stage_bytes + 4 * (self.threads + 1) * self.chunk_bytes + _FIXED_BYTES
 
     @classmethod
     def within(cls, memory_limit: int | None) -> Buffers:
-        """The largest buffers that keep `peak_bytes` within a limit above what the process already holds.
+        """The largest buffers whose `peak_bytes` are within a limit on memory in addition to that of the process now.
 
         Raises
         ------
         MemoryLimitError
-            The smallest ones do not fit; the message has the sum.
+            If the smallest buffers exceed it.
         """
-        # Halved until they fit, down to a 64th of their size: below, nearly all is what a block takes in any case.
+        # halved until they fit, at most to a 64th: with smaller ones nearly all memory is that of blocks
         buffers = cls()
         while memory_limit is not None and buffers.peak_bytes > memory_limit:
             if buffers.stage_bytes <= BUFFER_BYTES // 64:
@@ -90,19 +92,19 @@ def open_rows(
     buffers: Buffers,
     memory_limit: int | None = None,
 ) -> TableRows | MatrixRows:
-    """The rows of `files` in the chosen format, or in the one that their suffixes tell.
+    """The rows of `files` in the chosen format, or in that of their suffixes.
 
     Raises
     ------
     MemoryLimitError
-        A single row of an archive is more than the limit allows, or than there is free memory; none was read.
+        If a single row of an archive exceeds the limit, or free memory; nothing is read.
     ValueError
-        The format is unknown or mixed, or a choice is made that it has no use for.
+        If the format is unknown, files have different formats, or a choice does not apply to the format.
     """
     reader = chosen if isinstance(chosen, GivenTable) else _reader(files, chosen, buffers)
     if isinstance(reader, CsvFormat | ParquetFormat | GivenTable):
         return TableRows(files, reader, choices)
-    # A choice that has no effect would be taken for one that has.
+    # choices without an effect are errors, as users would expect one
     for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
@@ -110,11 +112,11 @@ def open_rows(
         raise ValueError("drop_missing_target=True is for rows of tables; leave rows without a target out of matrices")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
-        # Without a limit, beyond what is free the system would end the process.
+        # without a limit, exceeding free memory would have the system kill the process
         most = free_memory() if memory_limit is None else memory_limit - buffers.peak_bytes
         for file in files:
             for what, n_bytes in reader.pieces(file):
-                # it is there as it was read, as it is staged, and as it is sorted
+                # three copies exist: as read, as staged, and as sorted
                 if 3 * n_bytes > most:
                     has = f"{what} of '{file.name}' has {format_bytes(n_bytes)}, and is there three times"
                     if memory_limit is None:
@@ -124,13 +126,13 @@ def open_rows(
                         f"memory_limit is {format_bytes(memory_limit)}, ingest needs {needed}: {has} beside buffers; "
                         f"raise the limit. {_NARROWER_ROWS}"
                     )
-    elif choices.beside:
-        raise ValueError(f"libsvm text carries its target and no other columns; leave out {choices.beside}")
+    elif choices.not_features:
+        raise ValueError(f"libsvm text carries its target and no other columns; leave out {choices.not_features}")
     return MatrixRows(files, reader, task=choices.task, layout=choices.layout)
 
 
 def table_reader(files: list[InputFile], chosen: Format | None) -> CsvFormat | ParquetFormat:
-    """The reader of files that must be tables."""
+    """The reader of files of tables; ValueError for other formats."""
     reader = _reader(files, chosen, Buffers())
     if not isinstance(reader, CsvFormat | ParquetFormat):
         raise ValueError(f"'{files[0].name}' is no table: expected CSV or Parquet")
@@ -140,7 +142,7 @@ def table_reader(files: list[InputFile], chosen: Format | None) -> CsvFormat | P
 def _reader(
     files: list[InputFile], chosen: Format | None, buffers: Buffers
 ) -> CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat:
-    """The reader that was chosen, by itself or by its name, or that the suffixes tell, with the given buffers."""
+    """The chosen reader, or the one for the chosen format's name or for the suffixes, with the given buffers."""
     if isinstance(chosen, CsvFormat | LibsvmFormat):
         return replace(chosen, chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
     if chosen is not None and not isinstance(chosen, str):
@@ -154,13 +156,13 @@ def _reader(
 
 
 def is_table(given: object) -> bool:
-    """Whether what ingest is given is a table or a stream of record batches rather than paths."""
+    """Whether the input of ingest is a table or a stream of record batches instead of paths."""
     return is_frame(given) or is_other_table(given)
 
 
 @dataclass(frozen=True, eq=False)
 class GivenTable:
-    """The reader of one table that the caller has in memory, or of a stream that can be read once.
+    """The reader of a table in memory, or of a stream of record batches, which can be read once.
 
     Parameters
     ----------
@@ -170,11 +172,11 @@ class GivenTable:
     batches: pa.Table | pa.RecordBatchReader
 
     def probe(self, file: InputFile) -> Probe:
-        """The columns, and their bytes: 0 of a stream, of which nobody knows."""
+        """The columns, and the bytes of the table; 0 for a stream, whose size is unknown."""
         return Probe(file, self.batches.schema.remove_metadata(), file.size)
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-        """Tables of some thousand rows, and how many bytes of memory each takes."""
+        """Tables of at most 16,384 rows, and the bytes of each."""
         row = 0
         batches = self.batches.to_batches() if isinstance(self.batches, pa.Table) else self.batches
         for batch in batches:
@@ -188,17 +190,16 @@ class GivenTable:
 
 
 def given_table(table: GivenRows) -> tuple[list[InputFile], GivenTable]:
-    """A table as the one input of ingest, and its reader.
+    """A table as a single input file of ingest, and its reader.
 
-    A pandas frame is converted whole, a lazy frame of Polars is computed a batch at a time, and a stream of record
-    batches is never held.
+    A pandas frame is converted whole; a lazy frame of Polars and a stream are read a batch at a time.
 
     Raises
     ------
     TypeError
-        A data frame of Dask, or a column that Arrow has no type for.
+        For a Dask data frame, or a column of a type that Arrow lacks.
     ValueError
-        Two columns have one name.
+        If two columns have the same name.
     """
     kind = type(table)
     name = f"the {kind.__name__} of {kind.__module__.partition('.')[0]}"

@@ -35,7 +35,7 @@ from dkl.data.ingest.paths import InputFile, PathLike, find_files
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import Stage
 from dkl.data.ingest.table_rows import TableChoices, TableRows
-from dkl.data.ingest.tables import Retyped, common_schema, file_tables, probed
+from dkl.data.ingest.tables import MistypedColumnsError, common_schema, file_tables, probed
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
 from dkl.data.store.location import Location
@@ -48,9 +48,9 @@ from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
 from dkl.version import __version__
 
-_UNKNOWN_BYTES = 16 * 2**30
-"""What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
-# Rows that are encoded at a time: of free text they are some 1,000 bytes each, and several copies on their way.
+_ASSUMED_STREAM_BYTES = 16 * 2**30
+"""Assumed bytes of a stream, which set the number of buckets on temporary disk; a longer one needs more memory."""
+# Number of rows encoded at a time: encoded free text has about 1,000 bytes a row, of which several copies exist.
 _ENCODED_ROWS = 1 << 13
 
 Progress = bool | Callable[[Event], None] | None
@@ -84,72 +84,75 @@ def ingest(
     source_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
 ) -> Dataset:
-    """Write the rows of files or of a table into a dataset, once, in bounded memory; it is visible when it is complete.
+    """Write the rows of files or of a table into a dataset, in bounded memory, completely or not at all.
 
-    The input is read once, files of texts once more where a column turns out to be none of the type that its first
-    megabyte shows. The rows go to temporary disk while the columns are looked at; then the rules for
-    encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
-    stay (float32), booleans become 0 and 1, texts and categories of up to 32 values become one column a value, those
-    of more become codes, of which a fit makes target means; missing values are filled and flagged. Dates and times
-    (texts in ISO 8601 too) become days since 1970 and, where the rows cover it twice, cosine and sine of the time of
-    day, the weekday and the day of the year. Texts that differ in (almost) every row are set aside, with a warning;
-    columns without values are errors that say what to do. Matrices (libsvm, npz) must be finite; npz rows keep their
+    The input is read once; text files are read again if a column is not of the type that its first megabyte suggests.
+    Rows are written to temporary disk while statistics of the columns are computed; then the encoding rules are
+    decided, reported and stored, and the rows are encoded in their final order.
+
+    Numbers stay as they are (float32), booleans become 0 and 1, texts and categories with up to 32 values become one
+    column for each value, those with more become codes, which a fit replaces by target means. Missing values are filled
+    and flagged. Dates and times, also in texts, become days since 1970 and, if the rows cover them twice, cosine and
+    sine of the time of day, the weekday and the day of the year. Texts that differ in (almost) every row are left out,
+    with a warning; a column without values is an error. Matrices (libsvm, npz) must be finite; npz rows keep their
     dtype.
 
     Parameters
     ----------
     paths : path, URL, glob or folder, or several of them
-        CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns. Folders of tables named
-        ``key=value``, as Hive writes them, give their rows a column ``key``. In place of paths a table: a data frame
-        (pandas, Polars, what narwhals knows), an Arrow table, or a stream of record batches (a
-        ``pyarrow.RecordBatchReader``, anything with ``__arrow_c_stream__``, a lazy frame of Polars), of which no more
-        is held than is being read.
+        CSV (also compressed), Parquet, libsvm / svmlight, or npz files with the same columns. Folders of tables named
+        ``key=value``, as Hive writes them, give their rows a column ``key``. Instead of paths a table: a data frame
+        (pandas, Polars, or another library that narwhals supports), an Arrow table, or a stream of record batches (a
+        ``pyarrow.RecordBatchReader``, anything with ``__arrow_c_stream__``, a lazy frame of Polars), which is read a
+        batch at a time.
     store : path or URL
-        Where the dataset goes.
+        The place of the dataset.
     target, weight : str or None
-        Columns of a table (arrays of an npz archive) to learn and to weigh rows by. libsvm text carries its target.
+        The columns of a table (arrays of an npz archive) with the target and the weight of each row. libsvm text
+        contains its target.
     group, time : str or None
-        Columns of a table that say what each row belongs to, and when it is from: rows are held out by whole groups,
-        without groups the newest rows are, in `splits` that are given as shares and in every fit. The group is no
-        feature; a time is one, unless `drop` names it too.
+        The columns of a table with the group and the time of each row. `splits` given as shares, and every fit, hold
+        out whole groups, or the newest rows if there are no groups. The group is not a feature; the time is one unless
+        `drop` contains it.
     by_group, by_time : str or None
-        The same, and what rows are held out by where there are both; `splits` are 80 % train and 20 % test, by
-        group or by time, where none are given.
+        Like `group` and `time`, and determines which of the two rows are held out by; without `splits` these are 80 %
+        train and 20 % test.
     drop : collection of str
         Columns that are left out.
     task : {"auto", "classification", "regression"}
-        "auto": classes for texts, booleans and whole numbers, regression for fractions.
+        "auto" is classification for texts, booleans and whole numbers, and regression for fractions.
     categorical : collection of str
-        Columns (the target too) whose values are names whatever they look like: postcodes, ids of up to a million
-        values.
+        Columns (possibly the target) whose values are categories even if they look like numbers: postcodes, ids, with
+        at most a million values.
     drop_missing_target : bool
-        Leave rows of tables out whose target is missing, with a warning that counts them; they are an error otherwise.
+        Whether to leave out rows of tables whose target is missing, with a warning that counts them; otherwise they are
+        an error.
     missing : {"auto", "mean", "error"} or float
-        "auto": the mean and a flag column where values are missing, and an error at predict where none was; "mean" or a
-        number: what fills them in any case; "error": they are refused.
+        Missing values are filled with the mean ("auto", "mean") or with a number, and a column flags them if the input
+        has some; with "auto", `predict` warns of missing values in columns that had none here. "error" refuses them.
     unknown : {"zeros", "error"}
-        What a category that was never seen becomes at predict.
+        Whether a category that is new in `predict` sets no column, or is an error.
     layout : {"auto", "dense", "sparse"}
-        "auto": CSR from 256 columns on when at most 5 % of the values are not zero (npz files keep theirs).
+        "auto" is CSR from 256 columns on if at most 5 % of the values are nonzero (npz files keep their layout).
     shuffle : bool
-        Store the rows in a uniformly random order, which stochastic fitting needs; `row_id` keeps their numbers.
+        Whether to store the rows in random order, which stochastic fitting needs; `row_id` has their original numbers.
     seed : int
-        Of the order and of the splits; the same rows and seed give the same dataset from any format.
+        Seed of the order and of the splits; the same rows and seed give the same dataset from any format.
     splits : mapping of str to float, str, or None
-        Shares of named splits, drawn by class: ``{"train": 0.8, "test": 0.2}``; or the column of a table that holds the
-        name of each row's split.
+        Shares of named splits, drawn by class: ``{"train": 0.8, "test": 0.2}``; or the column of a table with the name
+        of each row's split.
     overwrite : bool
-        Replace a dataset that is there.
+        Whether to replace an existing dataset.
     format : str, CsvFormat, LibsvmFormat or NpzFormat, or None
-        None: by the suffix. The classes hold details (delimiter, files without header, names of arrays).
+        None follows the suffix. The classes have options (delimiter, files without a header, names of arrays).
     memory_limit : int, str or None
-        Bytes (or ``"512 MB"``) that ingest may take above what the process holds; None takes some 500 MB.
+        Limit on the memory, in bytes or as ``"512 MB"``, in addition to that of the process now; None is about 500 MB.
     temporary_directory : path or None
-        Where rows are kept meanwhile; None is beside a local store, else the system's. It is checked for space first.
+        Folder for temporary files, whose free space is checked first; None is beside a local store, else the system's.
     storage_options, source_options : mapping or None
         For the fsspec file systems of the store and of the input.
     progress : bool, callable or None
-        A progress bar, a subscriber to `dkl.events.Event`, or (None) a bar where somebody watches.
+        Whether to show a progress bar, or a subscriber to `dkl.events.Event`; None shows a bar in interactive use.
 
     Returns
     -------
@@ -158,20 +161,20 @@ def ingest(
     Raises
     ------
     FileNotFoundError, FileExistsError
-        No input; a dataset is at `store` and `overwrite` is False.
+        If there is no input, or if `store` exists and `overwrite` is False.
     ValueError, TypeError
-        Files whose columns differ, ragged rows, and values that cannot be used; the message has file, row and column.
+        For files with different columns, ragged rows, and values that cannot be used, with file, row and column.
     OSError
-        Not enough temporary disk.
+        If there is too little temporary disk space.
     MemoryLimitError
-        `memory_limit` is too small.
+        If `memory_limit` is too small.
 
     Examples
     --------
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
-    choices, splits = _chosen(
+    choices, splits = _table_choices(
         by_group,
         by_time,
         splits,
@@ -188,31 +191,31 @@ def ingest(
         drop_missing_target=drop_missing_target,
     )
     if splits and not isinstance(splits, str):
-        # Refused now, if at all: the splits are drawn when everything is written.
+        # wrong splits are an error now, though splits are drawn only after everything is written
         by_fractions(splits, seed=seed, n_classes=None)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     buffers = Buffers.within(limit)
     location = Location.of(store, storage_options)
-    # Asked before the input is looked at, which may take long, and with its files once they are known.
+    # checked before finding the input files, which may take long, and again with them
     check_output(location, "dataset", overwrite=overwrite)
-    files, reader = _found(paths, format, source_options)
+    files, reader = _files_and_reader(paths, format, source_options)
     is_given = isinstance(reader, GivenTable)
     check_output(location, "dataset", overwrite=overwrite, inputs=[] if is_given else [file.name for file in files])
-    job = _Job(
+    job = _IngestRun(
         open_rows(files, reader, choices, buffers, limit),
         files,
         seed if shuffle else None,
         buffers,
         resolve_progress(progress),
-        "" if is_given else _inputs(files, reader, choices, splits, seed, shuffle),
+        "" if is_given else _inputs_digest(files, reader, choices, splits, seed, shuffle),
     )
     directory = temporary_directory
     if directory is None and location.is_local:
-        # The disk of the store has room for the rows in any case, and its folder may still have to be made.
+        # the disk of the store must have space for the rows anyway; its folder may not exist yet
         directory = next(folder for folder in location.path.parents if folder.is_dir())
     with scratch_folder(directory, name=location.url.rpartition("/")[2]) as folder:
         job, stage, schema = job.staged(folder)
-        # Splits that would be empty are refused while nothing is written yet.
+        # empty splits are an error before anything is written
         for name, share in splits.items() if isinstance(splits, Mapping) else ():
             if share * stage.n_rows < 1:
                 raise ValueError(
@@ -228,7 +231,7 @@ def ingest(
         ) as writer:
             job.write(stage, writer)
     dataset = open_dataset(store, **(storage_options or {}))
-    # The codes were gathered in the final order of the rows, as they were written.
+    # the split of each row was recorded in the final order of the rows, as they were written
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
 
@@ -245,43 +248,43 @@ def stored_before(
     format: Format | None = None,
     **columns: Any,
 ) -> Dataset | None:
-    """The store that `ingest` with these arguments wrote, where the files are unchanged since; else None."""
+    """The dataset that `ingest` wrote with the same arguments if the files have not changed since; else None."""
     if not is_store(store):
         return None
-    choices, splits = _chosen(by_group, by_time, splits, **columns)
-    inputs = _inputs(find_files(paths, None), format, choices, splits, seed, shuffle)
+    choices, splits = _table_choices(by_group, by_time, splits, **columns)
+    inputs = _inputs_digest(find_files(paths, None), format, choices, splits, seed, shuffle)
     try:
         dataset = open_dataset(store)
     except StoreError:
-        # one that is damaged, half-written or of a newer release is written again
+        # a damaged or half-written store, or one of a newer release, is written again
         return None
     return dataset if dataset.schema.provenance.get("inputs") == inputs else None
 
 
-def _inputs(
+def _inputs_digest(
     files: Sequence[InputFile], format: Any, choices: TableChoices, splits: Any, seed: int, shuffle: bool
 ) -> str:
-    """Equal for equal states of files, and equal choices of what becomes of them."""
+    """A hash of the states of the input files and of the arguments of `ingest` that determine the dataset."""
     states = [(file.name, file.state) for file in files]
     of_columns = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(choices).items()}
     text = json.dumps([__version__, states, of_columns, repr(format), splits, seed if shuffle else None], default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _chosen(
+def _table_choices(
     by_group: str | None, by_time: str | None, splits: Any, *, group: str | None, time: str | None, **columns: Any
 ) -> tuple[TableChoices, Any]:
-    """What becomes of the columns, and the splits."""
-    held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
-    # A text names the column that says which split a row is in; a mapping gives shares.
+    """The choices about columns, and the splits."""
+    held_by, group, time, splits = _holdout_choices(group, time, by_group, by_time, splits)
+    # `splits` is the name of a column, or a mapping of shares
     column = splits if isinstance(splits, str) else None
     return TableChoices(split=column, group=group, time=time, held_by=held_by, **columns), splits
 
 
-def _found(
+def _files_and_reader(
     given: Any, format: Format | None, source_options: Mapping[str, Any] | None
 ) -> tuple[list[InputFile], Format | GivenTable | None]:
-    """What ingest reads, and with what: files in the format that was chosen, or a table that the caller has."""
+    """The input files and the chosen format; for a table a single input, and its reader."""
     if not is_table(given):
         return find_files(given, source_options), format
     if format is not None:
@@ -289,10 +292,10 @@ def _found(
     return given_table(given)
 
 
-def _held_by(
+def _holdout_choices(
     group: str | None, time: str | None, by_group: str | None, by_time: str | None, splits: Any
 ) -> tuple[HeldBy | None, str | None, str | None, Any]:
-    """What rows are held out by, the columns of groups and of times, and the splits."""
+    """Whether rows are held out by group or time, the columns of groups and times, and the splits."""
     check_one_kind(by_group, by_time)
     for name, kept, by in (("group", group, by_group), ("time", time, by_time)):
         if kept is not None and by is not None and kept != by:
@@ -307,14 +310,14 @@ def _held_by(
 
 @dataclass(frozen=True)
 class IngestPlan:
-    """What `ingest` would write: its schema and the rules of encoding, from all rows of the input.
+    """The schema that `ingest` would write, with the encoding rules, from all rows of the input.
 
     Parameters
     ----------
     schema : Schema
     n_rows : int
     staged_bytes : int
-        About the temporary disk that `ingest` takes.
+        Estimate of the temporary disk space, in bytes.
     """
 
     schema: Schema
@@ -323,7 +326,7 @@ class IngestPlan:
 
     @property
     def encoding(self) -> TableEncoding | None:
-        """How raw columns become encoded ones; None for matrices."""
+        """The encoding of raw columns; None for matrices."""
         return self.schema.encoding
 
     def describe(self) -> str:
@@ -336,23 +339,24 @@ def plan_ingest(
     *,
     choices: TableChoices | None = None,
     format: Format | None = None,
-    source_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
 ) -> IngestPlan:
-    """Read the files once, write nothing, and say how `ingest` would encode them.
+    """Read the input without writing anything, and return how `ingest` would encode it.
 
-    The parameters are those of `ingest`; `choices` holds the ones on columns (``TableChoices(target="label")``).
+    The parameters are those of `ingest`; `choices` has those about columns (``TableChoices(target="label")``).
     """
-    files, reader = _found(paths, format, source_options)
+    files, reader = _files_and_reader(paths, format, None)
     rows = open_rows(files, reader, choices or TableChoices(), Buffers())
     while True:
         n_rows = 0
         try:
-            with _Counted(resolve_progress(progress), "reading", sum(file.size for file in files)) as counted:
+            with _ProgressStage(
+                resolve_progress(progress), "reading", sum(file.size for file in files)
+            ) as stage_progress:
                 for table, n_bytes in rows.tables():
                     n_rows += table.num_rows
-                    counted.advance(n_bytes, table.num_rows, n_bytes)
-        except Retyped as found:
+                    stage_progress.advance(n_bytes, table.num_rows, n_bytes)
+        except MistypedColumnsError as found:
             if not isinstance(rows, TableRows):
                 raise
             rows = rows.with_texts(found.names)
@@ -366,25 +370,24 @@ def read_tables(
     encoding: TableEncoding | None = None,
     ids: Collection[str] = (),
     format: Format | None = None,
-    source_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.Table]:
     """The raw rows of CSV or Parquet files, a few thousand at a time, with columns checked across files.
 
     Parameters
     ----------
     encoding : TableEncoding or None
-        Given the one that the rows are meant for, its categories are read as texts whatever they look like.
+        The encoding for these rows, whose categorical columns are read as texts even if they look like numbers.
     ids : collection of str
-        Columns that are carried along, as texts where they are no features, so that no digit is lost.
+        Further columns to return, as texts if they are not features, so that no digit is lost.
 
     Raises
     ------
     ValueError
-        If the files lack a column of `ids`, or what else `find_files` and the reader refuse.
+        If the files lack a column of `ids`, and as for `find_files` and the reader.
     """
-    files = find_files(paths, source_options)
-    # A postcode that looks like a number in these files was a text in those that the encoding was learned from; files
-    # of texts say nothing of types, so that the rules of the encoding read all of their values.
+    files = find_files(paths, None)
+    # values of a category may look like numbers in these files; of text files all encoded columns are read as texts,
+    # which the encoding's rules parse, since such files have no types
     reader = table_reader(files, format)
     is_text = isinstance(reader, CsvFormat)
     known = () if encoding is None or encoding.array_dtype else encoding.rules
@@ -395,10 +398,10 @@ def read_tables(
         raise ValueError(
             f"'{files[0].name}' has no column {lacking[0]!r}; it has {spoken_names(probes[0].schema.names)}"
         )
-    # Long whole numbers, and texts that look like numbers, keep every digit as texts.
+    # as texts, long integers and codes keep every digit
     features = {rule.name for rule in encoding.rules} if encoding else set()
     names += [name for name in ids if name not in features]
-    # Columns that are no features may hold anything.
+    # columns that are not features may be of any type
     unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None}
     unused -= {rule.name for rule in encoding.rules} if encoding else unused
     schema = common_schema(probes, drop=unused, as_text=names, are_texts=is_text)
@@ -407,7 +410,7 @@ def read_tables(
 
 
 def described(schema: Schema) -> str:
-    """What is to be written, and by which rules, as text."""
+    """A description of the target and the encoding rules of a dataset."""
     if schema.classes is not None:
         labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
         target = f"{len(schema.classes)} classes: {labels}"
@@ -433,8 +436,8 @@ def described(schema: Schema) -> str:
     return f"{target}\n{columns}"
 
 
-class _Counted:
-    """One stretch of work on the event stream, ended also when it fails."""
+class _ProgressStage:
+    """Publishes the events of one stage of work: its start, its progress, and its end, also after an error."""
 
     def __init__(self, publish: Subscriber, name: str, total: int) -> None:
         self._publish, self._name, self._total, self._done = publish, name, total, 0
@@ -456,14 +459,14 @@ class _Counted:
         self._event("finished")
 
     def advance(self, units: int, rows: int, n_bytes: int) -> None:
-        # Sizes of compressed files are estimates: a bar never goes beyond its end.
+        # sizes of compressed files are estimates, which must not exceed the total
         self._done = min(self._done + units, self._total)
         self._event("advanced", rows, n_bytes)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One run of `ingest` with everything settled but what the rows hold."""
+class _IngestRun:
+    """One run of `ingest`: the input rows, the options, and the steps of reading and writing."""
 
     rows: TableRows | MatrixRows
     files: list[InputFile]
@@ -472,51 +475,51 @@ class _Job:
     publish: Subscriber
     inputs: str = ""
 
-    def staged(self, folder: Path) -> tuple[_Job, Stage, Schema]:
-        """All rows on temporary disk, and what they are to become.
+    def staged(self, folder: Path) -> tuple[_IngestRun, Stage, Schema]:
+        """Write all rows to temporary disk; returns the run, the rows there and the schema of the dataset.
 
-        They are read once more where columns that looked like numbers or dates turn out to hold something else, which
-        are texts then: what these are is decided on all of their values.
+        If columns that look like numbers or dates at the beginning of a file contain other values, all rows are read
+        again with these columns as texts, whose encoding then depends on all of their values.
         """
         job = self
         while True:
             check_free_space(folder, job.rows.staged_bytes, "ingest")
-            n_bytes = job.rows.staged_bytes or _UNKNOWN_BYTES
+            n_bytes = job.rows.staged_bytes or _ASSUMED_STREAM_BYTES
             stage = Stage(folder, seed=job.seed, n_bytes=n_bytes, buffer_bytes=job.buffers.stage_bytes)
             try:
                 return job, stage, job.read(stage)
-            except Retyped as found:
+            except MistypedColumnsError as found:
                 if not isinstance(job.rows, TableRows):
                     raise
                 stage.clear()
                 job = replace(job, rows=job.rows.with_texts(found.names))
 
     def read(self, stage: Stage) -> Schema:
-        """Move all rows to the stage, and show and return what they are to become."""
-        with _Counted(self.publish, "reading", sum(file.size for file in self.files)) as counted:
+        """Write all rows to the stage, and report and return the schema."""
+        with _ProgressStage(self.publish, "reading", sum(file.size for file in self.files)) as stage_progress:
             for table, n_bytes in self.rows.tables():
                 stage.add(table)
-                counted.advance(n_bytes, table.num_rows, n_bytes)
+                stage_progress.advance(n_bytes, table.num_rows, n_bytes)
         names = [file.name for file in self.files]
         provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         if self.inputs:
             provenance["inputs"] = self.inputs
         if self.rows.target_name:
             provenance["target"] = self.rows.target_name
-        said = self.rows.said if isinstance(self.rows, TableRows) else []
-        if said:
-            provenance["written"] = "; ".join(said)
+        dialects = self.rows.detected_dialects if isinstance(self.rows, TableRows) else []
+        if dialects:
+            provenance["written"] = "; ".join(dialects)
         decided = self.rows.decide()
         schema = replace(decided, provenance={**provenance, **decided.provenance}, shuffle_seed=self.seed)
-        self.publish(Event("note", "ingest", detail={"message": "\n".join([*said, described(schema)])}))
+        self.publish(Event("note", "ingest", detail={"message": "\n".join([*dialects, described(schema)])}))
         return schema
 
     def write(self, stage: Stage, writer: DatasetWriter) -> None:
-        """Encode the rows in their final order."""
-        with _Counted(self.publish, "writing", stage.n_rows) as counted:
+        """Encode and write the rows in their final order."""
+        with _ProgressStage(self.publish, "writing", stage.n_rows) as stage_progress:
             for staged in stage.tables():
-                # A short text becomes a hundred numbers: of a table that fits, its encoded rows need not.
+                # a short text becomes about a hundred numbers, so that a staged table may be small and its rows not
                 for first in range(0, staged.num_rows, _ENCODED_ROWS):
                     table = staged.slice(first, _ENCODED_ROWS)
                     writer.write(*self.rows.encode(table))
-                    counted.advance(table.num_rows, table.num_rows, table.nbytes)
+                    stage_progress.advance(table.num_rows, table.num_rows, table.nbytes)

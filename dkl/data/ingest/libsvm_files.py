@@ -21,10 +21,10 @@ from dkl.data.ingest.text_chunks import text_chunks
 from dkl.errors import located
 
 MAX_WIDTH = 2**31 - 1
-"""The width of rows whose number of columns is not known yet."""
+"""The number of columns of rows until all files are read and the highest index is known."""
 
 _LABEL = -1
-# Every token goes on a line of its own, "index,value", and a label as "-1,label": then one CSV parser reads it all.
+# Each token becomes a line "index,value", and each label "-1,label", so that a CSV parser can read them.
 _TOKENS = bytes.maketrans(b" \t:", b"\n\n,")
 _DIGITS = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
 _NUMBER = re.compile(_DIGITS)
@@ -35,17 +35,15 @@ _PAIR = re.compile(rb"([+-]?[0-9]+):(?:" + _DIGITS + rb")")
 class LibsvmFormat:
     """libsvm / svmlight text: ``label index:value index:value ...`` a line; comments after ``#`` are skipped.
 
-    Indices are handed on as written: whether they start at 0 or at 1 shows only when all files are read.
-
     Parameters
     ----------
     n_columns : int or None
-        Columns of a row; None is the highest index found.
+        Number of columns; None follows from the highest index.
     zero_based : bool or "auto"
-        Whether the first column is called 0. "auto": it is when an index 0 occurs in any file, else it is called 1;
-        where `n_columns` is given and the indices leave both open, that is an error.
+        Whether the index of the first column is 0. "auto": 0 if any file has an index 0, else 1; with `n_columns` it is
+        an error if the indices allow both.
     chunk_bytes, threads : int
-        Text that one thread parses at a time; up to one chunk more than threads is in memory.
+        Bytes of text that one thread parses at a time; at most one chunk more than `threads` is in memory.
 
     Examples
     --------
@@ -66,13 +64,13 @@ class LibsvmFormat:
     threads: int = 2
 
     def width_and_base(self, lowest: int, highest: int) -> tuple[int, int]:
-        """The number of columns and what the first one is called, from the lowest and highest index of all files.
+        """The number of columns and the index of the first one, from the lowest and highest index of all files.
 
         Raises
         ------
         ValueError
-            More columns than `n_columns`, an index 0 although the first column is called 1, no column at all, or
-            indices that may start at 0 or at 1 where `n_columns` says that there are columns without a value.
+            For more columns than `n_columns`, an index 0 with ``zero_based=False``, no column at all, or indices that
+            may start at 0 or at 1 since `n_columns` exceeds the highest one.
         """
         if self.zero_based == "auto" and 0 < lowest <= highest < (self.n_columns or 0):
             raise ValueError(
@@ -81,7 +79,7 @@ class LibsvmFormat:
                 "'first index' in dkl info): format=dkl.LibsvmFormat(n_columns=..., zero_based=...), in the shell "
                 "--zero-based or --one-based"
             )
-        # What the first column is called: 0 as soon as any file has an index 0, else 1.
+
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:
             raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
@@ -93,11 +91,14 @@ class LibsvmFormat:
         return self.n_columns or n_columns, base
 
     def staged_bytes(self, file: InputFile) -> int:
-        """About the bytes of all rows: a token of text is about as long as an index and a value."""
+        """Estimate of the bytes of all rows: a token of text is about as long as an index and a value in binary."""
         return file.unpacked_size
 
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
-        """Batches (CSR rows of width `MAX_WIDTH`, labels, None), and how many bytes of the file each covers."""
+        """Batches (CSR rows with `MAX_WIDTH` columns, labels, None), and the number of the file's bytes for each.
+
+        Indices are as in the file, since their base is known only when all files are read.
+        """
         packed = file.size / file.unpacked_size
         with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
 
@@ -109,7 +110,7 @@ class LibsvmFormat:
                     raise ValueError(f"'{file.name}', {_first_fault(chunk, line) or error}") from error
 
             def numbered() -> Iterator[tuple[bytes, int]]:
-                """Each chunk with the number of its first line, which messages name."""
+                """Each chunk with the number of its first line, for messages."""
                 line = 1
                 for chunk in text_chunks(stream, self.chunk_bytes, name=file.name):
                     yield chunk, line
@@ -119,23 +120,23 @@ class LibsvmFormat:
 
 
 def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) -> Iterator[sparse.csr_array]:
-    """The rows of files, whose labels are passed over, as CSR rows of `n_columns` columns, in order.
+    """The rows of files without their labels, as CSR rows of `n_columns` columns, in order.
 
     Raises
     ------
     ValueError
-        An index is beyond the columns, or a value is not finite; the message has the file and the row.
+        For an index beyond the columns, or a value that is not finite; with the file and the row.
     """
     base, first_row = int(not zero_based), 0
     for file in files:
         for (X, _, _), _ in LibsvmFormat().read(file):
             with located(f"'{file.name}'"):
-                # Rows to predict may have no further columns: the model knows nothing of them.
-                strange = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
-                if len(strange):
-                    row = first_row + int(np.searchsorted(X.indptr, strange[0], side="right")) - 1
+                # the model cannot use columns that fit did not have
+                beyond = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
+                if len(beyond):
+                    row = first_row + int(np.searchsorted(X.indptr, beyond[0], side="right")) - 1
                     raise ValueError(
-                        f"row {row} has the index {X.indices[strange[0]]}, and the {n_columns} columns of fit are "
+                        f"row {row} has the index {X.indices[beyond[0]]}, and the {n_columns} columns of fit are "
                         f"counted from {base} to {n_columns - 1 + base}"
                     )
                 rows = sparse.csr_array((X.data, X.indices - base, X.indptr), shape=(X.shape[0], n_columns))
@@ -150,21 +151,20 @@ def libsvm_rows(text: bytes) -> Batch:
     Raises
     ------
     ValueError
-        A token is not ``index:value`` with a whole number and a number, or the indices of a row do not ascend from 0
-        on.
+        If a token is not ``index:value`` with a whole number and a number, or the indices of a row do not ascend.
     """
     if b"#" in text:
         text = re.sub(rb"#[^\n]*", b"", text)
     if b"qid:" in text:
         text = re.sub(rb"\bqid:\S+", b"", text)
     if b"+" in text:
-        # The parser knows no leading plus sign; any other is not part of a number, and stays to be refused.
+        # the parser does not accept a leading plus; a plus elsewhere is an error and stays
         text = re.sub(rb"(?<![^\s:])\+(?=[0-9.])", b"", text)
-    # Blank lines and such with a comment alone are no rows.
+    # blank lines, and lines with only a comment, are not rows
     lines = [b"-1:" + line for line in map(bytes.strip, text.split(b"\n")) if line]
     if not lines:
         return sparse.csr_array((0, MAX_WIDTH), dtype=np.float32), np.empty(0), None
-    # The parser would read 0x1A as a number, which no other reader of this format does.
+    # the parser reads 0x1A as a number, unlike other readers of this format
     if b"x" in text or b"X" in text:
         raise ValueError("a hexadecimal number")
     tokens = b"\n".join(lines).translate(_TOKENS)
@@ -179,21 +179,21 @@ def libsvm_rows(text: bytes) -> Batch:
         ),
     )
     indices, values = table.column("index").to_numpy(), table.column("value").to_numpy()
-    # Within a row indices ascend, so that they fall at the labels alone, which have the index -1.
+    # within a row indices ascend; they decrease only at labels, whose index is -1
     starts = np.flatnonzero(indices == _LABEL)
     wrong = np.flatnonzero(np.diff(indices) <= 0) + 1
     if (indices[wrong] != _LABEL).any() or len(starts) != len(lines) or indices.max() >= MAX_WIDTH:
         raise ValueError("indices that do not ascend")
     kept = indices != _LABEL
     indptr = np.append(starts - np.arange(len(starts)), kept.sum()).astype(np.int32)
-    # A value beyond float32 becomes infinite here, and is refused with its row where rows are checked.
+    # a value beyond float32 becomes infinite, which the check of the rows refuses
     with np.errstate(over="ignore"):
         data = values[kept].astype(np.float32)
     return sparse.csr_array((data, indices[kept], indptr), shape=(len(starts), MAX_WIDTH)), values[starts], None
 
 
 def _first_fault(text: bytes, first_line: int) -> str | None:
-    """The first line of libsvm text that is not well formed, its number and what is wrong with it."""
+    """A message about the first line of libsvm text that is not well formed; None if all are."""
     for number, raw in enumerate(text.split(b"\n"), first_line):
         tokens = re.sub(rb"\bqid:\S+", b"", raw.partition(b"#")[0]).split()
         last, shown = -1, raw[:80].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Matrix files as rows of a dataset: what is staged, what is found on the way, and how staged rows are completed."""
+"""MatrixRows: rows of matrix files (libsvm, npz) on their way to temporary disk and from there to a dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dkl.errors import located
 
 
 class MatrixFormat(Protocol):
-    """How files of one format are read."""
+    """A reader of matrix files of one format."""
 
     def staged_bytes(self, file: InputFile) -> int: ...
 
@@ -28,7 +28,7 @@ class MatrixFormat(Protocol):
 
 
 class MatrixRows:
-    """Rows of matrix files, whose target has no name of its own.
+    """The rows of matrix files.
 
     Parameters
     ----------
@@ -48,18 +48,18 @@ class MatrixRows:
         task: Literal["auto"] | Task = "auto",
         layout: Layout = "auto",
     ) -> None:
-        self._files, self._reader, self._task, self._wanted = files, reader, task, layout
+        self._files, self._reader, self._task, self._chosen_layout = files, reader, task, layout
         self.staged_bytes = sum(reader.staged_bytes(file) for file in files)
         self._layout: RowLayout | None = None
         self._target = TargetSummary("y")
         self._weight = WeightSummary("sample_weight")
-        self._parts: tuple[bool, bool] | None = None
+        self._given_parts: tuple[bool, bool] | None = None
         self._base = 0
         self._extent = IndexExtent()
         self._decided: tuple[Schema, Target | None] | None = None
 
     def tables(self) -> Iterator[tuple[pa.Table, int]]:
-        """All rows as they are to be staged, with the bytes of input that each table accounts for."""
+        """All rows as tables for staging, each with its number of input bytes."""
         row = 0
         for file in self._files:
             with located(f"'{file.name}'"):
@@ -70,9 +70,9 @@ class MatrixRows:
                     row += X.shape[0]
 
     def _table(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None, row: int) -> pa.Table:
-        """Rows as they are staged, checked and counted; `row` is the number of the first one."""
+        """Rows as a table for staging, after checking them and adding them to the summaries; `row` is the first one."""
         check_rows(X, first_row=row)
-        self._check_alike(X, y, weight)
+        self._check_consistent(X, y, weight)
         self._extent.add(X)
         layout = self._layout or RowLayout(X, None, None)
         self._layout = layout
@@ -80,14 +80,14 @@ class MatrixRows:
         columns: dict[str, pa.ChunkedArray] = {}
         for summary, values in ((self._target, y), (self._weight, weight)):
             if values is not None:
-                # One value a row in a type that the values of every file have: texts, booleans or float64.
+                # texts, booleans or float64, so that all files have the same type
                 flat = values.reshape(len(values))
                 if flat.dtype.kind in "SU":
                     column = pa.array(flat.astype(np.str_).tolist(), pa.string())
                 else:
                     column = pa.array(flat if flat.dtype.kind == "b" else flat.astype(np.float64))
                 columns[summary.name] = pa.chunked_array([column])
-        # Labels of rows of weight 0 are no classes, so the weights are looked at first.
+        # weights first, since labels of rows of weight 0 are not classes
         counted = self._weight.add(columns["sample_weight"]) if weight is not None else None
         if y is not None:
             self._target.add(columns["y"], counted)
@@ -95,24 +95,24 @@ class MatrixRows:
             table = table.append_column(name, column)
         return table
 
-    def _check_alike(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
-        """Refuse rows whose width, type or parts are not those of the first file."""
+    def _check_consistent(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
+        """Raise ValueError for rows with another width, type or other arrays than those of the first file."""
         parts = y is not None, weight is not None
         if self._layout is None:
-            self._parts = parts
+            self._given_parts = parts
             return
-        # Libsvm rows all have the width MAX_WIDTH until all files are read.
+        # libsvm rows have the width MAX_WIDTH until all files are read
         width, dtype = self._layout.n_columns, self._layout.dtype
         if X.shape[1] != width or X.dtype != dtype or sparse.issparse(X) != self._layout.is_sparse:
             raise ValueError(f"X has {X.shape[1]} columns of {X.dtype}, and the first file {width} columns of {dtype}")
-        if parts != self._parts:
+        if parts != self._given_parts:
             raise ValueError("y and sample_weight must be in every file or in none")
 
     def decide(self) -> Schema:
-        """The schema of the dataset, once all rows were seen."""
+        """The schema of the dataset, after all rows were read."""
         if self._layout is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
-        has_target, has_weight = self._parts or (False, False)
+        has_target, has_weight = self._given_parts or (False, False)
         if has_weight:
             self._weight.check()
         target = self._target.decide(self._task) if has_target else None
@@ -120,7 +120,7 @@ class MatrixRows:
         schema = Schema(
             n_columns=n_columns,
             dtype=self._layout.dtype,
-            is_sparse=self._stays_sparse(self._layout, n_columns),
+            is_sparse=self._is_stored_sparse(self._layout, n_columns),
             task=target.task if target else None,
             classes=target.classes if target else None,
             has_weight=has_weight,
@@ -134,11 +134,10 @@ class MatrixRows:
             return self._reader.width_and_base(self._extent.lowest, self._extent.highest)
         return layout.n_columns, 0
 
-    def _stays_sparse(self, layout: RowLayout, n_columns: int) -> bool:
-        """Rows keep the layout of their file; libsvm text is no choice of a layout, and goes by the one rule."""
-        # The user's own choice.
-        if self._wanted != "auto":
-            return self._wanted == "sparse"
+    def _is_stored_sparse(self, layout: RowLayout, n_columns: int) -> bool:
+        """Whether rows are stored as CSR: as the user chose, else as in npz files, or by `worth_sparse` for libsvm."""
+        if self._chosen_layout != "auto":
+            return self._chosen_layout == "sparse"
         if not isinstance(self._reader, LibsvmFormat):
             return layout.is_sparse
         return worth_sparse(n_columns, self._extent.values / (self._extent.rows * n_columns))
@@ -150,7 +149,7 @@ class MatrixRows:
         schema, target = self._decided
         X, _, _, row_id = self._layout.unpack(table)
         if self._layout.is_sparse:
-            # Indices were staged as they are written; what the first column is called shows when all files are read.
+            # indices were staged as in the files, as the index of the first column was not known then
             X = sparse.csr_array((X.data, X.indices - self._base, X.indptr), shape=(X.shape[0], schema.n_columns))
         if sparse.issparse(X) != schema.is_sparse:
             X = sparse.csr_array(X) if schema.is_sparse else X.toarray()
@@ -160,7 +159,7 @@ class MatrixRows:
 
 
 class IndexExtent:
-    """The lowest and highest column index, the rows and the stored values seen so far."""
+    """The lowest and highest column index and the numbers of rows and stored values of all rows read so far."""
 
     def __init__(self) -> None:
         self.lowest, self.highest, self.rows, self.values = MAX_WIDTH, -1, 0, 0

@@ -32,9 +32,9 @@ class NpzFormat:
     Parameters
     ----------
     rows : str
-        The array that holds the rows, where they are dense.
+        The array with the rows, if they are dense.
     target, weight : str or None
-        Arrays beside it; None takes ``y`` and ``sample_weight`` where the archive has them.
+        The arrays with targets and weights; None is ``y`` and ``sample_weight`` if the archive has them.
 
     Examples
     --------
@@ -59,10 +59,10 @@ class NpzFormat:
             return sum(member.file_size for member in archive.infolist())
 
     def pieces(self, file: InputFile) -> Iterator[tuple[str, int]]:
-        """The arrays that are held as a whole while a file is read, by name, with their bytes.
+        """The parts of a file that must be in memory as a whole, by name, with their bytes.
 
-        Of a dense array that is a row; of a CSR matrix the bounds of all rows, and then the longest row. The bytes of
-        the bounds come before the bounds are read, so that a caller can refuse them.
+        For a dense array a row; for a CSR matrix the pointers of all rows, and the longest row. The pointers' size
+        comes before they are read, so that a caller can refuse to go on.
         """
         with _archive(file) as archive, ExitStack() as stack:
             members = _Members(archive, file, stack)
@@ -72,11 +72,11 @@ class NpzFormat:
             data, indices, indptr = (members.get(name, "rows") for name in ("data", "indices", "indptr"))
             yield "the array 'indptr'", len(indptr) * indptr.row_bytes
             longest = int(np.diff(indptr.everything()).max(initial=0))
-            # damaged bounds are refused where rows are read
+            # damaged pointers are refused when rows are read
             yield "a row", min(longest, len(data)) * (data.row_bytes + indices.row_bytes)
 
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
-        """Batches (X, y, weight), read in order from each array, and how many bytes of the file each covers."""
+        """Batches (X, y, weight), read in order from each array, and the number of the file's bytes for each."""
         with _archive(file) as archive, ExitStack() as stack:
             members = _Members(archive, file, stack)
             y = members.column(self.target, "y")
@@ -94,7 +94,7 @@ class NpzFormat:
 
 @contextmanager
 def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
-    """The archive of a file; whatever its libraries raise inside the block becomes an error that names the file."""
+    """The archive of a file; errors of decompression inside the block become a ValueError with the file's name."""
     try:
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
             yield archive
@@ -106,15 +106,14 @@ def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
 
 
 class _Member:
-    """One array of an archive, read front to back so that it need never be in memory whole."""
+    """One array of an archive, read from front to back, so that it need not be in memory as a whole."""
 
     def __init__(self, archive: zipfile.ZipFile, file: InputFile, name: str, stack: ExitStack) -> None:
         self._stream = stack.enter_context(archive.open(f"{name}.npy"))
         self.place = f"array '{name}' of '{file.name}'"
         header = np.lib.format
         try:
-            # Version 2 of the header differs in the size of its length field; NumPy reads each by a function of its
-            # own.
+            # the length field of version 2 headers has another size, for which NumPy has another function
             is_first = header.read_magic(self._stream) == (1, 0)
             read = header.read_array_header_1_0 if is_first else header.read_array_header_2_0
             self.shape, in_column_order, self.dtype = read(self._stream)
@@ -123,12 +122,12 @@ class _Member:
         most = np.iinfo(np.int64).max
         if any(isinstance(n, bool) or not 0 <= n <= most for n in self.shape) or self.row_bytes > most:
             raise ValueError(f"{self.place} has no readable header: its shape is {self.shape}; write the archive again")
-        # Objects are stored as pickles, and reading a pickle runs code.
+        # objects are stored as pickles, and reading a pickle runs code
         if self.dtype.hasobject:
             raise TypeError(
                 f"{self.place} holds Python objects, which are not read; save it as numbers or as fixed-length texts"
             )
-        # Read front to back, such an array comes column by column, and no row is whole before all of it was read.
+        # in column order no row is complete before the whole array is read
         if in_column_order and len(self.shape) > 1:
             raise ValueError(f"{self.place} is stored by columns; save np.ascontiguousarray of it")
 
@@ -162,7 +161,7 @@ class _Members:
     def hold_csr(self) -> bool:
         """Whether they are the parts of a CSR matrix; ValueError for a sparse matrix in another form.
 
-        A CSC matrix has arrays of the same names as a CSR matrix; read as one, its rows and columns change places.
+        A CSC matrix has arrays of the same names, and would be read as its transpose.
         """
         if {"data", "shape", "format"} <= set(self.names):
             form = np.asarray(self.get("format", "rows").everything()).astype(str).item()
@@ -207,9 +206,9 @@ class _Members:
         return shape[0], self._csr_batches(shape[1], indptr)
 
     def _csr_batches(self, n_columns: int, indptr: np.ndarray) -> Iterator[Rows]:
-        # Both arrays are read front to back side by side, so that neither need ever be in memory whole.
+        # both arrays are read from front to back, so that neither need be in memory as a whole
         data, indices = self.get("data", "rows"), self.get("indices", "rows")
-        # Rows of CSR differ in length, so that a batch is as many rows as have about so many entries.
+        # as CSR rows differ in length, a batch is limited by its number of entries
         per_batch = _BATCH_BYTES // (data.row_bytes + indices.row_bytes)
         start = 0
         while start < len(indptr) - 1:

@@ -1,4 +1,4 @@
-"""Rows as raw bytes in a table column: any dtype comes back as it went, and wide tables move row by row."""
+"""Packs array rows of any dtype into a table column of raw bytes, so that wide tables are sorted as a single column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def fixed_rows(values: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> p
     Raises
     ------
     ValueError
-        If a row is longer than Arrow's entries of one length, whose bits it counts in 32 bits.
+        If a row has 256 MiB or more: Arrow stores the size of such entries, in bits, in 32 bits.
     """
     width = dtype.itemsize * math.prod(shape)
     if 8 * width > np.iinfo(np.int32).max:
@@ -31,21 +31,21 @@ def from_fixed_rows(column: pa.ChunkedArray, dtype: np.dtype, shape: tuple[int, 
     """The rows that `fixed_rows` packed, read-only."""
     array = _one_chunk(column)
     count = math.prod(shape)
-    # A slice of a column has the buffer of the whole, and an offset in rows.
+    # a slice of a column has the buffer of the whole column, and an offset in rows
     flat = np.frombuffer(array.buffers()[1], dtype, len(array) * count, array.offset * count * dtype.itemsize)
     return flat.reshape(len(array), *shape)
 
 
 def ragged_rows(values: np.ndarray, indptr: np.ndarray) -> pa.Array:
     """A column whose entry i is the bytes of ``values[indptr[i]:indptr[i + 1]]``."""
-    # Arrow's offsets count bytes from the beginning of the values, of 64 bits in its "large" types.
+    # Arrow's offsets are in bytes; they have 64 bits in its "large" types
     offsets = indptr.astype(np.int64) * values.dtype.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(indptr) - 1, buffers)
 
 
 def from_ragged_rows(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """The values that `ragged_rows` packed, read-only, and their row bounds from 0 on."""
+    """The values that `ragged_rows` packed, read-only, and the row pointers, beginning with 0."""
     array = _one_chunk(column)
     _, offsets, values = array.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) // dtype.itemsize
@@ -56,15 +56,14 @@ def from_ragged_rows(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarr
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece of memory, copied only where it is in several."""
+    """The column as one array; copied if it has several chunks."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 class NumberPacking:
-    """Number columns of a table as one column of rows for each number type; a missing number becomes NaN.
+    """Packs all float32 columns of a table into one column, and all float64 columns; missing numbers become NaN.
 
-    Sorting, cutting and writing a table costs something for every column of every piece; packed, some hundred number
-    columns cost as much as one.
+    The overhead of sorting, slicing and writing a table is proportional to its number of columns.
 
     Parameters
     ----------
@@ -79,8 +78,7 @@ class NumberPacking:
         self._packed = {name for names in self._names.values() for name in names}
 
     def pack(self, table: pa.Table) -> pa.Table:
-        """The same rows with their numbers packed."""
-        # Texts and booleans travel as the columns that they are.
+        """The same rows with packed numbers; columns of texts and booleans stay as they are."""
         packed = table.select([name for name in table.column_names if name not in self._packed])
         for key, names in self._names.items():
             if names:
@@ -91,11 +89,11 @@ class NumberPacking:
         return packed
 
     def unpack(self, table: pa.Table) -> pa.Table:
-        """The rows that `pack` packed, with whatever columns were added since."""
+        """The inverse of `pack`; columns that were added since remain."""
         columns = {name: table.column(name) for name in table.column_names if name not in self._names}
         for key, names in self._names.items():
             if names:
                 rows = from_fixed_rows(table.column(key), self._types[key], (len(names),))
-                # A copy with columns in rows: Arrow wants the values of one column side by side.
+                # Arrow needs contiguous columns
                 columns |= {name: pa.array(values) for name, values in zip(names, rows.T.copy(), strict=True)}
         return pa.table(columns)

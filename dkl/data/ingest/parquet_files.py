@@ -23,10 +23,10 @@ _NO_NAME_IN_DASK = "__null_dask_index__"
 
 @dataclass(frozen=True)
 class ParquetFormat:
-    """Parquet files, read some thousand rows at a time."""
+    """Parquet files, read 16,384 rows at a time."""
 
     def probe(self, file: InputFile) -> Probe:
-        """The columns of a file, and its size as its first rows suggest it."""
+        """The columns of a file, and its size as a table, estimated from its first rows."""
         with _opened(file) as parquet:
             rows = parquet.metadata.num_rows
             first = next(_batches(file, parquet, 1000, None), None)
@@ -36,9 +36,9 @@ class ParquetFormat:
             return Probe(file, schema, int(width * rows), index)
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-        """Tables in the order of the file, and how many bytes of the file each stands for: its share of the rows."""
+        """Tables in the order of the file, and the number of the file's bytes for each."""
         with _opened(file) as parquet:
-            # Rows of a Parquet file lie in column chunks: how many bytes a row takes is known on average alone.
+            # the file is stored by columns, so that only the mean number of bytes of a row is known
             share, row = file.size / max(parquet.metadata.num_rows, 1), 0
             for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
                 table = pa.Table.from_batches([batch])
@@ -52,17 +52,17 @@ class ParquetFormat:
 
 
 def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
-    """The columns as they were in the data frame that was written, and the names of its index where it had none.
+    """The columns of the data frame that was written, and the columns of the file with its unnamed index.
 
-    Parquet keeps categories of texts alone: those of numbers, booleans and dates come back as numbers, booleans and
-    dates, and only what pandas notes beside the schema tells that they are names. A month begins at a point in time.
+    Parquet stores categories of numbers, booleans and dates as such values; only pandas' metadata says that they are
+    categories. Periods become times.
     """
-    noted = written.pandas_metadata or {}
-    columns = [note for note in noted.get("columns", []) if note.get("field_name")]
+    metadata = written.pandas_metadata or {}
+    columns = [note for note in metadata.get("columns", []) if note.get("field_name")]
     names = {note["field_name"] for note in columns if note["pandas_type"] == "categorical"}
     unnamed = {note["field_name"] for note in columns if note["name"] in (None, _NO_NAME_IN_DASK)}
-    # an index of plain row numbers is no column, and is noted as an object
-    index = {name for name in noted.get("index_columns", []) if isinstance(name, str) and name in unnamed}
+    # an index of plain row numbers is not a column of the file, and its entry is not a text
+    index = {name for name in metadata.get("index_columns", []) if isinstance(name, str) and name in unnamed}
     fields = []
     for field in written.remove_metadata():
         if field.name in names and not pa.types.is_dictionary(field.type):
@@ -75,20 +75,20 @@ def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
 
 
 def _frequency(field: pa.Field) -> str | None:
-    """The frequency of a column of periods of pandas ("M", "Q-DEC", ...); None for any other column.
+    """The frequency of a column of periods of pandas ("M", "Q-DEC", ...); None for other columns.
 
-    Arrow knows their type once pandas has registered it, and takes them for whole numbers before.
+    Arrow reads them as an extension type if pandas has registered it, else as integers with metadata.
     """
     if getattr(field.type, "extension_name", "") == "pandas.period":
         return str(field.type.freq)
-    noted = field.metadata or {}
-    if noted.get(b"ARROW:extension:name") != b"pandas.period":
+    metadata = field.metadata or {}
+    if metadata.get(b"ARROW:extension:name") != b"pandas.period":
         return None
-    return str(json.loads(noted[b"ARROW:extension:metadata"])["freq"])
+    return str(json.loads(metadata[b"ARROW:extension:metadata"])["freq"])
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column of what was read; periods as the times at which they begin."""
+    """A column of a table; periods become the times at which they begin."""
     column, frequency = table.column(name), _frequency(table.schema.field(name))
     if frequency is None:
         return column
@@ -103,14 +103,13 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
     with file.open() as stream:
         with _damage(file):
-            # Buffering ahead would hold a whole row group of a remote file in memory. Pages have checksums where their
-            # writer made some.
+            # buffering ahead would load a whole row group of a remote file; page checksums are verified if present
             parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         yield parquet
 
 
 def _batches(file: InputFile, parquet: pq.ParquetFile, rows: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
-    """Batches of some rows; damage that shows in the middle of a file is said to be of that file."""
+    """Batches of `rows` rows; errors in the middle of a file name it."""
     batches = parquet.iter_batches(rows, columns=names)
     while True:
         with _damage(file):
@@ -122,12 +121,12 @@ def _batches(file: InputFile, parquet: pq.ParquetFile, rows: int, names: list[st
 
 @contextmanager
 def _damage(file: InputFile) -> Iterator[None]:
-    """Turn what pyarrow raises on bytes that are no Parquet, or not all of it, into an error that names the file."""
+    """Turn the errors of pyarrow for damaged or truncated files into a ValueError with the file's name."""
     try:
         yield
-    # the notes of pandas are JSON, of which a flipped byte makes another text, or values of other types
+    # damaged metadata of pandas, which is JSON, may cause errors of many types
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        # A failure of the disk or the network carries its number, damage does not.
+        # unlike damage, a failure of the disk or the network has an error number
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(

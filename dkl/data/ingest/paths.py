@@ -25,9 +25,9 @@ from fsspec.utils import infer_compression
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 PathLike = str | os.PathLike[str]
 
-# What a compressed text is taken to unfold to when space and progress are estimated.
+# Assumed ratio of the sizes of a text decompressed and compressed, for estimates of disk space and progress.
 _COMPRESSION_RATIO = 8
-# The name of the folder that Hive gives rows without a value.
+# The value in the name of Hive's folder of rows with a missing value.
 _HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 _SUFFIXES: dict[str, FileFormat] = {
@@ -49,13 +49,13 @@ class InputFile:
     Parameters
     ----------
     name : str
-        As the user named it or the glob found it: what messages call it.
+        The path as the user gave it or as the glob found it, also for messages.
     size : int
-        Bytes as stored (compressed).
+        Stored (compressed) bytes.
     compression : str or None
         "gzip", "bz2", "zstd", ...: by the suffix.
     partition : tuple of (str, int or str or None)
-        What the names of its folders say of all its rows, as Hive writes it: ("k", 1) for a file in ``k=1/``. None is a
+        Columns with one value for all rows, from the names of Hive folders: ("k", 1) for a file in ``k=1/``. None is a
         missing value.
     """
 
@@ -68,21 +68,21 @@ class InputFile:
 
     @property
     def suffix(self) -> str:
-        """The suffix that tells the format: that of ``part.csv.gz`` is ``.csv``."""
+        """The suffix without that of the compression: ``.csv`` for ``part.csv.gz``."""
         return _format_suffix(self.name, self.compression)
 
     @property
     def identity(self) -> Any:
-        """Equal for two names of one file, also where one is a link or a relative path."""
+        """A value that is equal for all names of a file, including links and relative paths."""
         if not isinstance(self._fs, LocalFileSystem):
             return self._fs, self._path
-        # Windows may give no inode; then the name is resolved.
+        # file systems of Windows may have no inodes
         status = os.stat(self._path)
         return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(self._path)
 
     @property
     def state(self) -> str:
-        """Another one when the file has been written since."""
+        """A text that changes when the file is written."""
         if not isinstance(self._fs, LocalFileSystem):
             return str(self._fs.ukey(self._path))
         status = os.stat(self._path)
@@ -90,7 +90,7 @@ class InputFile:
 
     @property
     def unpacked_size(self) -> int:
-        """About how many bytes the file holds decompressed."""
+        """Estimate of the decompressed bytes."""
         return self.size if self.compression is None else _COMPRESSION_RATIO * self.size
 
     @contextmanager
@@ -100,7 +100,7 @@ class InputFile:
         Raises
         ------
         ValueError
-            Where the bytes are read: they are not of the compression that the suffix tells, or end early.
+            When reading bytes that are truncated or not in the compression of the suffix.
         """
         with self._fs.open(self._path, "rb") as raw, self._damage_named():
             if self.compression is None:
@@ -108,17 +108,17 @@ class InputFile:
                 return
             if self.compression == "zip":
                 self._check_one_member(raw)
-            # fsspec's table of compressions, whose entries open a stream of bytes around another one.
+
             with compr[self.compression](raw, mode="rb") as stream:
                 yield stream
 
     @contextmanager
     def _damage_named(self) -> Iterator[None]:
-        """Errors of the decompressing libraries as one that names the file; other errors pass."""
+        """Turn errors of the decompression libraries into a ValueError with the file's name; other errors pass."""
         try:
             yield
         except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
-            # An error of the file system has a number or a kind, one of a decompressing library has neither.
+            # errors of the file system have a number or a subclass of OSError, those of decompression have neither
             if isinstance(error, OSError) and (
                 self.compression is None or error.errno is not None or type(error) not in (OSError, gzip.BadGzipFile)
             ):
@@ -130,7 +130,7 @@ class InputFile:
             ) from error
 
     def _check_one_member(self, raw: IO[bytes]) -> None:
-        # fsspec reads the first file of an archive, and says nothing of the others.
+        # fsspec reads the first file of an archive and ignores the others
         members = [name for name in zipfile.ZipFile(raw).namelist() if not name.endswith("/")]
         if len(members) != 1:
             raise ValueError(f"'{self.name}' holds {len(members)} files, of which one would be read: unpack it first")
@@ -138,26 +138,26 @@ class InputFile:
 
 
 def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None) -> list[InputFile]:
-    """The files that `paths` name, globs and folders expanded and sorted; each file once, under its first name.
+    """The files at `paths`, with globs and folders expanded and sorted; each file once, under its first name.
 
-    Warns
-    -----
-    UserWarning
-        A file is named more than once: by overlapping globs, through a link, or by a relative and an absolute path.
-
-    Folders named ``key=value`` give their files a `partition`: below a folder that was named, from the first wildcard
-    of a glob on, and below the folder that several files share. Values are whole numbers where those of all files are.
+    Folders named ``key=value`` give their files a `partition`: those below a given folder, from the first wildcard of a
+    glob on, and below the common folder of several given files. Values are integers if those of all files are.
 
     Raises
     ------
     FileNotFoundError
-        A path, or a glob, matches nothing.
+        If a path or a glob matches nothing.
     ValueError
-        A file is empty, or there is no path.
+        If a file is empty, or there is no path.
+
+    Warns
+    -----
+    UserWarning
+        If a file is given more than once: by overlapping globs, a link, or a relative and an absolute path.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     expanded = [_expand(os.fspath(path), dict(storage_options or {})) for path in given]
-    # Files that were named one by one: folders above all of them say nothing that tells them apart.
+    # of files that were given one by one, only the folders below their common folder distinguish them
     single = [posixpath.dirname(file._path) for files, base in expanded if base is None for file in files]
     shared = posixpath.commonpath(single) if single else ""
     files = [
@@ -167,7 +167,7 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     ]
     if not files:
         raise ValueError("no input files: paths is empty")
-    # Programs that write in parts leave empty ones; a file that was named by itself is meant to hold rows.
+    # distributed programs leave empty files in folders; an empty file that was given itself is an error
     found = {file.name for of_path, base in expanded if base is not None for file in of_path if not file.size}
     files = [file for file in files if file.name not in found] or files
     for file in files:
@@ -187,7 +187,7 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
 
 
 def _folder_values(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
-    """(key, value) of each folder ``key=value`` between `base` and a file, outermost first."""
+    """(key, value) for each folder ``key=value`` between `base` and a file, outermost first."""
     folders = posixpath.dirname(path)[len(base) :].split("/")
     pairs = [folder.partition("=") for folder in folders]
     values = [(unquote(key), unquote(value)) for key, equals, value in pairs if equals and key]
@@ -195,8 +195,8 @@ def _folder_values(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def _with_whole_numbers(files: list[InputFile]) -> list[InputFile]:
-    """The same files; values of a key that are whole numbers in all of them become such."""
-    # Of at most 18 digits, so that each is a number of 64 bits.
+    """The same files with integers as the values of keys that have only integers."""
+    # at most 18 digits, so that they fit into 64 bits
     whole = re.compile(r"[+-]?[0-9]{1,18}")
     pairs = [pair for file in files for pair in file.partition]
     texts = {key for key, value in pairs if value is not None and not whole.fullmatch(str(value))}
@@ -208,25 +208,25 @@ def _with_whole_numbers(files: list[InputFile]) -> list[InputFile]:
 
 
 def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile], str | None]:
-    """The files at a path, and the folder below which the names of folders say something of them (None: not known)."""
+    """The files at a path, and the folder below which folder names are partitions; None for a single file."""
     fs, bare = url_to_fs(path, **storage_options)
     base = None
     if fs.isfile(bare):
         names = [bare]
     elif fs.isdir(bare):
         base = bare.rstrip("/")
-        # Of a folder those files are taken whose suffix tells a format: others lie there for other purposes.
+        # files with other suffixes are ignored
         names = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name, infer_compression(name))))
     else:
         names = sorted(name for name in fs.glob(bare) if fs.isfile(name)) if any(c in bare for c in "*?[") else []
-        # The folders before the first wildcard are the same for all files that it finds.
+        # the folders before the first wildcard are common to all files
         base = posixpath.dirname(re.split(r"[*?\[]", bare)[0])
     if not names:
         raise FileNotFoundError(
             f"no input file at '{path}' (paths may be files, folders, globs like 'part-*.csv', URLs)"
         )
     prefix = path.split("://")[0] + "://" if "://" in path else ""
-    # A file that was named by itself keeps the name that the user gave it.
+    # a file that was given itself keeps the user's name for it
     is_itself = names == [bare]
     files = [
         InputFile(path if is_itself else prefix + name, int(fs.size(name) or 0), infer_compression(name), fs, name)
@@ -236,26 +236,26 @@ def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile]
 
 
 def _format_suffix(name: str, compression: str | None) -> str:
-    """The suffix that tells the format: that of ``part.csv.gz`` is ``.csv``."""
+    """The suffix without that of the compression: ``.csv`` for ``part.csv.gz``."""
     path = PurePosixPath(name)
     return (PurePosixPath(path.stem) if compression else path).suffix.lower()
 
 
 def file_format(files: list[InputFile], chosen: FileFormat | None) -> FileFormat:
-    """The one format of all files: `chosen`, or by their suffixes.
+    """The format of all files: `chosen`, or that of their suffixes.
 
     Raises
     ------
     ValueError
-        A suffix tells nothing, or the files are of several formats.
+        If a suffix is unknown, or the files have different formats.
     """
     if chosen is not None:
         if chosen not in _SUFFIXES.values():
             raise ValueError(f"format is '{chosen}'; expected one of {sorted(set(_SUFFIXES.values()))}")
         return chosen
     formats = {file.name: _SUFFIXES.get(file.suffix) for file in files}
-    for name, told in formats.items():
-        if told is None:
+    for name, known_format in formats.items():
+        if known_format is None:
             raise ValueError(
                 f"'{name}' has no suffix that tells its format {sorted(_SUFFIXES)}; rename it, or say format='csv' "
                 "or such"

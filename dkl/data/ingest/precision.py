@@ -1,4 +1,4 @@
-"""Which number columns need double precision: told by their whole numbers and by a sample of their rows."""
+"""Decides which columns need float64, by their whole numbers and by a sample of their rows."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from scipy import sparse
 from dkl.protocols.sampling import shuffle_keys
 
 EXACT = 2**53
-"""Float64 holds every whole number up to this one."""
+"""float64 represents every whole number up to this one."""
 EXACT_FLOAT32 = 2**24
 SAMPLE_ROWS = 256
 WHOLE = "float32 rounds whole numbers beyond 16,777,216"
 CLOSE = "float32 would merge values that differ little for their size"
 
 _SEED = 0
-# Float32 may make so many of a hundred different values equal before it counts as a loss: as 256 rows show it, when
-# the values of a column spread over fewer than some 2,500 neighbouring float32 numbers.
+# Percentage of the distinct values in the sample that float32 may make equal; more need float64. In a sample of 256
+# rows it is exceeded if the values of a column spread over fewer than about 2,500 neighbouring float32 numbers.
 _MERGED_PERCENT = 5
-# Fewer rows than these may hold neighbouring values by chance.
+# Number of rows below which neighbouring values may be chance, so that rows of a store are not checked for them.
 _ENOUGH_ROWS = 20
-# Values that agree in so many binary digits differ by the rounding of float64 arithmetic (0.1 + 0.2 and 0.3) alone.
+# Values that agree in this many binary digits count as equal: they differ by rounding in float64, as 0.1 + 0.2 and 0.3.
 _DIGITS = 46
 
 
 @dataclass(frozen=True, eq=False)
 class NumberSample:
-    """The numbers in the same few rows of every column: the rows whose numbers have the smallest hashes.
+    """The values of all columns in a sample of rows: those whose row numbers have the smallest hashes.
 
-    Which rows these are depends on their numbers alone, so samples of pieces of a table merge to that of the whole
-    table, however it was cut and in whatever order its pieces are merged.
+    As the sample depends on row numbers alone, the samples of parts of a table merge to that of the whole table,
+    whatever the parts and their order.
 
     Parameters
     ----------
     keys : ndarray of shape (k,), uint64
         The hashes, ascending; k is at most `SAMPLE_ROWS`.
     values : ndarray of shape (k, n_columns), float64
-        NaN where a value is missing, and in columns that hold no numbers.
+        NaN for missing values, and in columns without numbers.
     """
 
     keys: np.ndarray
@@ -48,8 +48,7 @@ class NumberSample:
 
     @classmethod
     def rows_of(cls, first_row: int, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """(keys, positions) of the rows that a sample of rows `first_row` to ``first_row + n_rows`` holds."""
-        # By the number of the row: every column is sampled in the same rows.
+        """(keys, positions) of the sample of the `n_rows` rows from `first_row` on."""
         keys = shuffle_keys(np.arange(first_row, first_row + n_rows), _SEED)
         if n_rows > SAMPLE_ROWS:
             positions = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
@@ -59,7 +58,7 @@ class NumberSample:
         return keys[positions], positions
 
     def merge(self, other: NumberSample) -> NumberSample:
-        """The sample of both stretches of rows."""
+        """The sample of the rows of both."""
         if len(self.keys) == SAMPLE_ROWS and not (other.keys < self.keys[-1]).any():
             return self
         keys = np.concatenate([self.keys, other.keys])
@@ -68,25 +67,24 @@ class NumberSample:
 
 
 def why_double(sampled: np.ndarray, *, rounds_whole_numbers: bool) -> str:
-    """Why float32 cannot hold a column, in words; an empty text where it can.
+    """The reason why a column needs float64, in words; empty if float32 suffices.
 
-    Whole numbers may be identities, codes or counts of seconds, of which neighbours differ: float32 must hold every one
-    of them exactly. Fractions are measurements, which float32 rounds by one part in 16 million at most. That is a loss
-    where all of them lie far from zero and close together: prices near 1e9 that differ by cents become equal. A sample
-    of rows shows it without regard to a few rows that lie elsewhere, such as a 0 for "unknown", which would hide it
-    from the standard deviation and from the range.
+    Whole numbers may be ids, codes or counts of seconds, which float32 must represent exactly. Fractions are
+    measurements, which float32 rounds by at most one part in 16 million; that is a loss if all are far from zero and
+    close together: prices near 1e9 that differ by cents become equal. Counting equal values in a sample detects this
+    also if a few values are elsewhere, such as a 0 for "unknown", unlike the range or the standard deviation.
 
     Parameters
     ----------
     sampled : ndarray of shape (k,), float64
-        Values of the column in some rows; NaN where missing.
+        Sampled values of the column; NaN for missing ones.
     rounds_whole_numbers : bool
-        The column holds different values, all of them whole, and float32 changes some of them.
+        Whether all values of the column are whole numbers, not all equal, and float32 changes some of them.
     """
     if rounds_whole_numbers:
         return WHOLE
     there = sampled[~np.isnan(sampled)]
-    # Values that differ in the last digits of float64 alone count as equal: they differ by the rounding of sums.
+    # values that differ only in the last digits of float64 count as equal
     mantissas, exponents = np.frexp(there)
     different = len(np.unique(np.ldexp(np.rint(np.ldexp(mantissas, _DIGITS)), exponents - _DIGITS)))
     with np.errstate(over="ignore"):
@@ -97,7 +95,7 @@ def why_double(sampled: np.ndarray, *, rounds_whole_numbers: bool) -> str:
 def stored_as(
     X: np.ndarray | sparse.csr_array, dtype: np.dtype, *, first_row: int, names: Sequence[str] | None
 ) -> np.ndarray | sparse.csr_array:
-    """Rows in the dtype of the store that they join.
+    """Rows in the dtype of the store to which they are added.
 
     Parameters
     ----------
@@ -111,12 +109,12 @@ def stored_as(
     Raises
     ------
     ValueError
-        The dtype cannot hold a value: no whole number in an integer type, or a number beyond its range; in float32 a
-        whole number that it would round, or numbers that it would merge. The row and the column are named.
+        If the dtype cannot represent a value (a fraction as an integer, a number out of range, a whole number that
+        float32 rounds), or float32 would make distinct values equal; with row and column.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = X.astype(dtype, copy=False)
-    # A wider type holds every value of a narrower one.
+    # a wider type represents every value of a narrower one
     if np.can_cast(X.dtype, dtype):
         return narrow
     is_sparse = sparse.issparse(X)
@@ -124,7 +122,7 @@ def stored_as(
     given, rounded = parts
     changed = rounded.astype(given.dtype) != given
     if dtype.kind == "f":
-        # Fractions may be rounded; whole numbers may not, unless float64 itself has rounded them already.
+        # fractions may be rounded, but not whole numbers, unless they are so large that float64 has rounded them
         changed &= np.isinf(rounded) | ((given == np.rint(given)) & (np.abs(given) <= EXACT))
     if changed.any():
         place = np.flatnonzero(changed)[0]
@@ -138,7 +136,7 @@ def stored_as(
 
 
 def _refuse(row: int, column: int, value: np.generic, dtype: np.dtype, names: Sequence[str] | None) -> None:
-    """Raise the error for a value that the rows of a store cannot hold."""
+    """Raise the error for a value that the dtype of a store cannot represent."""
     named = "" if names is None else f" (column {names[column]!r})"
     raise ValueError(
         f"X[{row}, {column}]{named} is {value!s}, and the rows of the store are {dtype}, which would change it or take "

@@ -1,4 +1,4 @@
-"""Where the quoted values of delimited text begin and end, by the rules of the parser that reads it."""
+"""Finds the quoted values of delimited text by the rules of pyarrow's parser."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 LONGEST_TEXT = 2**16
-"""A quoted value that holds line ends and more bytes than this is taken for a quote that was left open."""
+"""Default of the largest size, in bytes, of a quoted value with line ends; more is probably an unclosed quote."""
 
 _QUOTE, _LINE_FEED, _CARRIAGE_RETURN = b'"\n\r'
 
 
 @dataclass(frozen=True)
 class QuoteRules:
-    """How values are quoted, and how long one that holds line ends may be.
+    """The delimiter, and the limit on quoted values.
 
     Parameters
     ----------
     delimiter : bytes
         One byte.
     longest_text : int
-        Bytes.
+        Largest size, in bytes, of a quoted value with line ends.
     """
 
     delimiter: bytes = b","
@@ -31,9 +31,9 @@ class QuoteRules:
 class QuotedText:
     """A piece of delimited text that begins with a row, and the quoted values in it.
 
-    A quote opens a value only where the value begins; within it two quotes stand for one, and the next single quote
-    closes it. Any other quote is a character. These are the rules of pyarrow's parser, so text that is cut by them is
-    read as the whole would be.
+    A quote opens a quoted value only at the beginning of a value; within it two quotes mean one, and the next single
+    quote closes it. Any other quote is an ordinary character. As these are the rules of pyarrow's parser, text that is
+    cut by them is parsed like the whole.
 
     Parameters
     ----------
@@ -46,24 +46,23 @@ class QuotedText:
         self._opens, self._closes = _quoted_values(data, rules.delimiter[0])
 
     def first_row_end(self) -> int:
-        """After the first line end that is not quoted; 0 when there is none."""
+        """The position after the first line end that is not quoted; 0 without any."""
         start = 0
         for place in range(len(self._opens) + 1):
             stop = self._opens[place] if place < len(self._opens) else len(self._data)
             ends = [position for end in (b"\n", b"\r") if (position := self._data.find(end, start, stop)) >= 0]
             if ends:
                 end = min(ends) + 1
-                # a carriage return and a line feed are one line end
+                # a carriage return with a line feed is one line end
                 return end + (self._data[end - 1 : end + 1] == b"\r\n")
             start = self._closes[place] if place < len(self._opens) else start
         return 0
 
     def last_row_end(self) -> int:
-        """After the last line end that is not quoted; 0 when there is none."""
-        # A carriage return at the very end may be half of a line end.
+        """The position after the last line end that is not quoted; 0 without any."""
+        # a carriage return at the end may be the first half of a line end
         stop = len(self._data) - self._data.endswith(b"\r")
-        # Stretches of unquoted text from the last one to the first: after the last value, between two values, before
-        # the first.
+        # unquoted parts from last to first: after the last quoted value, between two, before the first
         for place in range(len(self._opens) - 1, -2, -1):
             start = self._closes[place] + 1 if place >= 0 else 0
             end = max(self._data.rfind(b"\n", start, stop), self._data.rfind(b"\r", start, stop))
@@ -73,16 +72,17 @@ class QuotedText:
         return 0
 
     def fault(self, *, at_end: bool) -> tuple[int, str] | None:
-        """The first quoted value with line ends that cannot be meant, as its position and what is wrong with it.
+        """Position and error message of the first quoted value with line ends that is probably an unclosed quote.
+
+        None without any.
 
         Parameters
         ----------
         at_end : bool
-            No text follows, so a value that is open now has no end.
+            Whether no text follows, so that a value without a closing quote is an error.
         """
         length = len(self._data)
-        # A quote that was left open pairs with the next one: its value is long, or text follows where a delimiter
-        # should.
+        # an unclosed quote pairs with the next one, so that its value is long, or text follows the closing quote
         long = self._closes - self._opens > self._rules.longest_text
         after = np.frombuffer(self._data, np.uint8)[np.minimum(self._closes + 1, length - 1)]
         well_closed = np.isin(after, [self._rules.delimiter[0], _LINE_FEED, _CARRIAGE_RETURN])
@@ -113,26 +113,26 @@ _REMEDY = 'Remove the quote or close it; a quote within a quoted value is writte
 
 
 def _quoted_values(data: bytes, delimiter: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the quotes that open values and of those that close them; a value without an end closes at the end.
+    """Positions of the quotes that open values, and of those that close them; an unclosed one closes at the text's end.
 
-    Quotes come in runs. A run of even length changes nothing: an empty value, or quotes that stand for one within a
-    value. A run of odd length closes an open value; where a value begins, it opens one, and elsewhere it is text. So
-    the state after a run is the parity of the odd runs at beginnings of values since the last odd run elsewhere.
+    Quotes form runs. A run of even length changes nothing: it is an empty value, or quotes within a value. A run of odd
+    length closes an open value; otherwise it opens one at the beginning of a value, and is text elsewhere. So a value
+    is open after a run if the number of odd runs at beginnings of values, since the last odd run elsewhere, is odd.
     """
     if b'"' not in data:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == _QUOTE)
-    # A run begins where the quote before is not the neighbour; only runs of odd length are looked at further.
+    # only runs of odd length matter
     begins = np.flatnonzero(np.diff(quotes, prepend=-2) != 1)
     lengths = np.diff(begins, append=len(quotes))
     begins, lengths = begins[lengths % 2 == 1], lengths[lengths % 2 == 1]
     first = quotes[begins]
     last = first + lengths - 1
-    # Values begin after a delimiter, a line end, or the beginning of the text.
+    # a value begins after a delimiter, a line end, or at the beginning of the text
     before = text[np.maximum(first - 1, 0)]
     may_open = (first == 0) | (before == delimiter) | (before == _LINE_FEED) | (before == _CARRIAGE_RETURN)
-    # The parity of the runs that may open, counted from the last one that may not: that one leaves no value open.
+    # the number of runs that may open a value since the last one that may not, after which none is open
     count = np.cumsum(may_open)
     at_last_other = np.maximum.accumulate(np.where(may_open, 0, count))
     is_open = (count - at_last_other) % 2 == 1

@@ -1,4 +1,4 @@
-"""Temporary folders: checked for space, removed on any exit, cleared by the next run after a process was killed."""
+"""Temporary folders: removed on exit; those of killed processes are removed by the next run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ _LOCK = "in-use"
 
 
 def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: str) -> None:
-    """Refuse work whose temporary files will not fit.
-
-    Raises
-    ------
-    OSError
-        The disk of `directory` has fewer than `n_bytes` free; the message holds both numbers.
-    """
-    # An estimate, looked at once: better to refuse now than to fail after an hour with a full disk.
+    """Raise OSError if the disk of `directory` has fewer than `n_bytes` bytes free; `purpose` begins the message."""
+    # an error now is better than a full disk after an hour
     free = shutil.disk_usage(directory).free
     if n_bytes > free:
         raise OSError(
@@ -35,17 +29,17 @@ def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: s
 
 @contextmanager
 def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl") -> Iterator[Path]:
-    """A folder of one's own in `directory` (None: the system's), removed with all it holds on leaving.
+    """A new folder in `directory` (None: the system's temporary folder), removed with its content at the end.
 
-    Folders of the same `name` whose process is gone (killed before it could clean up) are removed on the way in.
+    Folders with the same `name` that killed processes left are removed at the beginning.
 
     Raises
     ------
     FileNotFoundError, PermissionError
-        `directory` is not there, or nothing may be written in it.
+        If `directory` does not exist or is not writable.
     """
     parent = Path(directory or tempfile.gettempdir())
-    # Names of files end at 255 bytes on most file systems.
+    # most file systems limit names to 255 bytes
     prefix = f".{name.encode()[:100].decode(errors='ignore')}.scratch-"
     pattern = "".join(f"[{char}]" if char in "*?[" else char for char in prefix)
     for abandoned in parent.glob(f"{pattern}*"):
@@ -56,7 +50,7 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
         raise type(error)(
             error.errno, "temporary files cannot be written here; pass another temporary_directory=", str(parent)
         ) from error
-    # Held while the folder is in use: the next run takes a folder whose lock is free for an abandoned one.
+    # locked while the folder is in use, since the next run removes folders whose lock is free
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         try_lock(lock)
@@ -67,10 +61,9 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a folder of this user's whose process is gone.
+    """Remove a folder of this user if its process has ended.
 
-    One without its lock file is being made this moment by another process, or is not ours to judge; so are links, and
-    folders of others.
+    Links, folders of other users, and folders without a lock file, which another process may be creating, stay.
     """
     if not CAN_LOCK or (handle := opened_own_folder(folder)) is None:
         return

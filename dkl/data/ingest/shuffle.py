@@ -1,4 +1,4 @@
-"""A uniform shuffle of array rows (dense or CSR) that do not fit in memory, through temporary disk."""
+"""Shuffles array rows (dense or CSR) that do not fit in memory, using temporary disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dkl.data.ingest.packing import fixed_rows, from_fixed_rows, from_ragged_row
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import ROW, Stage
 
-# A NumPy array or a scipy.sparse.csr_array, told apart by `sparse.issparse`.
+# A NumPy array or a scipy.sparse.csr_array.
 Rows: TypeAlias = Any
 Batch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None]
 NumberedBatch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None, np.ndarray]
@@ -28,24 +28,24 @@ def shuffled_batches(
     Parameters
     ----------
     batches : iterable of (X, y, weight)
-        X of shape (n, d), a NumPy array or CSR rows, every batch of the same dtype and d; y of shape (n,) or (n, t) and
-        weight of shape (n,), or None in every batch.
+        X of shape (n, d), a NumPy array or CSR rows, with the same dtype and d in all batches; y of shape (n,) or
+        (n, t), and weight of shape (n,), or None in all batches.
     n_bytes : int
-        About the bytes of all rows: checked against the free disk, and decides how finely rows are scattered.
+        Estimate of the bytes of all rows: compared with the free disk space, and determines the number of buckets.
     seed : int or None
-        The order is a function of seed and number of rows alone; None keeps the order of the input.
+        The order depends only on the seed and the number of rows; None keeps the order of the input.
     directory : path or None
-        Where the temporary folder goes (None: the system's temporary folder).
+        Folder of the temporary folder; None is the system's.
 
     Yields
     ------
     (X, y, weight, row_id)
-        Batches of some 32 MiB; row_id (n,) int64 is the number of each row in the input.
+        Batches of about 32 MiB; row_id (n,) int64 is the number of each row in the input.
 
     Raises
     ------
     OSError
-        The disk of `directory` does not have `n_bytes` free.
+        If the disk of `directory` has fewer than `n_bytes` free.
 
     Examples
     --------
@@ -67,11 +67,11 @@ def shuffled_batches(
 
 
 class RowLayout:
-    """How array rows travel as table columns: the raw bytes of each row, so that any dtype comes back as it went.
+    """Packs batches of array rows into tables with columns of raw bytes, and unpacks them in their dtypes.
 
     Parameters
     ----------
-    X, y, weight : the first batch of rows, whose dtypes and widths all others share
+    X, y, weight : the first batch; all others must have its dtypes and widths
     """
 
     def __init__(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
@@ -79,21 +79,20 @@ class RowLayout:
         self.n_columns = X.shape[1]
         self.dtype = np.dtype(X.dtype)
         dense = {"y": y, "weight": weight} | ({} if self.is_sparse else {"X": X})
-        # Sparse rows are ragged, and go as two columns of their own.
+        # sparse rows have different lengths, and are packed as two columns of their own
         self._kinds = {name: (a.dtype, a.shape[1:]) for name, a in dense.items() if a is not None}
 
     def pack(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> pa.Table:
         """The rows as a table."""
         given = {"X": X, "y": y, "weight": weight}
-        columns = {name: fixed_rows(_checked(given[name], *kind), *kind) for name, kind in self._kinds.items()}
+        columns = {name: fixed_rows(_check_compatible(given[name], *kind), *kind) for name, kind in self._kinds.items()}
         if self.is_sparse:
-            # Both with the same bounds, so that indices and values of a row stay together.
             columns["indices"] = ragged_rows(X.indices.astype(np.int32, copy=False), X.indptr)
             columns["data"] = ragged_rows(X.data.astype(self.dtype, copy=False), X.indptr)
         return pa.table(columns)
 
     def unpack(self, table: pa.Table) -> NumberedBatch:
-        """The rows of a table that `Stage` handed back."""
+        """The rows of a table from `Stage.tables`, with their numbers."""
         arrays = {name: from_fixed_rows(table.column(name), *kind) for name, kind in self._kinds.items()}
         row_id = table.column(ROW).to_numpy()
         X = self._sparse_rows(table) if self.is_sparse else arrays["X"]
@@ -105,8 +104,8 @@ class RowLayout:
         return sparse.csr_array((data, indices, indptr), shape=(table.num_rows, self.n_columns))
 
 
-def _checked(values: Rows, dtype: np.dtype, shape: tuple[int, ...]) -> Rows:
-    """Refuse rows that are not of the shape and type of the first batch: their bytes would be taken for others."""
+def _check_compatible(values: Rows, dtype: np.dtype, shape: tuple[int, ...]) -> Rows:
+    """The values; ValueError unless they have the row shape of the first batch and a dtype that casts to its dtype."""
     if values is None or values.shape[1:] != shape:
         raise ValueError(f"batches differ: expected rows of shape {shape}, got {getattr(values, 'shape', None)}")
     if not np.can_cast(values.dtype, dtype, "safe"):

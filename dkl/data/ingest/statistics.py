@@ -1,4 +1,4 @@
-"""Statistics of table columns, gathered batch by batch and merged: all that the encoding rules are decided on."""
+"""Statistics of table columns, computed in batches and merged, from which the encoding rules follow."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns.seen import Reading, TextStatistics, loose_numbers
+from dkl.data.columns.text_statistics import Reading, TextStatistics, numbers_in_any_form
 from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
 from dkl.data.ingest.dates import DATE_KINDS, zone_of
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
 MAX_CATEGORIES = 1_000_000
-"""So many different values of one column are told apart: each takes some 100 bytes while rows are read."""
-# Of a column whose values hold several words and are different for the most part, which is free text.
-_MOST_DIFFERENT_TEXTS = 100_000
-# So many values are looked at before all others.
-_FEW = 32
+"""Largest number of distinct values of a column that are counted; each takes about 100 bytes while rows are read."""
+# The same for a column whose values have several words and are mostly distinct, which is free text.
+_MOST_DISTINCT_TEXTS = 100_000
+# Number of values that are checked for rounding before all others.
+_FIRST_VALUES = 32
 
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """What was seen of one column.
+    """Statistics of one column.
 
     Parameters
     ----------
     total, minimum, maximum : float
-        Of the values that are there (numbers, booleans, and times in days).
+        Sum and range of the finite values (numbers, booleans, and times in days).
     categories : mapping of str to int, or None
-        How often each text was seen; None once there were more than `max_categories`, or for numbers.
+        Count of each distinct text; None if there are more than `max_categories`, and for numbers.
     infinite : (int, float) or None
-        The first row that holds an infinite value, and that value.
+        Row and value of the first infinite value.
     is_whole, fits_float32 : bool
-        All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
+        Whether all numbers are integers of at most 2**53, and whether float32 represents each of them exactly.
     zone : str or None
-        Of dates: the time zone whose clock the days are of, empty where they have none.
+        For dates, the time zone in which days are counted; empty without a time zone.
     texts : TextStatistics or None
-        Of texts that nobody has called names: what they look like.
+        Statistics of texts that may be numbers or dates; None for values that are declared categories.
     """
 
     name: str
@@ -64,15 +64,15 @@ class ColumnStatistics:
         return self.total / max(self.rows - self.missing, 1)
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
-        """The statistics of both stretches of rows.
+        """The statistics of the rows of both.
 
         Raises
         ------
         TypeError
-            The column was of one kind here and of another there.
+            If the column has different kinds of values in them.
         """
         if self.kind == "empty" or other.kind == "empty":
-            # A stretch without any value says nothing of the kind.
+            # rows without any value do not determine the kind
             known = other if self.kind == "empty" else self
             return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
         if self.kind != other.kind:
@@ -95,23 +95,23 @@ class ColumnStatistics:
         )
 
     def read_as(self, reading: Reading) -> ColumnStatistics:
-        """The statistics of the numbers or dates that the texts of the column write."""
-        figures = reading.figures
+        """The statistics of the numbers or dates in the texts of the column."""
+        statistics = reading.statistics
         return ColumnStatistics(
             self.name,
             reading.kind,
             self.rows,
-            self.rows - figures.count,
-            figures.total,
-            figures.minimum,
-            figures.maximum,
-            is_whole=figures.is_whole,
-            fits_float32=figures.fits_float32,
+            self.rows - statistics.count,
+            statistics.total,
+            statistics.minimum,
+            statistics.maximum,
+            is_whole=statistics.is_whole,
+            fits_float32=statistics.fits_float32,
             zone=reading.zone,
         )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
-        # Too many in one stretch are too many in both: their names were not kept.
+        # if either has too many distinct values, their texts were not kept
         if self.categories is None or other.categories is None:
             return None
         counts = dict(self.categories)
@@ -119,30 +119,30 @@ class ColumnStatistics:
             counts[text] = counts.get(text, 0) + count
         most = self.max_categories
         if self.texts is not None and self.texts.holds_words and 2 * len(counts) > sum(counts.values()):
-            most = min(most, _MOST_DIFFERENT_TEXTS)
+            most = min(most, _MOST_DISTINCT_TEXTS)
         return counts if len(counts) <= most else None
 
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What was seen of every column of a table, in the order of the columns, and the numbers of some rows."""
+    """Statistics of all columns of a table, in the order of the columns, and the numbers of a sample of rows."""
 
     columns: tuple[ColumnStatistics, ...]
     rows: int
     sample: NumberSample
 
     def merge(self, other: TableStatistics) -> TableStatistics:
-        """The statistics of both tables' rows; their columns must have the same names in the same order."""
+        """The statistics of the rows of both; the columns must have the same names in the same order."""
         pairs = zip(self.columns, other.columns, strict=True)
         columns = tuple(mine.merge(theirs) for mine, theirs in pairs)
         return TableStatistics(columns, self.rows + other.rows, self.sample.merge(other.sample))
 
     def why_double(self, place: int, column: ColumnStatistics) -> str:
-        """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it.
+        """The reason why the column at position `place` needs float64, in words; empty if float32 suffices.
 
-        `column` has its statistics, as numbers where it holds texts of them.
+        `column` has its statistics, or those of the numbers in its texts.
         """
-        # One value in all rows needs no precision: it says nothing that could be learned.
+        # nothing can be learned from a constant column, whatever its precision
         if column.kind not in ("number", *DATE_KINDS) or column.fits_float32 or column.minimum == column.maximum:
             return ""
         return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
@@ -156,23 +156,23 @@ def table_statistics(
     Parameters
     ----------
     categorical : collection of str
-        Columns whose values are names, whatever their type.
+        Columns that the user declared categorical.
     names : collection of str
-        Columns of texts that came as categories: they are names, whatever they look like.
+        Columns of texts whose type in the input was categorical.
     first_row : int
         The number of the table's first row in the input, for messages.
 
     Raises
     ------
     TypeError
-        Columns hold lists or bytes, which have no encoding; all of them are listed.
+        For columns of lists or bytes, which cannot be encoded; all are listed.
     ValueError
-        A number is whole and not held exactly by float64; the message has the column and the row.
+        For a whole number that float64 does not represent exactly, with column and row.
     """
     check_kinds(table.schema.remove_metadata())
     named, categories = set(categorical), set(names)
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
-    # A column at a time is written, so the values of one lie side by side.
+    # in column order, as columns are written one at a time
     sampled = np.full((table.num_columns, len(rows)), np.nan).T
     columns = [
         _column(name, table.column(name), (named, categories), first_row, rows, sampled[:, place])
@@ -182,7 +182,7 @@ def table_statistics(
 
 
 def merged(parts: Collection[TableStatistics]) -> TableStatistics:
-    """The statistics of all parts, added in their order."""
+    """The merged statistics of all parts, in their order."""
     return reduce(TableStatistics.merge, parts)
 
 
@@ -194,11 +194,10 @@ def _column(
     rows: np.ndarray,
     sampled: np.ndarray,
 ) -> ColumnStatistics:
-    """The statistics of one column; its values at the positions `rows` are written into `sampled`, if they are numbers.
+    """The statistics of one column; its numbers at the positions `rows` are written into `sampled`.
 
-    So are texts that may be numbers. `sampled` keeps its NaN for booleans and for numbers that came as float32, which
-    need no other precision. `names` are the columns that the user calls categorical, and those of texts that came as
-    categories.
+    Numbers in texts are written too. `sampled` remains NaN for booleans and float32, which do not need float64. `names`
+    are the columns that the user declared categorical, and those of texts with a categorical type.
     """
     kind = column_kind(column.type)
     categorical, categories_of_type = names
@@ -208,15 +207,15 @@ def _column(
         values = texts(column)
         counted = pc.value_counts(values.drop_null())
         categories = None
-        # How often each occurs, as long as they are no more than the limit.
+
         if len(counted) <= MAX_CATEGORIES:
             labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
             categories = dict(zip(labels, counts, strict=True))
-        # Whoever names a column as categorical has names, whatever they look like.
+        # declared categories are not checked for numbers and dates
         is_named = name in categorical | categories_of_type or pa.types.is_dictionary(column.type)
         seen = None if is_named else TextStatistics.of(values, counted, first_row)
         if seen is not None:
-            sampled[:] = loose_numbers(values.take(pa.array(rows)).combine_chunks())
+            sampled[:] = numbers_in_any_form(values.take(pa.array(rows)).combine_chunks())
         return ColumnStatistics(name, "category", len(values), values.null_count, categories=categories, texts=seen)
     check_exact(name, column, first_row)
     values = numbers(column)
@@ -229,10 +228,10 @@ def _column(
     largest = max(-statistics.minimum, statistics.maximum)
 
     def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Whether rounding changes no value; of most columns where it does, the first few tell."""
-        return all(((part == rounded(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
+        """Whether rounding changes no value; checks the first values alone before all."""
+        return all(((part == rounded(part)) | np.isnan(part)).all() for part in (values[:_FIRST_VALUES], values))
 
-    # Beyond 2**53 every float64 is whole, whatever it measures.
+    # every float64 beyond 2**53 is a whole number, also if it is a rounded measurement
     is_whole = largest <= EXACT and is_unchanged(np.rint)
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
@@ -240,7 +239,7 @@ def _column(
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
-    """The sum and the range of the numbers that are there, and the first infinite one, which is refused later."""
+    """Sum and range of the finite numbers, and the first infinite one, which is refused later."""
     there = values[np.isfinite(values)]
     missing = int(np.isnan(values).sum())
     infinite = None
@@ -249,6 +248,6 @@ def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> 
         infinite = first_row + row, float(values[row])
     if not len(there):
         return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
-    # Of the finite values; missing ones have no part in the mean that fills them.
+
     total, low, high = float(there.sum()), float(there.min()), float(there.max())
     return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)

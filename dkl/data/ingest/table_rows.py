@@ -1,4 +1,4 @@
-"""Table files as rows of a dataset: what is staged, what is found on the way, and how staged rows are encoded."""
+"""TableRows: rows of table files (CSV, Parquet) on their way to temporary disk and from there to a dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.checks import did_you_mean, spoken_names
-from dkl.data.columns.deciding import Marks, written_twice
+from dkl.data.columns.deciding import Marks, two_spellings_warning
 from dkl.data.ingest.column_rules import Missing, decide_rule
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.csv_files import CsvFormat
@@ -22,25 +22,25 @@ from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
-from dkl.data.ingest.tables import Probe, Retyped, TableFormat, common_schema, file_tables, probed
+from dkl.data.ingest.tables import MistypedColumnsError, Probe, TableFormat, common_schema, file_tables, probed
 from dkl.data.ingest.target_columns import (
+    GroupOrTimeColumn,
     SplitColumn,
     Target,
     TargetSummary,
-    TogetherColumn,
     WeightSummary,
 )
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.errors import Problems, RowError, hint, users_level
 
-_FURTHER_BYTES = 64 * 2**20
-"""Once something is wrong, so many bytes of further rows are looked at for what else is."""
+_BYTES_AFTER_ERROR = 64 * 2**20
+"""Bytes of rows that are read after the first error, so that one message can list further errors."""
 
 
 @dataclass(frozen=True)
 class TableChoices:
-    """What the user says of the columns; see `dkl.ingest`."""
+    """The arguments of `dkl.ingest` about columns."""
 
     target: str | None = None
     weight: str | None = None
@@ -73,19 +73,19 @@ class TableChoices:
                 raise TypeError(f"{name} is the text {getattr(self, name)!r}; expected names in a list")
 
     @property
-    def beside(self) -> list[str]:
-        """The columns with a role that are no features; a time is one, unless it is left out."""
+    def not_features(self) -> list[str]:
+        """The columns with a role that are not features; a time is a feature unless `drop` contains it."""
         return [name for name in self.roles if name != self.time or name in self.drop]
 
     @property
     def roles(self) -> list[str]:
-        """The columns that have a role."""
+        """The columns of targets, weights, splits, groups and times."""
         names = (self.target, self.weight, self.split, self.group, self.time)
         return [name for name in names if name is not None]
 
 
 class TableRows:
-    """Rows of table files.
+    """The rows of table files.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class TableRows:
     reader : TableFormat
     choices : TableChoices
     as_text : tuple of str
-        Columns that are read as texts, whatever their first rows look like.
+        Columns that are read as texts, whatever their types in the first rows.
     """
 
     def __init__(
@@ -102,14 +102,18 @@ class TableRows:
         probes = probed(files, reader)
         self._given = files, reader, choices, as_text
         self._problems = Problems(place=self._add_file)
-        # an index without a name is never read, and may be left out by the name that the file gives it
+        # an unnamed index is never read, so that `drop` may contain its name in the file
         unread = {name for probe in probes for name in probe.unnamed_index}
         choices = replace(choices, drop=[name for name in choices.drop if name not in unread])
-        choices = _possible(choices, probes[0].schema.names, self._problems, f" of '{files[0].name}'" if files else "")
+        choices = _valid_choices(
+            choices, probes[0].schema.names, self._problems, f" of '{files[0].name}'" if files else ""
+        )
         texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
         self._marks = marks_of(probes, reader)
-        # where points may stand between thousands, numbers are read as they are written
-        open_points = {name for probe in probes for name in probe.either_mark} if self._marks.decimal == "," else set()
+        # numbers whose points are thousands marks must be read as texts
+        open_points = (
+            {name for probe in probes for name in probe.ambiguous_columns} if self._marks.decimal == "," else set()
+        )
         self._schema = common_schema(
             probes,
             drop=[name for name in choices.drop if name != choices.time],
@@ -118,57 +122,57 @@ class TableRows:
             further=self._problems,
         )
         if self._problems:
-            # rows are read on for what else is wrong, without the columns that cannot be read
-            choices = _possible(choices, self._schema.names, Problems(), "")
+            # reading goes on without the columns that have errors, to find further errors
+            choices = _valid_choices(choices, self._schema.names, Problems(), "")
         self._files, self._reader, self._choices = [probe.file for probe in probes], reader, choices
         self._probes = probes
-        # categories travel as texts, and are names all the same
+        # categorical columns are staged as texts, which must not be read as numbers
         self._names = {f.name for probe in probes for f in probe.schema if pa.types.is_dictionary(f.type)}
         self.target_name = choices.target
         self._packing = NumberPacking(self._schema)
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
-        self._seen: TableStatistics | None = None
+        self._statistics: TableStatistics | None = None
         named = choices.target in {*choices.categorical, *self._names}
         self._target = TargetSummary(choices.target, self._marks, is_named=named) if choices.target else None
         self._weight = WeightSummary(choices.weight) if choices.weight else None
         self.split = SplitColumn(choices.split) if choices.split else None
-        self._together: list[TogetherColumn] = []
+        self._row_columns: list[GroupOrTimeColumn] = []
         if choices.group is not None:
-            self._together.append(TogetherColumn(choices.group, "group"))
+            self._row_columns.append(GroupOrTimeColumn(choices.group, "group"))
         if choices.time is not None:
-            self._together.append(TogetherColumn(choices.time, "time"))
-        self._refused: set[str] = set()
+            self._row_columns.append(GroupOrTimeColumn(choices.time, "time"))
+        self._faulty: set[str] = set()
         self._dropped = self._weightless = 0
-        # the first row of each file that was read so far, and the file
-        self._starts: list[tuple[int, str]] = []
+        # the number of the first row and the name of each file read so far
+        self._file_starts: list[tuple[int, str]] = []
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
 
     @property
     def _features(self) -> list[str]:
-        return [name for name in self._schema.names if name not in self._choices.beside]
+        return [name for name in self._schema.names if name not in self._choices.not_features]
 
     def tables(self) -> Iterator[tuple[pa.Table, int]]:
-        """All rows as they are to be staged, with the bytes of input that each table accounts for.
+        """All rows as tables for staging, each with its number of input bytes.
 
-        Where something is wrong, some more rows are read for what else is; `decide` raises one error for all of it.
+        After an error some more rows are read to find further ones; `decide` raises one error that lists all.
         """
         row = further = 0
         try:
-            for table, n_bytes in file_tables(self._files, self._reader, self._schema, self._starts):
-                # rows that are left out are not there for what is learned of the others, which keep their numbers
-                kept = self._counted(self._with_target(table, row), row)
+            for table, n_bytes in file_tables(self._files, self._reader, self._schema, self._file_starts):
+                # statistics do not include rows that are left out; the other rows keep their numbers
+                kept = self._with_positive_weight(self._with_target(table, row), row)
                 row += table.num_rows
                 if not kept.num_rows:
                     continue
-                self._look_at(kept, self._seen.rows if self._seen is not None else 0)
+                self._add_statistics(kept, self._statistics.rows if self._statistics is not None else 0)
                 yield self._packing.pack(kept), n_bytes
                 if self._problems or self._infinite:
                     further += table.nbytes
-                    if further > _FURTHER_BYTES:
+                    if further > _BYTES_AFTER_ERROR:
                         self._cut_short = True
                         return
-        except Retyped:
+        except MistypedColumnsError:
             raise
         except (ValueError, TypeError) as error:
             self._problems.add(error)
@@ -176,22 +180,22 @@ class TableRows:
             self.decide()
 
     def with_texts(self, names: Collection[str]) -> TableRows:
-        """The same rows, to be read anew with further columns as texts."""
+        """The same rows with further columns read as texts."""
         files, reader, choices, as_text = self._given
         return TableRows(files, reader, choices, (*as_text, *names))
 
     @property
-    def said(self) -> list[str]:
-        """How the files are written, where nobody has said it."""
-        found: dict[str, list[str]] = {}
+    def detected_dialects(self) -> list[str]:
+        """The detected delimiters and encodings that are not the usual ones, with the files that have them."""
+        files: dict[str, list[str]] = {}
         for probe in self._probes:
-            if probe.said:
-                found.setdefault(probe.said, []).append(probe.file.name)
-        more = {said: f" and {len(names) - 1} more" if len(names) > 1 else "" for said, names in found.items()}
-        return [f"'{names[0]}'{more[said]}: {said}" for said, names in found.items()]
+            if probe.dialect:
+                files.setdefault(probe.dialect, []).append(probe.file.name)
+        more = {dialect: f" and {len(names) - 1} more" if len(names) > 1 else "" for dialect, names in files.items()}
+        return [f"'{names[0]}'{more[dialect]}: {dialect}" for dialect, names in files.items()]
 
     def _with_target(self, table: pa.Table, row: int) -> pa.Table:
-        """The rows that have a target, with their numbers as `ROW`, where others are to be left out; else all rows."""
+        """The rows with a target, numbered in `ROW`, if `drop_missing_target` is set; else the table itself."""
         if not self._choices.drop_missing_target or self._target is None:
             return table
         there = pc.invert(pc.is_null(table.column(self._target.name), nan_is_null=True))
@@ -199,16 +203,16 @@ class TableRows:
         self._dropped += table.num_rows - kept.num_rows
         return kept
 
-    def _counted(self, table: pa.Table, row: int) -> pa.Table:
-        """The rows whose weight is above 0, with their numbers as `ROW`; all rows where there are no weights."""
+    def _with_positive_weight(self, table: pa.Table, row: int) -> pa.Table:
+        """The rows with a positive weight, numbered in `ROW`; the table itself if there are no weights."""
         weight = self._weight
-        if weight is None or weight.name in self._refused:
+        if weight is None or weight.name in self._faulty:
             return table
-        self._refused.add(weight.name)
+        # after its first error a column is not checked any more
+        self._faulty.add(weight.name)
         with self._problems.collected():
             counts = weight.add(table.column(weight.name))
-            # a column is looked at up to the first thing that is wrong with it
-            self._refused.remove(weight.name)
+            self._faulty.remove(weight.name)
             self._weightless += int(np.count_nonzero(~counts))
             if ROW not in table.column_names:
                 table = table.append_column(ROW, pa.array(np.arange(row, row + table.num_rows)))
@@ -216,17 +220,22 @@ class TableRows:
         return table
 
     @property
-    def _left_out(self) -> str:
-        """The rows that are not counted where an error names a row, as a part of a sentence."""
+    def _uncounted_rows(self) -> str:
+        """The rows that row numbers in errors do not count, as a part of a sentence; empty if there are none."""
         left_out = {"have no target": self._dropped, "have a weight of 0": self._weightless}
         return " and ".join(f"the {n:,} that {why}" for why, n in left_out.items() if n)
 
     def _add_file(self, error: ValueError | TypeError) -> None:
-        """Name the file of a row, and its number there, in an error that names a row of the input."""
-        # rows that were left out are not counted in what errors name
-        if not isinstance(error, RowError) or self._left_out or not self._starts or hasattr(error, "__notes__"):
+        """Add a note to an error about a row of the input, with the file and the row's number there."""
+        # if rows were left out, row numbers in errors are not numbers of the input
+        if (
+            not isinstance(error, RowError)
+            or self._uncounted_rows
+            or not self._file_starts
+            or hasattr(error, "__notes__")
+        ):
             return
-        first, name = max(start for start in self._starts if start[0] <= error.row)
+        first, name = max(start for start in self._file_starts if start[0] <= error.row)
         error.add_note(f"at '{name}', row {error.row - first + 1}{self._after}")
 
     @property
@@ -235,70 +244,77 @@ class TableRows:
 
     @property
     def _infinite(self) -> list[ColumnStatistics]:
-        return [] if self._seen is None else [column for column in self._seen.columns if column.infinite is not None]
+        return (
+            []
+            if self._statistics is None
+            else [column for column in self._statistics.columns if column.infinite is not None]
+        )
 
-    def _look_at(self, table: pa.Table, row: int) -> None:
+    def _add_statistics(self, table: pa.Table, row: int) -> None:
         features = table.select(self._features)
         seen = table_statistics(features, categorical=self._choices.categorical, names=self._names, first_row=row)
-        self._seen = seen if self._seen is None else self._seen.merge(seen)
-        for summary in (self._target, self.split, *self._together):
-            if summary is None or summary.name in self._refused:
+        self._statistics = seen if self._statistics is None else self._statistics.merge(seen)
+        for summary in (self._target, self.split, *self._row_columns):
+            if summary is None or summary.name in self._faulty:
                 continue
-            self._refused.add(summary.name)
+            self._faulty.add(summary.name)
             with self._problems.collected():
                 summary.add(table.column(summary.name))
-                # a column is looked at up to the first thing that is wrong with it
-                self._refused.remove(summary.name)
+                self._faulty.remove(summary.name)
 
     def decide(self) -> Schema:
-        """The schema of the dataset, once all rows were seen.
+        """The schema of the dataset, after all rows were read.
 
         Raises
         ------
         ValueError, TypeError
-            Something is wrong with the columns or with values in them; all of it is listed.
+            For all errors in columns and values, in one message.
         """
         try:
             schema = self._decided_schema(self._problems)
         except (ValueError, TypeError) as error:
-            if self._left_out:
-                error.add_note(f"rows are counted without {self._left_out}")
+            if self._uncounted_rows:
+                error.add_note(f"rows are counted without {self._uncounted_rows}")
             raise
         if self._dropped:
-            rows = self._dropped + self._weightless + (0 if self._seen is None else self._seen.rows)
+            rows = self._dropped + self._weightless + (0 if self._statistics is None else self._statistics.rows)
             say_dropped(self._dropped, rows, str(self._choices.target))
         return schema
 
     def _decided_schema(self, problems: Problems) -> Schema:
         if self._cut_short:
-            # of columns that were read in part no more is certain than what their values have shown
+            # statistics are incomplete, so that only errors in values that were read are certain
             for column in self._infinite:
                 with problems.collected():
                     decide_rule(column, self._choices.missing)
             problems.raise_all("the files were not read further")
-        if self._seen is None and self._dropped and not self._weightless:
+        if self._statistics is None and self._dropped and not self._weightless:
             say_dropped(self._dropped, self._dropped, str(self._choices.target))
-        if self._seen is None and self._weight is not None and self._weightless:
+        if self._statistics is None and self._weight is not None and self._weightless:
             self._weight.check()
-        if self._seen is None:
+        if self._statistics is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
         target = None
-        if self._weight is not None and self._weight.name not in self._refused:
+        if self._weight is not None and self._weight.name not in self._faulty:
             with problems.collected():
                 self._weight.check()
-        if self._target is not None and self._target.name not in self._refused:
+        if self._target is not None and self._target.name not in self._faulty:
             with problems.collected():
                 target = self._target.decide(self._choices.task)
-        said: list[Callable[[], None]] = [partial(_say_form, target, self._target)] if target is not None else []
-        said += [partial(_say_doubts, column) for column in (self.split, *self._together) if column is not None]
-        if self._seen.columns or not problems:
+        deferred: list[Callable[[], None]] = (
+            [partial(_report_target_form, target, self._target)] if target is not None else []
+        )
+        deferred += [
+            partial(_warn_of_doubts, column) for column in (self.split, *self._row_columns) if column is not None
+        ]
+        if self._statistics.columns or not problems:
             with problems.collected():
-                encoding = self._encoding(self._seen, said)
+                encoding = self._encoding(self._statistics, deferred)
         problems.raise_all()
-        # what is said of columns comes when nothing is wrong any more
-        self._say_spellings()
-        for say in said:
-            say()
+        # warnings are issued only if there is no error
+        self._warn_of_spellings()
+        for warn in deferred:
+            warn()
         self._decided = encoding, target
         return Schema(
             n_columns=encoding.n_columns,
@@ -310,23 +326,23 @@ class TableRows:
             encoding=encoding,
             passthrough=encoding.passthrough,
             has_weight=self._weight is not None,
-            row_columns={column.role: column.known for column in self._together},
-            held_by=self._choices.held_by or next((column.role for column in self._together), None),
+            row_columns={column.role: column.known for column in self._row_columns},
+            held_by=self._choices.held_by or next((column.role for column in self._row_columns), None),
             provenance={"target_form": target.form} if target and target.form else {},
         )
 
-    def _say_spellings(self) -> None:
-        """Warn of columns of numbers, the target among them, whose first rows write one number in two ways."""
+    def _warn_of_spellings(self) -> None:
+        """Warn of columns of numbers, including the target, with two spellings of a number or ambiguous points."""
         choices = self._choices
         names = [*self._features, *([choices.target] if choices.target else [])]
         for name in names:
             dtype = self._schema.field(name).type
             if name in choices.categorical or not pa.types.is_floating(dtype):
                 continue
-            twice = next((probe.twice[name] for probe in self._probes if name in probe.twice), None)
-            is_open = any(name in probe.either_mark for probe in self._probes)
-            sentences = [written_twice(name, *twice)] if twice else []
-            if is_open:
+            twice = next((probe.two_spellings[name] for probe in self._probes if name in probe.two_spellings), None)
+            is_ambiguous = any(name in probe.ambiguous_columns for probe in self._probes)
+            sentences = [two_spellings_warning(name, *twice)] if twice else []
+            if is_ambiguous:
                 sentences.append(
                     f"column '{name}' holds numbers in which each point stands before three digits, and the values lie "
                     "between semicolons: the point is taken for a decimal mark; where it stands between thousands, say "
@@ -335,17 +351,17 @@ class TableRows:
             for sentence in sentences:
                 warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
-    def _encoding(self, seen: TableStatistics, said: list[Callable[[], None]]) -> TableEncoding:
+    def _encoding(self, seen: TableStatistics, deferred: list[Callable[[], None]]) -> TableEncoding:
         choices = self._choices
         return decide_encoding(
             seen,
-            categorical=[name for name in choices.categorical if name not in choices.beside],
+            categorical=[name for name in choices.categorical if name not in choices.not_features],
             missing=choices.missing,
             unknown=choices.unknown,
             layout=choices.layout,
-            ignored=[*choices.beside, *choices.drop],
+            ignored=[*choices.not_features, *choices.drop],
             marks=self._marks,
-            said=said,
+            deferred=deferred,
             problems=Problems(place=self._add_file),
         )
 
@@ -362,59 +378,56 @@ class TableRows:
             weight = table.column(self._weight.name).cast(pa.float64()).to_numpy()
         if self.split is not None:
             self.split.place(table.column(self.split.name))
-        columns = {column.role: column.codes(table.column(column.name)) for column in self._together}
+        columns = {column.role: column.codes(table.column(column.name)) for column in self._row_columns}
         return X, y, weight, table.column(ROW).to_numpy(), columns
 
 
-def _say_form(target: Target, summary: TargetSummary | None) -> None:
-    """Say by which rule the texts of a target became numbers, and what its labels leave open."""
+def _report_target_form(target: Target, summary: TargetSummary | None) -> None:
+    """Warn of doubtful labels, and report the form in which the texts of a target are read as numbers."""
     if summary is None:
         return
     for sentence in summary.doubts(target):
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
     if not target.form:
         return
+    percents = ", 15 for 15 %" if target.form.endswith("%") else ""
     hint(
-        f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){_of_percents(target)}; "
+        f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){percents}; "
         f"where these are labels, say so: categorical=['{summary.name}']",
         f"target as numbers: {summary.name} {target.form}",
     )
 
 
-def _say_doubts(column: SplitColumn | TogetherColumn) -> None:
+def _warn_of_doubts(column: SplitColumn | GroupOrTimeColumn) -> None:
     for sentence in column.doubts():
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
-def _of_percents(target: Target) -> str:
-    return ", 15 for 15 %" if target.form.endswith("%") else ""
-
-
 def marks_of(probes: Sequence[Probe], reader: TableFormat) -> Marks:
-    """How the texts of files write numbers, as far as the files or the user say it."""
+    """The decimal marks of numbers in texts, as the user chose or the files suggest."""
     order = (".", ";", ",")
-    usual = max((probe.usual for probe in probes), key=order.index)
+    default = max((probe.default for probe in probes), key=order.index)
     if not isinstance(reader, CsvFormat):
-        return Marks(usual=usual)
+        return Marks(default=default)
     return Marks(
         reader.decimal,
-        usual,
+        default,
         "decimal={} (an argument of dkl.CsvFormat)",
         "null_values=[...] (an argument of dkl.CsvFormat; --na in the shell)",
     )
 
 
 def _text_time(name: str | None, probes: list[Probe]) -> str | None:
-    """The column of times where it travels as text: it holds neither numbers in all files nor dates without a zone."""
+    """The column of times if it is staged as text; None if all files have numbers, or dates without a time zone."""
     types = [] if name is None else [probe.schema.field(name).type for probe in probes]
     kinds = {(column_kind(dtype), getattr(dtype, "tz", None)) for dtype in types}
     return None if kinds in ({("number", None)}, {("date", None)}) else name
 
 
-def _possible(choices: TableChoices, names: list[str], problems: Problems, where: str) -> TableChoices:
-    """The choices without what names no column, or one that is taken, which goes to `problems`.
+def _valid_choices(choices: TableChoices, names: list[str], problems: Problems, where: str) -> TableChoices:
+    """The choices without names that are not columns or have two roles, which are added to `problems` as errors.
 
-    Messages say `where` the columns are, " of 'rows.parquet'", or nothing of rows that have no file.
+    `where` follows the word "column" in messages: " of 'rows.parquet'", or nothing for a table in memory.
     """
     there, found = set(names), spoken_names(names)
     kept: dict[str, Any] = {}

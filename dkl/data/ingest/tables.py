@@ -1,4 +1,4 @@
-"""Rows of table files (CSV, Parquet) as Arrow tables of one schema, checked across files, in pieces of a fixed size."""
+"""Rows of table files (CSV, Parquet) as Arrow tables of one schema, the same for all files, in parts of fixed size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dkl.data.checks import repeated, spoken_names
-from dkl.data.columns.numbers import UsualMark
+from dkl.data.columns.numbers import DefaultMark
 from dkl.data.ingest.columns import check_kinds, check_names_can_be_written, column_kind, plain, plain_type
 from dkl.data.ingest.dates import zone_of
 from dkl.data.ingest.paths import InputFile
@@ -21,48 +21,50 @@ _PIECE_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class Probe:
-    """What the beginning of a file says about it.
+    """Properties of a file, from its beginning.
 
     Parameters
     ----------
+    file : InputFile
     schema : pyarrow.Schema
-        The columns and the types that they seem to have.
+        The columns and their presumable types.
     staged_bytes : int
-        About how many bytes all rows of the file take as Arrow arrays.
+        Estimate of the bytes of all rows as Arrow arrays.
     unnamed_index : tuple of str
-        Columns that the file has and `schema` has not: the row index of a data frame that was written without a name.
-    twice : mapping of str to (str, str)
-        Two texts of one number, in columns of numbers.
-    usual : {".", ";", ","}
-        The decimal mark where texts leave it open; see `dkl.data.columns.numbers.UsualMark`.
-    either_mark : tuple of str
-        Columns of numbers whose points may stand between thousands, where semicolons delimit the values.
-    said : str
-        How the file is written, where nobody has said it and it is not as usual.
+        Columns of the file that are not in `schema`: the row index of a data frame, without a name.
+    two_spellings : mapping of str to (str, str)
+        Two texts that write the same number, for columns of numbers that have such.
+    default : {".", ";", ","}
+        The decimal mark where texts leave it open; see `dkl.data.columns.numbers.DefaultMark`.
+    ambiguous_columns : tuple of str
+        Columns of numbers whose points may be thousands marks, in files whose values are separated by semicolons.
+    dialect : str
+        The detected delimiter and encoding; empty if they are the usual ones or were chosen by the user.
     """
 
     file: InputFile
     schema: pa.Schema
     staged_bytes: int
     unnamed_index: tuple[str, ...] = ()
-    twice: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    usual: UsualMark = "."
-    either_mark: tuple[str, ...] = ()
-    said: str = ""
+    two_spellings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    default: DefaultMark = "."
+    ambiguous_columns: tuple[str, ...] = ()
+    dialect: str = ""
 
 
 class NoRowsError(ValueError):
-    """A file has the names of its columns and nothing else."""
+    """A file has a header and no rows."""
 
 
-class Retyped(ValueError):
-    """Columns hold values that their types have no place for; they can be read as texts.
+class MistypedColumnsError(ValueError):
+    """Columns have values of another type than their first rows; reading them as texts avoids the error.
 
     Parameters
     ----------
     message : str
-        The first such value, its place, and what to do where it cannot be read otherwise.
+        The first such value, its place, and a remedy for callers that cannot read the files again.
     names : tuple of str
+        The columns.
     """
 
     def __init__(self, message: str, names: tuple[str, ...]) -> None:
@@ -71,14 +73,14 @@ class Retyped(ValueError):
 
 
 def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
-    """The columns of every file, and behind them those that the names of its folders give.
+    """The columns of every file, followed by those from the names of its folders.
 
-    Files without rows are left out, unless all are: programs that write in parts leave some.
+    Files without rows, which distributed programs write, are left out unless all files are such.
 
     Raises
     ------
     ValueError
-        A file has a column of the name that one of its folders gives, or there are no rows.
+        If a file has a column with the name of one of its folders' keys, or no file has rows.
     """
     probes: list[Probe] = []
     empty: NoRowsError | None = None
@@ -103,12 +105,12 @@ def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
 
 
 class TableFormat(Protocol):
-    """How files of one format are probed and read."""
+    """A reader of table files of one format."""
 
     def probe(self, file: InputFile) -> Probe: ...
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-        """The columns of `schema` in its order and types, and how many of the file's bytes each table accounts for."""
+        """Tables with the columns of `schema`, in its order and types, each with its number of the file's bytes."""
         ...
 
 
@@ -120,32 +122,34 @@ def common_schema(
     are_texts: bool = False,
     further: Problems | None = None,
 ) -> pa.Schema:
-    """The schema that all files are read with: the first one's columns, in types that hold the values of all files.
+    """The schema with which all files are read: the columns of the first one, in types for the values of all files.
 
     Parameters
     ----------
+    probes : list of Probe
     drop : collection of str
         Columns that are not read.
     as_text : collection of str
-        Columns whose values are names, whatever their type.
+        Columns that are read as texts, whatever their type.
     are_texts : bool
-        Files of text say nothing of types: columns that look like numbers in one and not in another are read as texts.
+        Whether the files are texts, which have no types: columns that look like numbers only in some files are then
+        read as texts.
     further : Problems or None
-        Takes what is wrong with single columns, which are then left out, so that the rows can be looked at for more.
+        Collects errors of single columns, which are then left out, so that the rows can be checked for more errors.
 
     Raises
     ------
     ValueError
-        A file lacks a column, has one more, names one twice or not at all.
+        If a file lacks a column, has an additional one, or has two with the same name or one without a name.
     TypeError
-        A column is of one kind in one file and of another in another, or holds lists or bytes.
+        If a column has different kinds of values in different files, or holds lists or bytes.
     """
     problems = Problems()
     for probe in probes:
         with problems.collected():
             _check_names(probe, probes[0])
     problems.raise_all()
-    # Order and names are those of the first file; the others may have their columns in any order.
+    # the other files may have their columns in any order
     names, texts = _without(probes[0].schema.names, drop), set(as_text)
     problems = Problems() if further is None else further
     with problems.collected():
@@ -169,7 +173,7 @@ def common_schema(
 
 
 def _check_names(probe: Probe, first: Probe) -> None:
-    """Refuse a file whose columns are not those of the first one, in whatever order."""
+    """Raise ValueError unless a file has the same columns as the first one, in any order."""
     names = probe.schema.names
     twice = repeated(names)
     if twice:
@@ -188,21 +192,21 @@ def _check_names(probe: Probe, first: Probe) -> None:
 
 
 def _without(names: list[str], others: Collection[str]) -> list[str]:
-    """The names that are not among the others, in their order."""
+    """The names that are not in `others`, in their order."""
     known = set(others)
     return [name for name in names if name not in known]
 
 
 def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool) -> pa.DataType:
-    """The type in which a column of all files is read: the one that holds the values of each.
+    """The type in which a column is read from all files.
 
-    It is text where `as_text` asks for that, and, if `are_texts`, where the files disagree on more than precision or
-    time zone; a column without a value in any of them is float64.
+    With `as_text` it is text; with `are_texts` also if the files differ in more than precision or time zone. A column
+    without any value is float64.
 
     Raises
     ------
     TypeError
-        The files disagree, and the column may not be read as text.
+        If the files differ and `are_texts` is False.
     """
     if as_text:
         return pa.string()
@@ -211,11 +215,12 @@ def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool)
         plain = plain_type(probe.schema.field(name).type)
         if pa.types.is_null(common) or plain == common:
             common, where = plain, where or probe.file.name
-        # Float32 in one file and float64 in another.
+        # float32 in one file and float64 in another
         elif pa.types.is_floating(common) and pa.types.is_floating(plain):
             common = pa.float64()
         elif pa.types.is_timestamp(common) and pa.types.is_timestamp(plain):
-            # Points in time are converted to the first zone; a clock without one is taken for a clock there, aloud.
+            # dates are converted to the first time zone; those without one are read as local times there, with a
+            # warning
             if not (zone_of(common) and zone_of(plain)):
                 lacking = probe.file.name if zone_of(common) else where
                 warnings.warn(
@@ -234,17 +239,17 @@ def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool)
                 f"column '{name}' holds {here} in '{probe.file.name}' and {there} in '{where}'; make it one type, or "
                 f"take its values as names: categorical=['{name}']"
             )
-    # A column without any value yet: later rows, if they hold some, must be numbers.
+    # a column without any value so far is read as numbers
     return pa.float64() if pa.types.is_null(common) else common
 
 
 def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-    """The same rows in pieces whose size follows from the schema alone: sums over them do not depend on files' cuts."""
-    # About 4 MiB of numbers, and at least 1,024 rows however many columns there are.
+    """The same rows in tables whose sizes depend on the schema alone, so that sums do not depend on the files."""
+    # about 4 MiB of numbers, and at least 1,024 rows
     rows = max(1024, min(65_536, _PIECE_BYTES // (8 * max(len(schema), 1))))
     pending: list[pa.Table] = []
     count = n_bytes = 0
-    # Whole pieces are handed on as soon as there are any; what is left waits for the next table, of whatever file.
+    # the remaining rows of a table are joined with the next one, also from another file
     for table, table_bytes in tables:
         pending.append(table)
         count += table.num_rows
@@ -262,13 +267,13 @@ def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterato
 def file_tables(
     files: list[InputFile], reader: TableFormat, schema: pa.Schema, starts: list[tuple[int, str]] | None = None
 ) -> Iterator[tuple[pa.Table, int]]:
-    """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for.
+    """All rows of all files in order, in `pieces`, each with its number of input bytes.
 
-    The first row of each file and its name go to `starts` before any of its rows is handed out.
+    The number of each file's first row, and its name, are appended to `starts` before its rows are read.
     """
 
     def partitioned() -> Iterator[tuple[pa.Table, int]]:
-        """The rows of each file with the columns that the names of its folders give, in the order of `schema`."""
+        """The rows of each file with the columns from the names of its folders, in the order of `schema`."""
         row = 0
         for file in files:
             if starts is not None:

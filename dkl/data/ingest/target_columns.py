@@ -1,4 +1,4 @@
-"""Target, weight, split, group and time columns: what they hold, found in one read, and how it is stored."""
+"""Target, weight, split, group and time columns: checked and summarized while they are read, and encoded afterwards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns.deciding import Marks, alike_names, few_zeros, open_mark, several_ways
+from dkl.data.columns.deciding import (
+    Marks,
+    ambiguous_mark_warning,
+    leading_zeros_warnings,
+    mixed_forms_warning,
+    similar_names_warnings,
+)
 from dkl.data.columns.numbers import NumberForm
-from dkl.data.columns.seen import Reading, TextStatistics
+from dkl.data.columns.text_statistics import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import HeldBy, RowColumn, Task
@@ -22,14 +28,15 @@ from dkl.errors import RowError, users_level
 
 AUTO_CLASSES = 1_000
 ROWS_A_CLASS = 20
-"""More distinct whole numbers than `AUTO_CLASSES`, or fewer rows for each of them than this, may be quantities."""
+"""The user must choose the task if a target of whole numbers has more than `AUTO_CLASSES` distinct values, or fewer
+rows than `ROWS_A_CLASS` for each on average: they may be labels or quantities."""
 MAX_CLASSES = 65_536
 MAX_SPLITS = 254
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """How a target column is held: codes of sorted labels, or float64 numbers.
+    """The encoding of a target column: codes of sorted labels, or float64 numbers.
 
     Parameters
     ----------
@@ -37,7 +44,7 @@ class Target:
     classes : ndarray of shape (K,) or None
         Sorted labels: texts, booleans or int64 (whole floats count as integers).
     form : str
-        How texts write the numbers, see `dkl.data.columns.numbers.NumberForm`; empty without marks of their own.
+        The form of numbers in texts, see `dkl.data.columns.numbers.NumberForm`; empty if they have no marks.
     """
 
     task: Task
@@ -45,7 +52,7 @@ class Target:
     form: str = ""
 
     def encode(self, column: pa.ChunkedArray) -> np.ndarray:
-        """int64 codes (positions in `classes`) or float64 values of shape (n,); of rows of weight 0 any code."""
+        """int64 codes (positions in `classes`) or float64 values of shape (n,); rows of weight 0 may have any code."""
         if self.classes is None:
             return written_numbers(column, self.form) if column_kind(column.type) == "category" else numbers(column)
         if self.classes.dtype.kind == "U":
@@ -56,21 +63,21 @@ class Target:
 
 
 def written_numbers(column: pa.ChunkedArray, form: str) -> np.ndarray:
-    """The numbers that texts write in a form, (n,); NaN where one writes none."""
-    return (NumberForm.of(form) if form else NumberForm()).numbers(texts(column).combine_chunks())
+    """The numbers that texts write in a form, (n,) float64; NaN for other texts."""
+    return NumberForm.of(form).numbers(texts(column).combine_chunks())
 
 
 class TargetSummary:
-    """What was seen of a target column, piece by piece.
+    """A summary of a target column, updated table by table, from which the task and the classes follow.
 
     Parameters
     ----------
     name : str
         The column, for messages.
     marks : Marks
-        How texts write numbers.
+        The decimal marks of numbers in texts.
     is_named : bool
-        Its values are names, whatever they look like.
+        Whether the column is declared categorical.
     """
 
     def __init__(self, name: str, marks: Marks | None = None, *, is_named: bool = False) -> None:
@@ -84,35 +91,35 @@ class TargetSummary:
         self._largest = 0.0
 
     def add(self, column: pa.ChunkedArray, counted: np.ndarray | None = None) -> None:
-        """Take the next rows.
+        """Add the next rows.
 
         Parameters
         ----------
         column : ChunkedArray
-        counted : ndarray of shape (n,) or None
-            Which rows have a weight above 0; the others' labels are no classes.
+        counted : ndarray of shape (n,), bool, or None
+            Whether each row has a positive weight; labels of other rows are not classes.
 
         Raises
         ------
         ValueError
-            A label is missing or infinite; its row is named.
+            For a missing or infinite label, with its row.
         TypeError
-            The column holds dates, lists or bytes.
+            If the column holds dates, lists or bytes.
         """
         kind = column_kind(column.type)
         if kind is None:
             raise TypeError(f"target: {why_unusable(self.name, column.type)}")
         if kind in ("date", "time", "duration"):
             raise TypeError(f"target '{self.name}' holds dates or times ({column.type}): {self._instead_of_dates}")
-        # Types are those of the whole input, so that this is a type that changes from file to file.
+        # all tables of a file have the same type, so that the type differs between files
         if self.kind not in ("empty", kind):
             raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")
         if kind == "category":
             values = texts(column)
-            self._check_there(np.asarray(values.is_null().to_numpy()))
+            self._check_present(np.asarray(values.is_null().to_numpy()))
             if not self._is_named:
                 self._texts = self._texts.merge(TextStatistics.of(values, pc.value_counts(values), self.rows))
-            # A class whose rows all have weight 0 is no class.
+            # labels that occur only in rows of weight 0 are not classes
             values = values if counted is None else values.filter(pa.array(counted))
             labels = _counted(values) if len(self._labels) <= MAX_CLASSES else {}
             if wrong := sorted(label for label in labels if "\0" in label):
@@ -123,7 +130,7 @@ class TargetSummary:
             self._add_numbers(values if counted is None else values[counted])
         self.kind = kind
         self.rows += len(column)
-        # texts of numbers may be as many as there are rows
+        # texts that write numbers may all be distinct
         if len(self._labels) > MAX_CLASSES and kind == "category" and self._reading is None:
             raise ValueError(
                 f"target '{self.name}' has more than {MAX_CLASSES} different texts; classes are fewer. Is it the "
@@ -132,8 +139,8 @@ class TargetSummary:
 
     @property
     def _reading(self) -> Reading | None:
-        """The numbers that the texts write; None where they are labels."""
-        reading = self._texts.reading(self._marks.decimal, self._marks.usual)
+        """How the texts are read as numbers; None if they are labels."""
+        reading = self._texts.reading(self._marks.decimal, self._marks.default)
         return None if reading is None or reading.kind != "number" else reading
 
     @property
@@ -141,8 +148,8 @@ class TargetSummary:
         return f"turn it into numbers, such as the days from a day, or into labels, categorical=['{self.name}']"
 
     def _checked(self, values: np.ndarray) -> np.ndarray:
-        """The numbers, none of them missing or infinite."""
-        self._check_there(np.isnan(values))
+        """The numbers, after checking that none is missing or infinite."""
+        self._check_present(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
             row = self.rows + int(infinite[0])
@@ -150,16 +157,16 @@ class TargetSummary:
         return values
 
     def _add_numbers(self, values: np.ndarray) -> None:
-        """Note what decides the task: the first fraction, else the distinct numbers, as long as they may be classes."""
+        """Record what determines the task: the first fraction, else the distinct numbers if they may be classes."""
         fractional = values[values != np.trunc(values)]
         if len(fractional) and self._fractional is None:
             self._fractional = float(fractional[0])
         self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
-        # Beyond, the numbers are quantities, or too many: gathering all of them would take memory without a bound.
+        # after a fraction, or too many distinct numbers, they are not classes and need not be collected
         if self._fractional is None and len(self._labels) <= MAX_CLASSES:
             self._labels.update(np.unique(values).tolist())
 
-    def _check_there(self, missing: np.ndarray) -> None:
+    def _check_present(self, missing: np.ndarray) -> None:
         if missing.any():
             row = self.rows + int(np.flatnonzero(missing)[0])
             raise RowError(
@@ -167,13 +174,16 @@ class TargetSummary:
             )
 
     def decide(self, task: Literal["auto"] | Task) -> Target:
-        """Classification for texts, booleans and whole numbers, regression for fractions, as scikit-learn decides.
+        """The encoding of the target for a task.
+
+        "auto" is classification for texts, booleans and whole numbers, and regression for fractions, as in
+        scikit-learn.
 
         Raises
         ------
         ValueError
-            One class; texts for regression; fractions for classification; whole numbers with so many values that the
-            task has to be said.
+            For a single class, texts in a regression, fractions in a classification, and whole numbers with so many
+            distinct values that the user must choose the task.
         """
         reading = self._reading if self.kind == "category" else None
         if dates := self._texts.first_dates:
@@ -186,7 +196,7 @@ class TargetSummary:
                 return Target("regression", None, self._form_of_numbers())
             return Target("regression", None)
         self._check_classes()
-        # Sorted, so that codes do not depend on the order in which labels were met.
+        # sorted, so that codes do not depend on the order of the rows
         labels = sorted(self._labels)
         if self.kind == "category":
             return Target("classification", np.array(labels, np.str_))
@@ -194,13 +204,15 @@ class TargetSummary:
         return Target("classification", np.array(labels).astype(dtype))
 
     def doubts(self, target: Target) -> list[str]:
-        """Sentences on labels that may be numbers or times, or the same as others."""
+        """Warnings about labels that may be numbers or times, or mean the same as other labels."""
         if target.classes is None or self.kind != "category":
             return []
         called, otherwise = f"target '{self.name}'", f"or say that they {{}}: categorical=['{self.name}']"
-        ways = several_ways(called, self._texts, otherwise.format("are labels"))
-        alike = alike_names(called, self._labels, otherwise.format("do not"), are_meant=self._is_named or bool(ways))
-        zeros = few_zeros(called, self._texts, otherwise.format("are labels"))
+        ways = mixed_forms_warning(called, self._texts, otherwise.format("are labels"))
+        alike = similar_names_warnings(
+            called, self._labels, otherwise.format("do not"), are_meant=self._is_named or bool(ways)
+        )
+        zeros = leading_zeros_warnings(called, self._texts, otherwise.format("are labels"))
         return [*([ways] if ways else []), *zeros, *alike]
 
     def _form_of_numbers(self) -> str:
@@ -209,36 +221,38 @@ class TargetSummary:
         Raises
         ------
         ValueError
-            Some write none; the first is named.
+            For the first text that is not a number in this form.
         """
-        # whole numbers in texts are labels unless a regression is asked for
+        # texts of plain digits have no reading, as they are labels unless the task is regression
         reading = self._reading
-        if reading is None and not self._is_named and self._texts.whole == self._texts.count:
+        if reading is None and not self._is_named and self._texts.digits_only == self._texts.count:
             return ""
         if reading is None:
-            ways = several_ways(f"target '{self.name}'", self._texts)
+            ways = mixed_forms_warning(f"target '{self.name}'", self._texts)
             raise ValueError(ways or f"target '{self.name}' holds texts, and task='regression' needs numbers")
-        if strange := sorted((*reading.named, *self._texts.marked)):
+        if unread := sorted((*reading.first_unread, *self._texts.first_missing_mark)):
             written = f" written as {reading.form}" if reading.form else ""
-            row, text = strange[0]
+            row, text = unread[0]
             raise RowError(
                 f"target '{self.name}' is {text!r} in row {row}, and its other values are numbers{written}: correct "
                 "it, or "
                 f"say that the text means missing ({self._marks.nulls}), and {REMEDY}",
                 row,
             )
-        if reading.is_open:
+        if reading.is_ambiguous:
             warnings.warn(
-                open_mark(f"target '{self.name}'", reading, self._marks), UserWarning, stacklevel=users_level()
+                ambiguous_mark_warning(f"target '{self.name}'", reading, self._marks),
+                UserWarning,
+                stacklevel=users_level(),
             )
         return reading.form
 
     def _task(self, reading: Reading | None = None) -> Task:
-        """The task that the values tell; whole numbers of which there are many may be either, and are asked about."""
-        if self._fractional is not None or (reading is not None and not reading.figures.is_whole):
+        """The task that follows from the values; ValueError for whole numbers with too many distinct values."""
+        if self._fractional is not None or (reading is not None and not reading.statistics.is_whole):
             return "regression"
-        # Many different whole numbers may be counts as well as codes. A wrong guess would learn a thousand classes, or
-        # a line through postcodes.
+        # many distinct whole numbers may be counts or codes; a wrong guess would fit a thousand classes to counts, or a
+        # regression to postcodes
         is_number = self.kind == "number" or reading is not None
         ambiguous = is_number and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
         if ambiguous:
@@ -251,7 +265,7 @@ class TargetSummary:
         return "classification"
 
     def _check_classes(self) -> None:
-        """Refuse labels that can be no classes."""
+        """Raise ValueError for labels that cannot be classes."""
         if self._fractional is not None:
             raise ValueError(
                 f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"
@@ -271,13 +285,13 @@ class TargetSummary:
 
 
 def _counted(values: pa.ChunkedArray) -> dict[str, int]:
-    """How often each text occurs."""
+    """The number of rows with each text."""
     counted = pc.value_counts(values)
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
 
 class WeightSummary:
-    """What was seen of a weight column, piece by piece.
+    """A summary of a weight column, updated table by table.
 
     Parameters
     ----------
@@ -291,17 +305,17 @@ class WeightSummary:
         self.total = 0.0
 
     def add(self, column: pa.ChunkedArray) -> np.ndarray:
-        """Take the next rows; which of them count is a bool array (n,).
+        """Add the next rows; returns whether each has a positive weight: (n,) bool.
 
         Raises
         ------
         ValueError
-            A weight is negative, missing, infinite or no number; its row is named.
+            For a weight that is negative, missing, infinite or not a number, with its row.
         """
         if column_kind(column.type) not in ("number", "boolean"):
             raise ValueError(f"weight '{self.name}' holds {column.type} values; weights are numbers")
         values = numbers(column)
-        # NaN fails both comparisons, and is a wrong weight like any other.
+        # NaN fails both comparisons
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         if len(wrong):
             row = self.rows + int(wrong[0])
@@ -313,13 +327,13 @@ class WeightSummary:
         return values > 0
 
     def check(self) -> None:
-        """Raise a ValueError when no row counts."""
+        """Raise a ValueError if all weights are 0."""
         if self.total <= 0:
             raise ValueError(f"weight '{self.name}' is 0 in all {self.rows} rows; at least one must be positive")
 
 
 class SplitColumn:
-    """A column that says which split each row belongs to.
+    """A column with the name of each row's split.
 
     Parameters
     ----------
@@ -334,12 +348,12 @@ class SplitColumn:
         self._codes: list[np.ndarray] = []
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Take the next rows of the input.
+        """Add the next rows of the input.
 
         Raises
         ------
         ValueError
-            A name is missing, or there are more than `MAX_SPLITS`.
+            If a name is missing, or there are more than `MAX_SPLITS` names.
         """
         values = texts(column)
         if values.null_count:
@@ -353,23 +367,23 @@ class SplitColumn:
         self.rows += len(values)
 
     def doubts(self) -> list[str]:
-        """A sentence on splits whose names may mean the same."""
-        return alike_names(f"split column '{self.name}'", self._names)
+        """Warnings about splits whose names may mean the same."""
+        return similar_names_warnings(f"split column '{self.name}'", self._names)
 
     def place(self, column: pa.ChunkedArray) -> None:
-        """Note the splits of rows in their final order."""
+        """Record the splits of the next rows in their final order."""
         names = pa.array(sorted(self._names), pa.string())
         codes = pc.index_in(texts(column), value_set=names).to_numpy().astype(np.uint8)
         self._codes.append(codes)
 
     def masks(self) -> dict[str, np.ndarray]:
-        """For each split whether a row is in it: bool (n_rows,), all rows having been placed."""
+        """For each split whether each row is in it, (n_rows,) bool, after `place` was called for all rows."""
         codes = np.concatenate(self._codes)
         return {name: codes == code for code, name in enumerate(sorted(self._names))}
 
 
-class TogetherColumn:
-    """The codes of a group or time column of the input, which is read piece by piece.
+class GroupOrTimeColumn:
+    """The codes of a group or time column of the input, which is read table by table.
 
     Parameters
     ----------
@@ -384,12 +398,12 @@ class TogetherColumn:
         self._names: Counter[str] = Counter()
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Take the next rows of the input.
+        """Check the next rows of the input.
 
         Raises
         ------
         ValueError
-            A value is missing, or is no time; its row is named.
+            For a missing value, or one that is not a time, with its row.
         """
         self._codes(column, self.rows)
         if self.role == "group" and len(self._names) <= MAX_CLASSES:
@@ -397,16 +411,20 @@ class TogetherColumn:
         self.rows += len(column)
 
     def doubts(self) -> list[str]:
-        """Warnings of groups whose names differ by blanks or capitals alone; none of more than `MAX_CLASSES` groups."""
-        return alike_names(f"group column '{self.name}'", self._names) if len(self._names) <= MAX_CLASSES else []
+        """Warnings about groups whose names may mean the same; empty for more than `MAX_CLASSES` groups."""
+        return (
+            similar_names_warnings(f"group column '{self.name}'", self._names)
+            if len(self._names) <= MAX_CLASSES
+            else []
+        )
 
     @property
     def known(self) -> RowColumn:
-        """Name, kind and role of the column, which the store keeps beside the codes."""
+        """Name, kind and role of the column, for the store's metadata."""
         return RowColumn(self.name, self._kind, self.role)
 
     def codes(self, column: pa.ChunkedArray) -> np.ndarray:
-        """Rows in their final order: (n,) int64."""
+        """The codes of rows in their final order: (n,) int64."""
         return self._codes(column, 0)
 
     def _codes(self, column: pa.ChunkedArray, first_row: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Cutting text streams at line ends."""
+"""Cuts text streams into chunks of whole rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dkl.data.ingest.quoted_text import QuotedText, QuoteRules
 LONGEST_LINE = 64 * 2**20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# What a file begins with that is no text, and what to do with it.
+# The first bytes of files that are not UTF-8 text, with their format and a remedy.
 _OTHER_KINDS = {
     b"\x1f\x8b": "gzip data; give the file a name that ends in .gz",
     b"PK\x03\x04": "a zip archive (or an Excel workbook); unpack it, or save its rows as CSV",
@@ -24,27 +24,29 @@ _OTHER_KINDS = {
 def text_chunks(
     stream: IO[bytes], chunk_bytes: int, *, name: str = "the text", quotes: QuoteRules | None = None
 ) -> Iterator[bytes]:
-    """The text of a stream in pieces of about `chunk_bytes` that end with a row.
+    """The text of a stream in chunks of about `chunk_bytes` bytes that end with a row.
 
-    A byte order mark at the beginning is left out, and so are blank lines there when values may be quoted.
+    A byte order mark at the beginning is left out, and with `quotes` blank lines there, too.
 
     Parameters
     ----------
+    stream : binary stream
+    chunk_bytes : int
     name : str
         The file, for messages.
     quotes : QuoteRules or None
-        Given them, a line end between quotes does not end a row; else a row is a line.
+        The rules by which line ends within quotes do not end a row; None if each line is a row.
 
     Raises
     ------
     ValueError
-        The stream holds no text, a NUL byte, a quoted value without an end or beyond the rules, or no row ends within
-        `LONGEST_LINE` bytes; the message has the file and the line.
+        If the stream is not text, contains a NUL byte, an unclosed quote or a quoted value that is too long, or has no
+        row end within `LONGEST_LINE` bytes; with file and line.
     """
     rest, line, at_start = b"", 1, True
-    # The first piece is long enough to tell what kind of file this is.
+    # the first chunk must contain the bytes that identify the format
     while data := stream.read(max(chunk_bytes, 16) if at_start else chunk_bytes):
-        # No text has one; what follows would be cut off by whoever takes it for the end of a text.
+        # other programs take a NUL byte for the end of a text
         if b"\0" in data:
             _check_kind(rest + data, name)
             raise ValueError(
@@ -54,13 +56,13 @@ def text_chunks(
         data = rest + data
         if at_start:
             _check_kind(data, name)
-            # The mark would become a part of the first column's name.
+            # the byte order mark would become a part of the first column's name
             text = data.removeprefix(_BYTE_ORDER_MARK)
             text = text if quotes is None else text.lstrip(b"\r\n")
             line += _line_ends(data[: len(data) - len(text)])
             data, at_start = text, not text
         if quotes is None:
-            # What comes after the last line end waits for the next piece.
+            # what follows the last line end belongs to the next chunk
             end = data.rfind(b"\n") + 1
         else:
             end = _checked(data, name, line, quotes, at_end=False).last_row_end()
@@ -77,14 +79,14 @@ def text_chunks(
 
 
 def _check_kind(data: bytes, name: str) -> None:
-    """Refuse data that begins as a known kind of file does which is no text."""
+    """Raise ValueError for data that begin like a known format that is not UTF-8 text."""
     for beginning, kind in _OTHER_KINDS.items():
         if data.startswith(beginning):
             raise ValueError(f"'{name}' begins as no text does: it is {kind}")
 
 
 def _checked(data: bytes, name: str, line: int, quotes: QuoteRules, *, at_end: bool) -> QuotedText:
-    """The quoted text, unless a value in it cannot be meant: then the error names the line where it begins."""
+    """The quoted values of the data; ValueError, with the line, for a value that is probably an unclosed quote."""
     text = QuotedText(data, quotes)
     fault = text.fault(at_end=at_end)
     if fault is not None:
@@ -94,6 +96,6 @@ def _checked(data: bytes, name: str, line: int, quotes: QuoteRules, *, at_end: b
 
 
 def _line_ends(data: bytes) -> int:
-    """Line ends as an editor counts them."""
-    # Old Macintosh files end their lines with a carriage return alone.
+    """The number of line ends."""
+    # old Macintosh files have only carriage returns
     return data.count(b"\n") or data.count(b"\r")

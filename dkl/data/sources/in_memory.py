@@ -92,10 +92,6 @@ class ArraySource(BaseRows):
             rows_a_block=self.rows_a_block,
         )
 
-    @property
-    def block_rows(self) -> np.ndarray:
-        return self.counts.rows
-
     @cached_property
     def counts(self) -> RowCounts:
         return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
@@ -145,7 +141,7 @@ class ArraySource(BaseRows):
         return (without_x(self.ticket(index)) for index in self._numbers)
 
 
-def counted_of_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
+def positions_among_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
     """The positions of a source's rows among the rows that a user gave with weights, and the number of given rows.
 
     Rows of weight 0 are not in the source, and others may be repeated (`dkl.data.row_sources.counted_rows`). None if no

@@ -37,11 +37,12 @@ from dkl.data.store.ledger import Noted
 from dkl.data.store.location import Location
 from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
-from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
+from dkl.protocols.source import PARTS
 
-# Number of row sets, the most recently opened ones, whose digests are kept.
-_MOST_KNOWN = 16
-# Rows of sparse arrays end within chunks: of so many chunks that a task decodes, another task decodes the last one too.
+# Number of sets of rows whose digests of chunks are kept: the most recently used ones.
+_REMEMBERED_DIGESTS = 16
+# Number of chunks that a task decodes for sparse arrays: their rows end within chunks, so that the next task decodes
+# the last one again.
 _CHUNKS_A_TASK = 16
 
 
@@ -409,10 +410,6 @@ class InPlaceSource(BaseRows):
         start, stop = int(self._bounds[index]), int(self._bounds[index + 1])
         return InPlaceTicket(index, start, stop, {name: values[start:stop] for name, values in self._in_memory.items()})
 
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        reader = self.reader()
-        return (reader.load(self.ticket(index), PARTS_WITHOUT_X) for index in range(self.n_blocks))
-
     @property
     def _digests(self) -> dict[tuple[str, int], int]:
         """The digest of each row of chunks that was read, by its array and its number."""
@@ -499,7 +496,7 @@ class InPlaceSource(BaseRows):
 _OPEN: WeakValueDictionary[str, InPlaceSource] = WeakValueDictionary()
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
+@lru_cache(maxsize=_REMEMBERED_DIGESTS)
 def _digests_of(fingerprint: str) -> dict[tuple[str, int], int]:
     """The digests for rows, shared by all handles on them, as cached blocks may come from another handle."""
     return {}

@@ -18,7 +18,15 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from scipy import sparse
 
-from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows, stored_dtype
+from dkl.data.checks import (
+    as_rows,
+    check_rows,
+    check_total_weight,
+    check_two_dimensional,
+    checked_weight,
+    no_rows,
+    stored_dtype,
+)
 from dkl.data.counts import RowCounts
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import (
@@ -38,6 +46,7 @@ from dkl.errors import located
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
+# Number of blocks whose targets and weights are computed at a time.
 _AT_ONCE = 64
 
 
@@ -56,12 +65,7 @@ def lazy_rows(X: GivenRows) -> da.Array:
     """
     # rows in memory become one chunk, which is cut like the other arrays
     X = _known(X, "X") if is_lazy(X) else da.from_array(as_rows(X), chunks=-1, asarray=False)
-    if X.ndim != 2:
-        raise ValueError(f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1)")
-    if X.shape[1] == 0:
-        raise ValueError(
-            f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required: X has no columns"
-        )
+    check_two_dimensional(X)
     if X.shape[0] == 0:
         raise ValueError(no_rows(X.shape))
     stored_dtype(X.dtype)

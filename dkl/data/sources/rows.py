@@ -12,7 +12,7 @@ import numpy as np
 from dkl.data.counts import RowCounts
 from dkl.data.schema import Schema, Task
 from dkl.protocols.block import Block
-from dkl.protocols.source import PARTS, BaseSource, BlockSource
+from dkl.protocols.source import PARTS, PARTS_WITHOUT_X, BaseSource, BlockSource
 
 
 class HeldRule(Protocol):
@@ -67,7 +67,7 @@ class RowSource(BlockSource, Protocol):
 
 
 class BaseRows(BaseSource, ABC):
-    """Default properties of rows outside stores; see `RowSource`."""
+    """Default properties of a source that reads rows, mainly for rows outside stores; see `RowSource`."""
 
     held_rule: HeldRule | None = None
     version: int = 0
@@ -85,6 +85,14 @@ class BaseRows(BaseSource, ABC):
     def block_identity(self, index: int) -> str:
         """The identity of a block, here from the fingerprint of all rows."""
         return f"block {index} of {self.fingerprint}"
+
+    @property
+    def block_rows(self: RowSource) -> np.ndarray:
+        return self.counts.rows
+
+    def blocks_without_x(self: RowSource, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        reader = self.reader()
+        return (reader.load(self.ticket(index), (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))
 
 
 def schema_of(

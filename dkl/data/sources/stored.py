@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +15,6 @@ from dkl.data.store.commit import Home
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore, StoreReader, keep_open, opened
 from dkl.data.store.stored_splits import FOLDER, read_split, write_split
-from dkl.protocols.block import Block
-from dkl.protocols.source import PARTS_WITHOUT_X
 
 
 class StoreSource(BaseRows):
@@ -46,10 +43,6 @@ class StoreSource(BaseRows):
     @property
     def counts(self) -> RowCounts:
         return self._manifest.counts
-
-    @property
-    def block_rows(self) -> np.ndarray:
-        return self._manifest.counts.rows
 
     @property
     def block_nbytes(self) -> int:
@@ -115,10 +108,6 @@ class StoreSource(BaseRows):
 
     def ticket(self, index: int) -> int:
         return index
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        reader = self.reader()
-        return (reader.load(index, (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))
 
     def write_split(self, name: str, split: SplitSet, *, overwrite: bool) -> SplitSet:
         """Store a set of splits with the rows."""

@@ -48,10 +48,6 @@ class SummedSource(BaseRows):
         return len(self.counts.rows)
 
     @property
-    def block_rows(self) -> np.ndarray:
-        return self.counts.rows
-
-    @property
     def block_nbytes(self) -> int:
         return max(sum(array.nbytes for array in sums.values()) for sums in self._sums.values())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from dkl.data.sources.rows import BaseRows
 from dkl.data.sources.stored import StoreSource
 from dkl.data.store.reader import StoreReader
 from dkl.protocols.block import Block
-from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
+from dkl.protocols.source import PARTS
 
 
 class VersionTicket(NamedTuple):
@@ -130,10 +130,6 @@ class VersionSource(BaseRows):
         return len(self._places)
 
     @property
-    def block_rows(self) -> np.ndarray:
-        return self.counts.rows
-
-    @property
     def block_nbytes(self) -> int:
         return max(part.block_nbytes for part in self.parts)
 
@@ -175,7 +171,3 @@ class VersionSource(BaseRows):
 
     def ticket(self, index: int) -> VersionTicket:
         return VersionTicket(index, *self._places[index], self.kept.get(index))
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        reader = self.reader()
-        return (reader.load(self.ticket(index), (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))

@@ -1,1 +1,1 @@
-"""What is on disk: arrays, manifests, versions, and how they become visible whole or not at all."""
+"""The format of stores on disk: arrays, manifests, versions, and atomic writes."""

@@ -1,4 +1,4 @@
-"""Hidden folders of killed writers: half-written stores are removed, a store that was moved aside is named again."""
+"""Cleans up after killed writers: removes half-written stores, and renames a store back that was moved aside."""
 
 from __future__ import annotations
 
@@ -14,47 +14,41 @@ from pathlib import Path
 from dkl.data.store.location import Location
 from dkl.plain_files import CAN_LOCK, try_lock
 
-# Seconds between looks at a writer that has renamed the old store and not yet the new one.
+# Seconds between checks whether a writer that has renamed the old store has also renamed the new one.
 _PAUSES = (0.02, 0.1, 0.5, 2.0)
 
 
 def hidden_prefix(path: Path) -> str:
-    """How the hidden folders of a target begin: with its name, or a hash where the token would make that too long."""
+    """The beginning of the names of a target's hidden folders: its name, or a hash if the name is too long."""
     name = path.name if len(os.fsencode(path.name)) < 180 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
     return f".{name}."
 
 
 def clear_abandoned(target: Location) -> None:
-    """Remove what killed writers of this local target left, and put back a store that one had just moved aside.
-
-    Raises
-    ------
-    FileNotFoundError
-        As `put_back`.
-    """
+    """Remove the hidden folders that killed writers of a local target left, after `put_back`, with its errors."""
     put_back(target)
     for suffix in ("replaced", "partial"):
         for folder in _hidden_folders(target.path, suffix):
-            with _abandoned(folder) as is_nobodys:
-                if is_nobodys:
+            with _abandoned(folder) as is_abandoned:
+                if is_abandoned:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
 def put_back(target: Location) -> None:
-    """Give a store its name back, if its writer was killed between the two renames that would have replaced it.
+    """Rename a store back if its writer was killed between the two renames by which it would have replaced the store.
 
-    Where the system cannot exchange two folders in one step, the old one is renamed first, and then the new one.
-    Between these renames nothing has the name; readers and writers that find nothing call this before they say so.
+    If the system cannot exchange two folders in one step, the old one is renamed first, and then the new one. In
+    between no folder has the name; readers and writers that find nothing call this function.
 
     Parameters
     ----------
     target : Location
-        Nothing is done behind URLs, and where something is.
+        Nothing is done for a URL, or if something exists there.
 
     Raises
     ------
     FileNotFoundError
-        It cannot be renamed, or its writer is still at work; the error says where the store lies.
+        If the store cannot be renamed, or its writer is still at work; with the store's present path.
     """
     if not target.is_local or target.path.exists():
         return
@@ -64,8 +58,8 @@ def put_back(target: Location) -> None:
         for pause in _PAUSES:
             if target.path.exists():
                 break
-            with _abandoned(new) as is_nobodys:
-                if is_nobodys and not target.path.exists():
+            with _abandoned(new) as is_abandoned:
+                if is_abandoned and not target.path.exists():
                     try:
                         os.rename(aside, target.path)
                         return
@@ -81,8 +75,8 @@ def put_back(target: Location) -> None:
 
 
 def _hidden_folders(target: Path, suffix: str) -> list[Path]:
-    """The folders of one kind that writers of a target made beside it."""
-    # The whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user.
+    """The hidden folders with a suffix that writers of a target made beside it."""
+    # the whole name must match: other names with this beginning belong to other stores (`rows`, `rows.zarr`)
     ours = re.compile(re.escape(hidden_prefix(target)) + rf"[0-9a-f]{{32}}\.{suffix}")
     try:
         names = [name for name in os.listdir(target.parent) if ours.fullmatch(name)]
@@ -94,7 +88,7 @@ def _hidden_folders(target: Path, suffix: str) -> list[Path]:
 
 @contextmanager
 def _abandoned(folder: Path) -> Iterator[bool]:
-    """Whether the writer of a hidden folder is dead; inside the block nobody else takes it for abandoned."""
+    """Whether the writer of a hidden folder has ended; inside the block other processes do not remove the folder."""
     if not CAN_LOCK:
         yield False
         return

@@ -12,30 +12,32 @@ from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.protocols.block import Block
 
 CSR_PARTS = ("X/data", "X/indices", "X/indptr")
-# From so many blocks on several go into one file, of about 64 MiB: file systems are slow with a million small files.
+# Number of blocks above which several are written into one file (shard) of about 64 MiB, at most `_MOST_IN_A_SHARD`:
+# file systems are slow with a million small files.
 _MANY_BLOCKS = 256
 _SHARD_BYTES = 64 * 2**20
 _MOST_IN_A_SHARD = 64
-# Entries of a chunk of CSR data: an eighth of a block, so that a block reads little of its neighbours' entries.
+# Chunks of CSR data have an eighth of a block's entries, within these limits, so that reading a block decodes few
+# entries of its neighbours.
 _CHUNKS_A_BLOCK = 8
 _LEAST_ENTRIES = 1024
 _MOST_ENTRIES = 2**19
 
 
 def array_names(schema: Schema) -> tuple[str, ...]:
-    """Names of the arrays that hold the rows."""
+    """Names of the arrays of X, y, weights and row ids."""
     rows = CSR_PARTS if schema.is_sparse else ("X",)
     y = () if schema.task is None else ("y",)
     return (*rows, *y, *(("weight",) if schema.has_weight else ()), "row_id")
 
 
 def row_column_names(schema: Schema) -> tuple[str, ...]:
-    """Names of the arrays of groups and times, which releases that know of none leave alone."""
+    """Names of the arrays of groups and times, which older releases ignore."""
     return tuple(sorted(schema.row_columns))
 
 
 STORED_NAMES = {"weight": "sample_weight"}
-"""Where the name in the store is another than the name in a block."""
+"""Names of arrays in the store that differ from those in a block."""
 
 
 class BlockArrays:
@@ -66,7 +68,7 @@ class BlockArrays:
         self._written_rows = 0
 
     def append(self, block: Block) -> dict[str, np.ndarray]:
-        """Have threads write one block; returns its part of each array."""
+        """Write one block in threads; returns its part of each array."""
         parts = self._parts(block)
         if not self._arrays:
             self._open(parts)
@@ -76,7 +78,7 @@ class BlockArrays:
         return parts
 
     def _parts(self, block: Block) -> dict[str, np.ndarray]:
-        """What one block adds to each array; pointers of CSR rows go on from the entries that are there."""
+        """The part of each array from one block; pointers of CSR rows continue from the entries written before."""
         parts: dict[str, np.ndarray] = {}
         if self._schema.is_sparse:
             X: Any = block.X
@@ -90,7 +92,7 @@ class BlockArrays:
         return parts | {"row_id": block.row_id} | {name: block.columns[name] for name in row_column_names(self._schema)}
 
     def _open(self, parts: dict[str, np.ndarray]) -> None:
-        """Make the arrays, in the types of the first block and with chunks of a block's size."""
+        """Create the arrays, with the types of the first block and chunks of a block's size."""
         group = self._group
         if self._schema.is_sparse:
             shape = [self._n_rows or 0, self._schema.n_columns]
@@ -105,23 +107,23 @@ class BlockArrays:
                 in_shard = 1 if shard == 1 else _CHUNKS_A_BLOCK * shard
                 grown = GrowingArray(target, stored, self._threads, chunk=chunk, shard=in_shard)
             else:
-                # The last pointer is one more than there are rows.
+                # there is one pointer more than rows
                 n_rows = None if self._n_rows is None else self._n_rows + (name == "X/indptr")
                 grown = GrowingArray(target, stored, self._threads, chunk=self._rows, shard=shard, n_rows=n_rows)
             self._arrays[name] = grown
 
     def _blocks_a_shard(self, parts: dict[str, np.ndarray]) -> int:
-        """Several blocks go into one file where there are many of them."""
+        """The number of blocks in a shard; 1, for no shards, unless there are many blocks."""
         if self._n_rows is None or self._n_rows <= _MANY_BLOCKS * self._rows:
             return 1
-        # A block's bytes over all arrays, as the first one has them.
+        # bytes of the first block in all arrays
         size = sum(values.nbytes for values in parts.values())
         return int(np.clip(_SHARD_BYTES // max(size, 1), 1, _MOST_IN_A_SHARD))
 
     def close(self) -> None:
-        """Write what is buffered and the shape of sparse rows."""
+        """Write buffered values, and the last pointer and the shape of sparse rows."""
         if self._schema.is_sparse:
-            # The last pointer is the number of all entries; it is known when the last block was written.
+            # the last pointer is the number of all entries
             self._arrays["X/indptr"].append(np.array([self._entries], np.int64))
             shape = [self._written_rows, self._schema.n_columns]
             self._group["X"].attrs.put(_csr_attributes(shape))
@@ -129,7 +131,7 @@ class BlockArrays:
             array.close(self._like[name])
 
     def facts(self) -> dict[str, Any]:
-        """Dtype, shape and chunk of each array, which a reader compares with what it finds."""
+        """dtype, shape and chunks of each array, with which readers compare its metadata."""
         return {name: array.facts() for name, array in self._arrays.items()}
 
 

@@ -1,4 +1,4 @@
-"""How rows are cut into blocks: a rule on bytes that depends on the data's shape alone."""
+"""The rule by which rows are cut into blocks of a certain number of bytes; it depends only on the data's shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from dkl.data.given import GivenRows
 
 MAX_BLOCK_ROWS = 65_536
 TARGET_BLOCK_BYTES = 32 * 2**20
-# Rows in memory cost nothing to read: smaller blocks, so that few rows still keep all cores busy.
+# Rows in memory are cut into about `_MEMORY_BLOCKS` blocks of at least this size, so that few rows keep all cores busy;
+# as reading them costs nothing, blocks may be smaller than those of stores.
 LEAST_BLOCK_BYTES = 8 * 2**20
 _MEMORY_BLOCKS = 8
 
@@ -20,15 +21,15 @@ _MEMORY_BLOCKS = 8
 def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET_BLOCK_BYTES) -> int:
     """Rows of each block but the last.
 
-    About `target` bytes of X (32 MiB), at most 65,536 rows, at least one; blocks are evened out when the number of rows
-    is known.
+    A block has about `target` bytes of X and at most 65,536 rows; if the number of rows is known, all blocks have about
+    the same size.
 
     Parameters
     ----------
     row_bytes : float
-        Bytes of one row of X (the mean, for sparse rows).
+        Bytes of one row of X (the mean for sparse rows).
     n_rows : int or None
-        None while rows are still streaming in.
+        None if it is not known yet.
     target : int
         Bytes of a block's X.
 
@@ -39,7 +40,7 @@ def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET
     >>> block_rows(4 * 784, 12_000)
     6000
     """
-    # Even blocks: with a last block of few rows, one worker would be done long before the others in every pass.
+    # with a small last block, one worker would finish long before the others in every pass
     most = int(np.clip(target // max(row_bytes, 1), 1, MAX_BLOCK_ROWS))
     if n_rows is None:
         return most
@@ -47,15 +48,15 @@ def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET
 
 
 def memory_block_rows(row_bytes: float, n_rows: int) -> int:
-    """Rows of each block but the last of rows in memory: 8 blocks of 8 to 32 MiB, and more of many rows."""
+    """Rows of each block but the last, for rows in memory: 8 blocks of 8 to 32 MiB, or more of 32 MiB."""
     target = np.clip(n_rows * row_bytes / _MEMORY_BLOCKS, LEAST_BLOCK_BYTES, TARGET_BLOCK_BYTES)
     return block_rows(row_bytes, n_rows, int(target))
 
 
 def row_bytes(X: GivenRows, rows: np.ndarray | None = None) -> float:
-    """Bytes of one row of `X`: dense (NumPy, Dask, zarr) or the mean of sparse rows (values, columns, pointer).
+    """Bytes of one row of `X`: of a dense one (NumPy, Dask, zarr), or the mean of CSR rows (values, columns, pointer).
 
-    `rows` are the numbers of those that count, where not all do once.
+    `rows` are the numbers of the used rows, possibly repeated; None if each is used once.
     """
     if sparse.issparse(X):
         if rows is None:

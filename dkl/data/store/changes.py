@@ -30,7 +30,7 @@ from dkl.data.store.location import Location
 from dkl.data.store.version_files import (
     check_newest,
     drop_record,
-    note_newest,
+    record_newest,
     version_facts,
     version_place,
     write_drop,
@@ -39,12 +39,12 @@ from dkl.data.store.writer import DatasetWriter
 from dkl.events import Subscriber
 
 FIRST_ID = 2**40
-"""Row ids of version k count from k times this on: no old id need be read to keep them apart."""
+"""Row ids of version k begin at k times this number, so that ids of all versions differ."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredVersion:
-    """A version of a store as a dataset opened it, to which the next one is added.
+    """An opened version of a store, to which the next version is added.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class StoredVersion:
     schema : Schema
     splits : mapping of str to SplitSet
     called : str
-        How messages call the dataset.
+        Name of the dataset in messages.
     """
 
     source: StoreSource | VersionSource
@@ -61,10 +61,10 @@ class StoredVersion:
     called: str
 
     @contextmanager
-    def next_one(self) -> Iterator[tuple[Home, Location]]:
-        """The store as it was opened, and where its next version goes; whoever comes second is told."""
+    def writing_next_version(self) -> Iterator[tuple[Home, Location]]:
+        """The store, and the place of its next version; FileExistsError if another writer has added that version."""
         location, number = self.source.location, self.source.version + 1
-        # All versions lie in the folder of version 0, whose token says that it is still that store.
+        # all versions are in the folder of version 0, whose token shows that it is still the same store
         base = self.source.parts[0] if isinstance(self.source, VersionSource) else self.source
         home = Home(location, base.token)
         home.check()
@@ -76,22 +76,22 @@ class StoredVersion:
                 f"{location.place} has a newer version than {self.source.version}, which this dataset is; nothing was "
                 "changed. Open it again: dkl.open_dataset(store)"
             ) from error
-        note_newest(location, home.token, number)
+        record_newest(location, home.token, number)
 
 
 def append_rows(
     version: StoredVersion, rows: RowSource, schema: Schema, joins: Mapping[str, str | None], publish: Subscriber
 ) -> int:
-    """Write a new version with further rows, and return its number; `Dataset.append` documents the rest.
+    """Write a new version with further rows, and return its number; see `Dataset.append`.
 
     Parameters
     ----------
     version : StoredVersion
     rows : RowSource
     schema : Schema
-        Of these rows.
+        The schema of `rows`.
     joins : mapping of str to str or None
-        What `joined_splits` says.
+        The result of `joined_splits`.
     publish : callable
     """
     _check_alike(version, rows, schema)
@@ -103,18 +103,18 @@ def append_rows(
         )
     origin = {"from": rows.place, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **schema.provenance}
     n_rows = int(rows.block_rows.sum())
-    with version.next_one() as (home, place):
+    with version.writing_next_version() as (home, place):
         writer = DatasetWriter(
             place.url,
             replace(version.schema, provenance=origin, held_by=source.schema.held_by),
             n_rows=n_rows,
             storage_options=place.options,
-            # A store of one block says nothing of how many rows a block of it should have.
+            # a store of a single block does not determine the rows of a block
             rows_a_block=source.stored_block_rows if source.n_blocks > 1 else None,
             further=version_facts(source.token, version.splits, joins),
             home=home,
         )
-        # Rows of different versions never share an identity: samples and splits go by it.
+        # rows of different versions need different ids, as samples and splits depend on them
         first_id = number * FIRST_ID
         columns = {role: known.column for role, known in schema.row_columns.items()}
         numbered = (replace(block, row_id=block.row_id + first_id) for block in blocks_in_order(rows, columns))
@@ -124,14 +124,13 @@ def append_rows(
 
 
 def drop_rows(version: StoredVersion, rows: GivenValues, blocks: GivenValues) -> int:
-    """Write a new version without some rows, and return its number; `Dataset.drop` documents the rest."""
+    """Write a new version without some rows, and return its number; see `Dataset.drop`."""
     source = VersionSource(version.source) if isinstance(version.source, StoreSource) else version.source
     if (rows is None) == (blocks is None):
         raise ValueError("pass the rows to drop (a mask or row numbers) or blocks=, one of the two")
     if rows is not None:
         gone = _rows_by_block(source, rows)
     else:
-        # Whole blocks are named by their numbers, so that no row of them need be read.
         numbers = np.unique(np.atleast_1d(np.asarray(blocks)))
         if numbers.dtype.kind not in "iu" or not len(numbers):
             raise ValueError(f"blocks is {blocks!r}; expected numbers of blocks, from 0 to {source.n_blocks - 1}")
@@ -143,20 +142,20 @@ def drop_rows(version: StoredVersion, rows: GivenValues, blocks: GivenValues) ->
     n_rows = int(source.block_rows.sum())
     if sum(int(lost.sum()) for lost in gone.values()) == n_rows:
         raise ValueError(f"all {n_rows} rows of {source.place} would go; a dataset has at least one")
-    # Splits that are kept in memory alone end with the dataset that has them: no version refers to them.
+    # versions refer only to stored splits
     splits = {name: split for name, split in version.splits.items() if split.column is not None}
-    with version.next_one() as (home, place):
+    with version.writing_next_version() as (home, place):
         write_drop(home, place, drop_record(source, splits, gone), version_facts(source.token, splits, {}))
     return source.version + 1
 
 
 def joined_splits(version: StoredVersion, split: str | Sequence[str] | None) -> dict[str, str | None]:
-    """For each set of splits the one that new rows join, or None.
+    """For each set of splits the split that new rows join, or None.
 
     Raises
     ------
     ValueError
-        There are splits and none is named, a name is none of them, or two are of one set.
+        If there are splits and `split` is None, a name is unknown, or two names are of the same set.
     """
     known = [name for held in version.splits.values() for name in held.names]
     if split is None and known:
@@ -179,19 +178,19 @@ def joined_splits(version: StoredVersion, split: str | Sequence[str] | None) -> 
 def encoded_like(
     version: StoredVersion, X: GivenRows, y: GivenValues, sample_weight: GivenValues
 ) -> tuple[RowSource, Schema]:
-    """Rows that are no Dataset, encoded as those of a store were, and their schema."""
+    """Rows of any kind, encoded like those of a store, and their schema."""
     schema = version.schema
     if schema.encoding is None and not is_frame(X) and not is_lazy(X):
-        # Nothing says what a missing value of these columns is.
+        # without an encoding missing values cannot be filled
         rows = as_rows(X)
         (weight,) = dask.compute(sample_weight)
         check_rows(rows, weight=checked_weight(weight, rows.shape[0]))
     if is_raw(schema.encoding, X):
-        # in double precision, so that the writer sees what the dtype of the store would change
+        # in float64, so that the writer can check what the dtype of the store would round
         X = encoded_by(schema.encoding, X, np.dtype(np.float64), weight=sample_weight)
         texts = [place for place, rule in enumerate(_rules_by_column(schema.encoding)) if rule.kind == "text"]
         if texts and not schema.is_sparse:
-            # numbers that are made of words are rounded as those in the store were: they are no values of the user's
+            # coordinates of free text are rounded as in the store, and need not be checked
             rounded = partial(_rounded, columns=texts, dtype=schema.dtype)
             X = X.map_blocks(rounded, dtype=X.dtype, meta=X._meta) if is_lazy(X) else rounded(X)
     if y is not None and schema.task is None:
@@ -205,14 +204,14 @@ def _rules_by_column(encoding: TableEncoding) -> list[ColumnRule]:
 
 
 def _rounded(rows: np.ndarray, columns: list[int], dtype: np.dtype) -> np.ndarray:
-    """The rows with some columns rounded to the precision of `dtype`."""
+    """The rows with the given columns rounded to the precision of `dtype`."""
     rows = rows.copy()
     rows[:, columns] = rows[:, columns].astype(dtype)
     return rows
 
 
 def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> None:
-    """Refuse rows whose targets, classes, columns, groups or times are not those of the store."""
+    """Raise ValueError for rows whose targets, classes, columns, groups or times do not match those of the store."""
     place, wanted = version.source.place, version.schema
     if schema.task != wanted.task:
         theirs = "have none" if schema.task is None else f"have one for {schema.task}"
@@ -252,7 +251,7 @@ def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> Non
 
 
 def _rows_by_block(source: VersionSource, given: GivenValues) -> dict[int, np.ndarray]:
-    """Which rows of each block go, for the blocks that lose any, from a mask of all rows or from row numbers."""
+    """A mask of the dropped rows of each block that loses any, from a mask of all rows or from row numbers."""
     n_rows = int(source.block_rows.sum())
     rows = given.compute() if dask.is_dask_collection(given) else np.asarray(given)
     if rows.dtype == bool:

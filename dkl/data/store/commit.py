@@ -1,4 +1,4 @@
-"""Whole or absent: a zarr group becomes visible at once, locally by a rename, elsewhere by a marker that goes last."""
+"""Atomic writes of zarr groups: a group becomes visible by a rename, or behind a URL by a marker written last."""
 
 from __future__ import annotations
 
@@ -19,63 +19,59 @@ from typing import TYPE_CHECKING, Any
 
 from dkl.data.store.abandoned import clear_abandoned, hidden_prefix
 from dkl.data.store.location import MARKER, Location, located_error
+from dkl.data.store.other_files import check_no_other_files
 from dkl.data.store.overwriting import check_output
-from dkl.data.store.strangers import check_no_strangers
 from dkl.errors import hint
 from dkl.plain_files import rename, try_lock
 
 if TYPE_CHECKING:
     import zarr
 
-# RENAME_EXCHANGE and AT_FDCWD of Linux's renameat2, which Python has no name for.
+# RENAME_EXCHANGE and AT_FDCWD of Linux's renameat2, which Python does not define.
 _EXCHANGE = 2
 _AT_FDCWD = -100
+# Seconds between attempts to remove a folder into which threads may still write.
 _PAUSES = (0.02, 0.1, 0.5, 2.0)
 
 
 VERSIONS = "versions"
-"""The folder of a store that holds one folder a version."""
+"""The folder of a store with one folder for each version."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """The store that something is added to: a version, or a set of splits.
+    """The store to which a version or a set of splits is added.
 
     Parameters
     ----------
     location : Location
     token : str
-        Of the store as it was opened; nothing is added to another one that has taken its place.
+        The token of the store when it was opened; nothing is added to another store at the same place.
     """
 
     location: Location
     token: str
 
     def check(self) -> None:
-        """Refuse to go on once the store is not there any more.
-
-        Raises
-        ------
-        StoreReplacedError
-        """
+        """Raise StoreReplacedError if the store no longer exists there."""
         self.location.check_token(self.token)
 
 
 class Staging:
-    """A group that is being written and that nobody takes for whole yet.
+    """A group that is being written and not visible yet.
 
     Parameters
     ----------
     target : Location
-        Where it will be seen.
+        Its final place.
     location : Location
-        Where it is written: a hidden sibling folder of a local target, else the target itself.
+        The place where it is written: a hidden folder beside a local target, else the target itself.
     token : str
-        Of this writer.
+        The token of this writer.
     home : Home or None
-        The store that it is added to.
+        The store to which it is added.
     replaced : (str or None, list of str)
-        The state of what is there, as `store_state` has it: the writer replaces that alone.
+        The state (`store_state`) of the store at the target when writing began; no other store is replaced.
     """
 
     def __init__(
@@ -84,49 +80,44 @@ class Staging:
         self.target, self.location, self.token, self.home, self.replaced = target, location, token, home, replaced
         self.committed = False
         self.handle: int | None = None
-        """Of the open folder that holds a local target: renames in it cannot end up in a folder put in its place."""
+        """Descriptor of the folder of a local target, so that renames stay in it if another folder takes its name."""
 
     @cached_property
     def group(self) -> zarr.Group:
-        """The group to write to; made when it is first asked for, and marked as being written."""
+        """The group to write to; created at the first access, and marked as being written."""
         marker = {MARKER: {"state": "writing", "token": self.token}}
         if self.target.is_local:
             import zarr
 
             return zarr.create_group(self.location.store(read_only=False), attributes=marker, zarr_format=3)
-        # What is there is marked before it is deleted: after a kill in between it is half-written, and says so.
+        # an existing group is marked before it is deleted, so that it counts as half-written after a kill in between
         self.target.write_marker(marker[MARKER])
         self.target.delete(keep_marker=True)
         return self.target.group(read_only=False)
 
     def check_owner(self) -> None:
-        """Refuse to go on once another writer has taken the target over (targets behind URLs; a cheap look).
-
-        Raises
-        ------
-        FileExistsError
-        """
+        """Raise FileExistsError if another writer has taken over a target behind a URL; local ones are not checked."""
         if self.target.is_local:
             return
         marker = self.target.read_marker()
         if marker is None or marker.get("token") != self.token:
-            raise FileExistsError(_told(self.target))
+            raise FileExistsError(_conflict_message(self.target))
 
-    def commit(self, marker: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> None:
+    def commit(self, marker: Mapping[str, Any]) -> None:
         """Make the group visible with `marker` as its metadata.
 
         Raises
         ------
         FileExistsError
-            Another writer was first; this one's files are removed.
+            If another writer was first; the files of this one are removed.
         StoreReplacedError
-            The store that it is added to is not there any more.
+            If the store to which it is added no longer exists.
         """
         self.check_owner()
         if self.home is not None:
             self.home.check()
             ensure_group(self.target.parent)
-        self.group.attrs.put({**(attributes or {}), MARKER: {**marker, "state": "complete", "token": self.token}})
+        self.group.attrs.put({MARKER: {**marker, "state": "complete", "token": self.token}})
         if self.target.is_local:
             flush_folder(self.location.path)
             self._put_in_place()
@@ -135,30 +126,30 @@ class Staging:
         self.committed = True
 
     def _put_in_place(self) -> None:
-        """Rename the finished folder to its place; each step is atomic, and whoever comes second is told."""
+        """Rename the finished folder to its place, in atomic steps; FileExistsError if another writer was first."""
         path, target = self.location.path, self.target.path
         if self.replaced[0] is None:
             try:
                 self._move(path, target)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise FileExistsError(_told(self.target)) from error
+                    raise FileExistsError(_conflict_message(self.target)) from error
                 raise
         else:
             self._replace(path, target)
         flush_name(self.target)
 
     def _replace(self, path: Path, target: Path) -> None:
-        """Put the folder in the place of a store that is there, provided that it is still the one seen at the start."""
+        """Replace the store at the target if it is still the one that was there when writing began."""
         is_exchanged = exchanged(path, target, self.handle) or _token_at(target) == self.token
         aside = path if is_exchanged else self._moved_aside(path, target)
         former = Location(str(aside), self.target.given)
         try:
             if store_state(former) != self.replaced:
-                raise FileExistsError(_told(self.target))
-            check_no_strangers(former, former.read_marker() or {})
+                raise FileExistsError(_conflict_message(self.target))
+            check_no_other_files(former, former.read_marker() or {})
         except OSError:
-            # It is not the store that was to be replaced, or no longer as it was at the start: put it back.
+            # another store, or a changed one, is put back
             if not exchanged(target, aside, self.handle) and _token_at(aside) != self.token:
                 self._move(target, path)
                 self._move(aside, target)
@@ -166,7 +157,7 @@ class Staging:
         shutil.rmtree(aside, ignore_errors=True)
 
     def _moved_aside(self, path: Path, target: Path) -> Path:
-        """Replace by two renames, where the system cannot exchange two folders at once; where the old store is now."""
+        """Replace the target by two renames, for systems that cannot exchange folders; returns the old store's path."""
         aside = path.with_suffix(".replaced")
         try:
             self._move(target, aside)
@@ -175,17 +166,17 @@ class Staging:
             if not target.exists():
                 with suppress(OSError):
                     self._move(aside, target)
-            raise FileExistsError(_told(self.target)) from error
+            raise FileExistsError(_conflict_message(self.target)) from error
         return aside
 
     def _move(self, path: Path, target: Path) -> None:
-        """Rename a folder inside the folder that was there when writing began, wherever that one is now."""
+        """Rename a folder within the folder that was open when writing began, also if that was moved since."""
         rename(path, target, folder=self.handle, identity=_token_at)
 
     def discard(self) -> None:
-        """Remove what was written, as far as it is still this writer's."""
+        """Remove the written files, unless another writer has taken over the target."""
         if self.target.is_local:
-            # Threads of zarr may still be writing into the folder after one of them has failed.
+            # after an error in one thread of zarr, others may still be writing
             for pause in _PAUSES:
                 shutil.rmtree(self.location.path, ignore_errors=True)
                 time.sleep(pause)
@@ -199,7 +190,7 @@ class Staging:
 
 
 def _token_at(path: Path) -> str | None:
-    """The token of the writer of the group in a local folder; None where there is none, or a damaged one."""
+    """The token of the group in a local folder; None if there is none, or its metadata is damaged."""
     try:
         return (Location.of(path).read_marker() or {}).get("token")
     except (OSError, ValueError):
@@ -207,7 +198,7 @@ def _token_at(path: Path) -> str | None:
 
 
 def store_state(location: Location) -> tuple[Any, list[str]]:
-    """What changes when a store is replaced or gets a version: the token of its writer, and its versions."""
+    """The token and the versions of a store, which change when it is replaced or gets a version."""
     try:
         marker = location.read_marker() or {}
     except ValueError:
@@ -216,7 +207,7 @@ def store_state(location: Location) -> tuple[Any, list[str]]:
 
 
 def ensure_group(location: Location) -> None:
-    """An empty zarr group, where there is none yet."""
+    """Create an empty zarr group unless there is one."""
     if location.read("zarr.json") is None:
         import zarr
 
@@ -225,27 +216,27 @@ def ensure_group(location: Location) -> None:
 
 @contextmanager
 def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = None) -> Iterator[Staging]:
-    """Write a group that appears at `target` when `Staging.commit` is called, or leaves nothing.
+    """Write a group that appears at `target` when `Staging.commit` is called; after an error nothing remains.
 
     Parameters
     ----------
     target : Location
     kind : str
-        What is written, one of `dkl.data.store.overwriting.STORES`.
+        One of `dkl.data.store.overwriting.STORES`.
     overwrite : bool
-        Replace a whole store of that kind. What a killed writer left is replaced in any case; anything else (a folder
-        of other files) never.
+        Whether to replace a complete store of this kind. What a killed writer left is always replaced; anything else,
+        such as a folder of other files, never.
     home : Home or None
-        The store that the group is added to, where it is a part of one.
+        The store to which the group is added, for versions and sets of splits.
 
     Raises
     ------
     FileExistsError
-        Something is there that may not be replaced, or another writer was first.
+        If something exists that may not be replaced, or another writer was first.
     StoreReplacedError
-        The store that the group is added to is not there any more.
+        If the store to which the group is added no longer exists.
     OSError
-        The disk is full, or writing is not permitted: with the path, and nothing visible.
+        If the disk is full or writing is not permitted, with the path.
     """
     staging: Staging | None = None
     made: list[Path] = []
@@ -256,22 +247,22 @@ def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = 
             clear_abandoned(target)
         check_output(target, kind, overwrite=overwrite, in_store=home is not None)
         if target.is_local:
-            # Folders above the target that are removed again, where they are empty, when writing fails; lowest first.
-            # A store that is deleted meanwhile comes back as empty folders, when zarr writes the next chunk.
+            # empty folders to remove if writing fails, innermost first: those created above the target, and those of a
+            # store that is deleted meanwhile, which zarr creates again when it writes the next chunk
             inside = [target.path.parent, home.location.path] if home is not None else []
             missing = [folder for folder in target.path.parents if not folder.exists()]
             made = list(dict.fromkeys([*inside, *missing]))
-        # before the hidden folder is made, which would stay behind where this cannot be read
+        # before the hidden folder is created, which would remain after an error here
         replaced = store_state(target)
         with _folder(target) as (location, token, handle):
             staging = Staging(target, location, token, home, replaced)
             staging.handle = handle
-            # A writer behind a URL must be seen from now on.
+            # creates the group: other writers must see a writer behind a URL from now on
             _ = staging.group
             yield staging
     except Exception as error:
         if home is not None:
-            # Whatever went wrong, the reason may be that the store is gone.
+            # any error may be due to the store having been removed
             home.check()
         if isinstance(error, OSError) and not isinstance(error, FileExistsError):
             raise located_error(error, target) from error
@@ -287,10 +278,10 @@ def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = 
 
 @contextmanager
 def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
-    """Where to write, the writer's token, and the open folder around it.
+    """The place where a group is written, the writer's token, and the descriptor of the folder around it.
 
-    Beside a local target that is a new hidden folder with the token in its name, which is locked for as long as this
-    process lives and writes: the system lets go of the lock when the process dies, however it dies.
+    For a local target the place is a new hidden folder with the token in its name, locked while the group is written;
+    the system releases the lock when the process ends in any way.
     """
     if not target.is_local:
         yield target, uuid.uuid4().hex, None
@@ -301,8 +292,7 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
             token = uuid.uuid4().hex
             path = target.path.with_name(f"{hidden_prefix(target.path)}{token}.partial")
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Another writer that clears up may take the folder before it is locked: it is gone then, and the next one
-            # is tried.
+            # another writer may remove the folder as abandoned before it is locked: then another one is created
             with suppress(FileNotFoundError):
                 path.mkdir()
                 handles.append(os.open(path, os.O_RDONLY))
@@ -318,14 +308,14 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the system write every file and folder below to the disk, several at a time: to wait is all that it is."""
+    """`flush` all files and folders below a folder, several at a time, since this is only waiting."""
     paths = [os.path.join(parent, name) for parent, _, files in os.walk(folder) for name in [*files, "."]]
     with ThreadPoolExecutor() as pool:
         deque(pool.map(flush, paths), maxlen=0)
 
 
 def flush(path: str | Path) -> None:
-    """Have the system write a file, or the entries of a folder, to the disk: a rename is not kept before that."""
+    """Force a file, or the entries of a folder, to the disk; a rename may be lost in a power failure before that."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -334,9 +324,9 @@ def flush(path: str | Path) -> None:
 
 
 def flush_name(location: Location) -> None:
-    """Force the name of what was just put in its place to the disk, by its folder; a hint, no error, where that fails.
+    """Force the name of a file or folder that was just renamed to the disk; a failure is a hint and not an error.
 
-    The rows are there by then: whoever got an error would take them for lost, and write them a second time.
+    At that time the rows are written: after an error users would write them a second time.
     """
     try:
         flush(location.path.parent)
@@ -348,7 +338,7 @@ def flush_name(location: Location) -> None:
 
 
 def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
-    """Exchange two files or folders atomically (Linux), by name in an open folder; False where it is not possible."""
+    """Exchange two files or folders atomically (Linux), by name in an open folder; False if that is not possible."""
     try:
         exchange = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -358,7 +348,8 @@ def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
     return bool(exchange(place, names[0], place, names[1], _EXCHANGE) == 0)
 
 
-def _told(target: Location) -> str:
+def _conflict_message(target: Location) -> str:
+    """The error message for a target that another writer has created or replaced."""
     return (
         f"another writer created or replaced {target.place} in the meantime; this one's rows were not kept. "
         "Open what is there, or write again with overwrite=True"

@@ -1,4 +1,4 @@
-"""The blocks of a source on their way into a store: in their order or shuffled, a few of them in memory at a time."""
+"""Copies the blocks of a source into a store, in their order or shuffled, with a few of them in memory at a time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from dkl.protocols.source import PARTS, BlockReader
 
 Result = TypeVar("Result")
 
-# The share of the free memory that rows may take which are read or computed ahead.
-_OF_FREE = 8
-# Weight and identity of a row, which travel with it through the shuffle as one column, beside its group and time.
+# Rows that are read or computed ahead may take one part in this many of the free memory.
+_FREE_MEMORY_DIVISOR = 8
+# Fields of a row that are shuffled with it as one structured column; its group and time are added.
 _TAGS = [("weight", np.float64), ("row_id", np.int64)]
 
 
 def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
-    """Hand blocks to a writer, telling of each."""
+    """Pass blocks to a writer, and publish an event for each."""
     start = time.perf_counter()
     publish(Event("started", "create", total=n_rows))
     for block in blocks:
@@ -49,13 +49,13 @@ def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publi
 
 
 def blocks_in_order(source: RowSource, columns: Mapping[str, str] | None = None) -> Iterator[Block]:
-    """Every block that has rows; further ones are read or computed by all cores while one is worked on.
+    """All blocks that have rows; all cores read or compute further blocks while the caller uses one.
 
     Parameters
     ----------
     source : RowSource
     columns : mapping of str to str, or None
-        Groups and times that go with the rows: what they are called in the new blocks, and in those of the source.
+        Row columns of groups and times: their names in the returned blocks, and in those of the source.
     """
     named, reader = columns or {}, source.reader()
     parts = (*PARTS, *named.values())
@@ -69,9 +69,9 @@ def blocks_in_order(source: RowSource, columns: Mapping[str, str] | None = None)
 
 
 def _dask_blocks(source: Any, load: Callable[[Any], Block]) -> Iterator[Block]:
-    """The blocks of a Dask source, or of a view of one; each of its chunks is computed once, whatever blocks are."""
+    """The blocks of a Dask source, or of a view of one; each chunk is computed once, whatever the blocks are."""
     base: DaskSource = source.base
-    chunked = base.blocks_as_chunked(free_memory() // _OF_FREE)
+    chunked = base.blocks_as_chunked(free_memory() // _FREE_MEMORY_DIVISOR)
     tickets = (chunked.ticket(index) for index in range(chunked.n_blocks))
     rows: Pieces[Block] = Pieces()
     chunks = chain.from_iterable(_ahead(tickets, chunked.block_nbytes, lambda group: dask.compute(*group)))
@@ -85,7 +85,7 @@ def _dask_blocks(source: Any, load: Callable[[Any], Block]) -> Iterator[Block]:
 
 
 def _loaded(reader: BlockReader, parts: tuple[str, ...], tickets: list[Any]) -> list[Block]:
-    """The blocks behind tickets, those that are Dask's computed first."""
+    """The blocks of tickets; Delayed tickets are computed first."""
     if isinstance(tickets[0], Delayed):
         tickets = list(dask.compute(*tickets))
     with ThreadPoolExecutor(len(tickets)) as pool:
@@ -93,18 +93,18 @@ def _loaded(reader: BlockReader, parts: tuple[str, ...], tickets: list[Any]) -> 
 
 
 def _ahead(tickets: Iterable[Any], nbytes: int, load: Callable[[list[Any]], Result]) -> Iterator[Result]:
-    """What `load` makes of tickets, a group of them at a time: one a core, as far as there is memory for two groups."""
-    in_group = int(np.clip(free_memory() // (2 * _OF_FREE * max(nbytes, 1)), 1, usable_cores()))
+    """`load` of groups of tickets, one group ahead: a ticket for each core, fewer if two groups exceed the memory."""
+    in_group = int(np.clip(free_memory() // (2 * _FREE_MEMORY_DIVISOR * max(nbytes, 1)), 1, usable_cores()))
     remaining = iter(tickets)
     groups = iter(lambda: list(islice(remaining, in_group)), [])
-    # the client of Dask that is current here is current in the other thread, too
+    # the other thread uses the current Dask client of this one
     context = copy_context()
     with ThreadPoolExecutor(1) as pool:
         yield from in_order(pool, lambda group: context.run(load, group), groups, 2)
 
 
 def shuffled_blocks(source: RowSource, seed: int, columns: Mapping[str, str] | None = None) -> Iterator[Block]:
-    """All rows in the order of `dkl.protocols.sampling.shuffle_keys`: in memory, or through temporary disk."""
+    """All rows in the order of `dkl.protocols.sampling.shuffle_keys`, sorted in memory or on temporary disk."""
     if isinstance(source, ArraySource):
         yield from source.reordered(np.argsort(shuffle_keys(source.row_id, seed), kind="stable"))
         return
@@ -120,6 +120,6 @@ def shuffled_blocks(source: RowSource, seed: int, columns: Mapping[str, str] | N
     n_bytes = source.block_nbytes * source.n_blocks
     tags: Any
     for X, y, tags, _ in shuffled_batches(tagged(), n_bytes=n_bytes, seed=seed):
-        # Copies, since a field of a structured array is a view with gaps, which writing would have to gather again.
+        # copies, since a field of a structured array is not contiguous
         weight = tags["weight"].copy() if source.has_weight else None
         yield Block(0, X, y, weight, tags["row_id"].copy(), {name: tags[name].copy() for name in columns or {}})

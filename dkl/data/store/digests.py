@@ -1,4 +1,4 @@
-"""Digests of blocks: a crc32c of the block's number and its decoded bytes, so that no chunk passes for another."""
+"""Digests of blocks: a crc32c of the block's number and decoded bytes, which detects damaged and misplaced chunks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dkl.protocols.block import Block
 
 
 def _without_lock() -> Callable[[int, int, int], int] | None:
-    """`crc32c_extend` of the C library that google_crc32c is linked with: of a checksum, an address and a length.
+    """`crc32c_extend` of the C library behind google_crc32c, a function of a checksum, an address and a length.
 
-    The functions of google_crc32c hold the interpreter's lock, this one does not. In 16 threads that read blocks for an
-    H200 they held it for two thirds of a pass, and the thread that asks the GPU for arithmetic waited for them.
+    It releases the interpreter's lock, unlike the functions of google_crc32c, which held it for two thirds of a pass in
+    which 16 threads read blocks for an H200, while the thread that starts the GPU's kernels waited.
 
     Returns
     -------
     callable or None
-        None where google_crc32c is without its C library, or the system does not show the libraries behind it.
+        None if google_crc32c has no C library, or the library's functions are not accessible.
     """
     try:
         from google_crc32c import _crc32c
@@ -39,9 +39,9 @@ _EXTEND = _without_lock()
 
 
 def crc32c(values: np.ndarray, start: int = 0) -> int:
-    """The crc32c of the bytes of an array in C order, which follow on those of the checksum `start`.
+    """The crc32c of the bytes of an array in C order, appended to the bytes whose checksum is `start`.
 
-    It takes 1 s for 6 to 13 GB on one core, in which other threads go on.
+    One core processes 6 to 13 GB/s; other threads can run meanwhile.
     """
     values = np.ascontiguousarray(values)
     if _EXTEND is None:
@@ -51,12 +51,12 @@ def crc32c(values: np.ndarray, start: int = 0) -> int:
 
 def block_digest(index: int, values: np.ndarray) -> int:
     """The digest of the values of one array in block `index`."""
-    # It begins with the number of the block: a chunk that was copied to another place has another digest there.
+    # with the number of the block, so that the digest of a chunk differs at another place
     return crc32c(values, google_crc32c.value(struct.pack("<q", index)))
 
 
 def _bytes(values: np.ndarray) -> Any:
-    """The bytes of an array in C order, as the C extension takes them: it takes an array, but no memoryview."""
+    """The bytes of an array in C order as an array, since the C extension does not accept memoryviews."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 

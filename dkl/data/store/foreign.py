@@ -1,4 +1,4 @@
-"""ForeignArray: a zarr array that another program wrote, of which every chunk is decoded once and compared later on."""
+"""ForeignArray: a zarr array of another program; its chunks are decoded once a pass, and compared between passes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import zarr
-from zarr.buffer.cpu import NDBuffer
 from zarr.storage import FsspecStore, LocalStore
 
-from dkl.data.store.chunks import DirectChunks, direct_rows
+from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import crc32c
 from dkl.data.store.ledger import LEDGER, Key, MeteredStore, Noted
 from dkl.errors import CorruptChunkError, located
@@ -26,7 +25,7 @@ _UNLISTED = ("http", "https")
 
 
 class _Chunk:
-    """Decoded rows that several blocks are cut from, with the ranges of rows that were handed out."""
+    """The decoded rows of a chunk with rows of several blocks, and the ranges of rows that were used."""
 
     def __init__(self) -> None:
         self.rows: Future[np.ndarray] = Future()
@@ -36,7 +35,7 @@ class _Chunk:
         self._given[start] = max(stop, self._given.get(start, stop))
 
     def is_used_up(self, n_rows: int) -> bool:
-        """Whether each of the rows was handed out."""
+        """Whether all rows were used."""
         at = 0
         for start, stop in sorted(self._given.items()):
             if start > at:
@@ -46,12 +45,11 @@ class _Chunk:
 
 
 class SharedChunks:
-    """Rows of chunks that several blocks are cut from: decoded by the first of them, for all.
+    """Decoded chunks with rows of several blocks: the first block decodes a chunk for all.
 
-    A chunk is kept until each of its rows was handed out. As many chunks of an array are kept as blocks are read at
-    once: each block takes rows of one chunk that others need, and tasks go through the blocks of a chunk in their
-    order. More are begun where a pass leaves blocks out (another process has them, or they are cached); then the one
-    used longest ago gives way.
+    A chunk is kept until all of its rows were used. At most as many chunks of an array are kept as blocks are read at
+    once, since each block needs one chunk that it shares, and tasks read the blocks of a chunk in order. If a pass
+    skips blocks (they are cached, or another process reads them), the least recently used chunk is removed.
     """
 
     def __init__(self) -> None:
@@ -60,7 +58,7 @@ class SharedChunks:
         self._most = 1
 
     def begin_pass(self, most: int) -> None:
-        """Keep `most` chunks of each array from now on, and none of an earlier pass."""
+        """Remove all chunks, and keep at most `most` chunks of each array from now on."""
         with self._lock:
             self._kept.clear()
             self._most = most
@@ -98,7 +96,7 @@ class SharedChunks:
         return sum(rows.result().nbytes for rows in kept if rows.done() and not rows.exception())
 
     def clear(self) -> None:
-        """Let go of all of them."""
+        """Remove all chunks."""
         with self._lock:
             self._kept.clear()
 
@@ -114,13 +112,13 @@ class ForeignArray:
     Parameters
     ----------
     name : str
-        What the array is to its source: "X", "y", "data".
+        The role of the array in its source: "X", "y", "data".
     array : zarr.Array
         On a `MeteredStore`.
     token : str
-        Of the source.
+        The token of the source.
     place : str
-        How messages call the array.
+        Name of the array in messages.
     """
 
     name: str
@@ -130,7 +128,7 @@ class ForeignArray:
 
     @classmethod
     def of(cls, name: str, array: zarr.Array, token: str) -> ForeignArray:
-        """The array as it is stored now, on a store that notes what is read."""
+        """The array with its present metadata, on a store that records reads."""
         metered = zarr.open_array(MeteredStore(array.store, token), path=array.path, mode="r")
         return cls(name, metered, token, place_of(array))
 
@@ -149,19 +147,19 @@ class ForeignArray:
 
     @property
     def n_chunks(self) -> int:
-        """Rows of chunks."""
+        """The number of rows of chunks."""
         return -(-self.shape[0] // self.chunk_rows)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows `start` to `stop`; a chunk that is needed in part is kept for whoever needs its other rows.
+        """Rows `start` to `stop`; a chunk that is needed in part is kept for the blocks with its other rows.
 
         Raises
         ------
         CorruptChunkError
-            A chunk cannot be decoded.
+            If a chunk cannot be decoded.
         """
         chunk, n = self.chunk_rows, self.shape[0]
-        # The rows of chunks that lie in the range as a whole, from `whole` up to `end`.
+        # rows of chunks from `whole` up to `end` are completely in the range
         whole, end = -(-start // chunk), self.n_chunks if stop == n else stop // chunk
         if whole >= end:
             touched = range(start // chunk, -(-stop // chunk))
@@ -178,14 +176,14 @@ class ForeignArray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _part(self, number: int, start: int, stop: int) -> np.ndarray:
-        """The rows of one row of chunks that lie between `start` and `stop`."""
+        """The rows between `start` and `stop` of one row of chunks."""
         first, n_rows = number * self.chunk_rows, min(self.chunk_rows, self.shape[0] - number * self.chunk_rows)
         lowest, highest = max(start - first, 0), min(stop - first, n_rows)
         decode = partial(self._decoded, number, number + 1)
         return SHARED.get((self.token, self.name, number), lowest, highest, n_rows, decode)
 
     def _decoded(self, first: int, end: int) -> np.ndarray:
-        """Rows of chunks `first` to `end`, decoded and noted."""
+        """The decoded rows of chunks `first` to `end`, whose digests are recorded."""
         chunk = self.chunk_rows
         start, stop = first * chunk, min(end * chunk, self.shape[0])
         with located(f"rows {start} to {stop - 1} of {self.place}"):
@@ -194,7 +192,7 @@ class ForeignArray:
             except OSError:
                 raise
             except Exception as error:
-                # codecs of other programs have errors of many types
+                # codecs of other programs raise errors of many types
                 raise CorruptChunkError(
                     f"the chunks of rows {start} to {stop - 1} of {self.place} cannot be decoded ({error}): the array "
                     "is damaged, or was written anew since it was opened; open it again"
@@ -215,10 +213,7 @@ class ForeignArray:
             return direct
         if self.dtype.kind not in "biufc":
             return np.asarray(self.array[start:stop])
-        # into memory of our own, which zarr need not fill first
-        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        self.array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
-        return rows
+        return read_rows(self.array, start, stop)
 
 
 def digest(values: np.ndarray) -> int:
@@ -229,14 +224,14 @@ def digest(values: np.ndarray) -> int:
 
 
 def place_of(node: zarr.Array | zarr.Group) -> str:
-    """How messages call an array or a group."""
+    """The name of an array or a group in messages."""
     return f"'{str(node.store_path).removeprefix('file://')}'"
 
 
 def listed_objects(node: zarr.Array | zarr.Group) -> dict[str, tuple[int, str]] | None:
-    """The size, and the time or tag, of each object that a zarr node consists of; None where its store lists none.
+    """The size, and the time or tag, of each object of a zarr node; None if its store cannot list objects.
 
-    Names are relative to the root of the store, as `MeteredStore` notes them.
+    Names are relative to the root of the store, as in `MeteredStore`.
     """
     store, prefix = node.store, node.path.strip("/")
     if isinstance(store, MeteredStore):
@@ -251,7 +246,7 @@ def listed_objects(node: zarr.Array | zarr.Group) -> dict[str, tuple[int, str]] 
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if set(protocols) & set(_UNLISTED):
         return None
-    # Stores of zarr have file systems that are awaited; listing is done by one that is not.
+    # zarr's stores have asynchronous file systems; a synchronous one lists the objects
     plain = getattr(fs, "sync_fs", None) or type(fs)(
         *fs.storage_args, **{**fs.storage_options, "asynchronous": False, "skip_instance_cache": True}
     )
@@ -268,7 +263,7 @@ def listed_objects(node: zarr.Array | zarr.Group) -> dict[str, tuple[int, str]] 
 
 
 def metadata_of(node: zarr.Array | zarr.Group) -> str:
-    """The metadata of a zarr node as it is stored now, attributes aside."""
+    """The present metadata of a zarr node, without attributes."""
     if isinstance(node, zarr.Group):
         opened: Any = zarr.open_group(node.store, path=node.path, mode="r")
         return repr([(name, metadata_of(array)) for name, array in sorted(opened.arrays())])

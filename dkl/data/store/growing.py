@@ -1,4 +1,4 @@
-"""GrowingArray: a zarr array that rows are appended to in whole chunks or shards by one writer."""
+"""GrowingArray: a zarr array to which one writer appends rows, in whole chunks or shards."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from dkl.data.pieces import Pieces
 from dkl.data.store.chunks import encoded_chunk, encoded_shard
 from dkl.process import usable_cores
 
-# Compression is tried on so many bytes, and used where it leaves at most this share of them.
+# Compression is tried on the first `_SAMPLE_BYTES` bytes, and used if at most this share of them remains.
 _SAMPLE_BYTES = 4 * 2**20
-_WORTH = 0.9
-# Shards of an array that are put together and written while the next one is filled; each is some 64 MiB.
+_COMPRESSED_SHARE = 0.9
+# Number of shards of an array, of about 64 MiB each, that are written while the next one is filled.
 _SHARDS_AT_ONCE = 2
 
 
 class WritingThreads:
-    """The threads of a writer, as many as there are cores; those that have not begun end with the ``with`` block.
+    """The threads of a writer, one for each core; calls that have not begun are cancelled after the ``with`` block.
 
     Parameters
     ----------
     at_once : int or None
-        Chunks of an array that are encoded at a time; None for one a thread.
+        Number of chunks of an array that are encoded at a time; None is one for each thread.
     check : callable
-        Called before a file is written; it raises where nothing may be written any more.
+        Called before each file is written; an error prevents that.
     """
 
     def __init__(self, at_once: int | None = None, check: Callable[[], object] = lambda: None) -> None:
@@ -52,7 +52,7 @@ class WritingThreads:
 
 
 class GrowingArray:
-    """Cuts rows into whole chunks, which threads encode and write, several in a shard, while further rows come.
+    """Cuts rows into whole chunks, which threads encode and write, alone or in shards, while rows are appended.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ class GrowingArray:
     chunk : int
         Rows of a chunk.
     shard : int
-        Chunks of a shard; 1 for none.
+        Chunks of a shard; 1 for no shards.
     n_rows : int or None
-        Rows that will come, where that is known.
+        Number of all rows; None if unknown.
     """
 
     def __init__(
@@ -84,23 +84,23 @@ class GrowingArray:
         self._rows: Pieces[np.ndarray] = Pieces()
         self._chunks = Backlog(threads.pool, threads.at_once)
         self._shards = Backlog(threads.pool, _SHARDS_AT_ONCE)
-        # of the shard that is being filled: encoded, or about to be
+        # the chunks of the shard that is being filled, encoded or being encoded
         self._encoded: list[Future[list[np.ndarray]]] = []
         self._n_chunks = 0
         self._length = 0
 
     def append(self, values: np.ndarray) -> None:
-        """Add rows; they may stay buffered."""
+        """Append rows, which may be buffered."""
         self._rows.add(values)
-        # The codecs follow from the first file, or the first files that came together.
+        # the codecs depend on the rows of the first file, or of several if they were appended at once
         if self._array is None and (n_files := self._rows.n_rows // (self.chunk * self.shard)):
             self._array = self._create(self._rows.first(n_files * self.chunk * self.shard))
         while self._array is not None and self._rows.n_rows >= self.chunk:
             self._add_chunk(self._array, self._rows.taken(self.chunk))
 
     def close(self, like: np.ndarray) -> None:
-        """Write what is buffered, and wait; `like` gives dtype and trailing shape where no row ever came."""
-        # An array without rows is made all the same: readers and digests count on each that the schema names.
+        """Write buffered rows, and wait; `like` has the dtype and the trailing shape for an array without rows."""
+        # an array without rows is created too, as readers and digests need all arrays of the schema
         if self._array is None:
             self._array = self._create(self._rows.first(self._rows.n_rows) if self._rows.n_rows else like[:0])
         while self._rows.n_rows:
@@ -113,8 +113,7 @@ class GrowingArray:
             self._array.resize((self._length, *self._array.shape[1:]))
 
     def _add_chunk(self, array: zarr.Array, values: np.ndarray) -> None:
-        """Have rows of one chunk, or of a last one that is not full, encoded, and written where it is no part of a
-        shard."""
+        """Encode the rows of one chunk, the last of which may be short, in a thread; write it unless in a shard."""
         self._length += len(values)
         if self.shard == 1:
             self._chunks.add(self._write_chunk, array, self._n_chunks, values)
@@ -132,7 +131,7 @@ class GrowingArray:
         self._write(array, number, encoded_chunk(values, array))
 
     def _write_shard(self, array: zarr.Array, number: int, encoded: list[Future[list[np.ndarray]]]) -> None:
-        # Those that are not done are at work in other threads: they were begun before this one.
+        # chunks that are not encoded yet were submitted before, so that waiting for them cannot block
         self._write(array, number, encoded_shard([chunk.result() for chunk in encoded], self.shard))
 
     def _write(self, array: zarr.Array, number: int, pieces: list[np.ndarray]) -> None:
@@ -142,7 +141,7 @@ class GrowingArray:
         sync(array.store.set(f"{array.path}/{key}", Buffer.from_array_like(np.concatenate(pieces))))
 
     def facts(self) -> dict[str, Any]:
-        """What a reader compares with the array that it finds."""
+        """The properties with which readers compare the array's metadata."""
         array = self._array
         if array is None:
             return {}
@@ -165,23 +164,23 @@ class GrowingArray:
             filters=None,
             compressors=chosen_codecs(values),
             fill_value=unlikely_value(values.dtype),
-            # A chunk that holds nothing but the fill value must be there too, or a lost one would look like it.
+            # otherwise a chunk of fill values would be omitted, like a lost one
             config={"write_empty_chunks": True},
         )
 
 
 def unlikely_value(dtype: np.dtype) -> float | int:
-    """What a lost chunk reads as: a value that rows do not have (floats, signed), or seldom have (unsigned)."""
-    # Rows are finite, so that NaN says "lost". Of integers no value is impossible; there the digests alone tell.
+    """The fill value, which a lost chunk reads as: one that rows do not have, or for unsigned integers rarely have."""
+    # stored floats are finite, so that NaN means a lost chunk; integers may have any value, and digests detect the loss
     if dtype.kind == "f":
         return float("nan")
     return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max) - 1
 
 
 def chosen_codecs(values: np.ndarray) -> tuple[BytesBytesCodec, ...]:
-    """zstd level 1 where it takes off a tenth of a first sample, and a crc32c of what is stored in any case."""
-    # Floats seldom compress; one-hot columns and codes do, many times over.
+    """zstd level 1 if it reduces a first sample by a tenth, followed by a crc32c of the stored bytes."""
+    # unlike floats, one-hot columns and codes are compressed to a fraction
     sample = np.ascontiguousarray(values).reshape(-1).view(np.uint8)[:_SAMPLE_BYTES]
-    if len(sample) and len(numcodecs.zstd.compress(sample, 1)) > _WORTH * len(sample):
+    if len(sample) and len(numcodecs.zstd.compress(sample, 1)) > _COMPRESSED_SHARE * len(sample):
         return (Crc32cCodec(),)
     return (ZstdCodec(level=1), Crc32cCodec())

@@ -1,4 +1,4 @@
-"""What reading came to, noted for the whole process: bytes, the digest of each chunk, chunks that are not there."""
+"""Records reads from stores for the whole process: bytes, the digest of each chunk, and absent chunks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype
 
 Key = tuple[str, str, int]
-"""A row of chunks: the token of its source, the name of its array, its number along the first axis."""
+"""Identifies a row of chunks: the token of its source, the name of its array, its number along the first axis."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What reading came to, since it was asked for last.
+    """A record of reads.
 
     Parameters
     ----------
     stored : int
-        Bytes that were taken from stores.
+        Bytes read from stores.
     decoded : int
-        Bytes that they became.
+        Bytes after decoding.
     digests : mapping of (token, name, number) to int
-        Of each row of chunks that was decoded.
+        The digest of each decoded row of chunks.
     absent : frozenset of (token, key)
-        Objects of stores that were asked for and are not there.
+        Requested objects that do not exist.
     """
 
     stored: int = 0
@@ -50,7 +50,7 @@ class Noted:
 
 
 class Ledger:
-    """Adds up what the threads of this process read."""
+    """Adds up the reads of all threads of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Ledger:
             self._noted += noted
 
     def taken(self) -> Noted:
-        """What was noted since the last call."""
+        """The reads since the last call."""
         with self._lock:
             noted, self._noted = self._noted, Noted()
         return noted
@@ -72,7 +72,7 @@ after_fork(LEDGER.__init__)  # type: ignore[misc]
 
 
 class MeteredStore(WrapperStore):
-    """A store that notes the bytes that are taken from it, and what is asked for and not there."""
+    """A store that records the bytes that are read, and requested objects that do not exist."""
 
     def __init__(self, store: Any, token: str = "") -> None:
         super().__init__(store)
@@ -82,7 +82,7 @@ class MeteredStore(WrapperStore):
         return type(self)(store, self._token)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """The bytes of an object; None where it is not there."""
+        """The bytes of an object; None if it does not exist."""
         value = await self._store.get(key, prototype, byte_range)
         absent = frozenset([(self._token, key)]) if value is None else frozenset()
         LEDGER.note(Noted(stored=0 if value is None else len(value), absent=absent))

@@ -1,4 +1,4 @@
-"""Location: where a store is, a local folder or any fsspec URL, fixed when it is named, and what is done there."""
+"""Location: the place of a store, a local folder or an fsspec URL, and the operations on its files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Location:
     url : str
         An absolute local path, or a URL such as ``"s3://bucket/rows.zarr"``.
     given : str
-        As the user named it; messages say this.
+        The user's name for it, for messages.
     options : mapping
         For fsspec.
     """
@@ -44,14 +44,14 @@ class Location:
 
     @classmethod
     def of(cls, store: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Location:
-        """The location that `store` names now: links and relative paths are resolved here, once.
+        """The location of a path or URL; links and relative paths are resolved now.
 
         Raises
         ------
         TypeError
-            `store` is no path, or storage options were given for a local one.
+            If `store` is not a path, or storage options were given for a local one.
         ValueError
-            `store` is empty or has a NUL character, which no file system allows.
+            If `store` is empty or has a NUL character.
         """
         if not isinstance(store, str | os.PathLike) or not isinstance(os.fspath(store), str):
             raise TypeError(f"a store is named by a path or a URL, not by {type(store).__name__}")
@@ -64,7 +64,7 @@ class Location:
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"storage_options is {options!r}; expected a dict of options for fsspec, or None")
         path = given.removeprefix("file://")
-        # URLs are taken as they stand; local paths are made absolute now, since workers run in other folders.
+        # local paths become absolute, since workers may have another working directory
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
         if options:
@@ -77,22 +77,22 @@ class Location:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether only this process sees it."""
+        """Whether it is visible in this process only."""
         return self.url.startswith("memory://")
 
     @property
     def path(self) -> Path:
-        """Of a local folder."""
+        """The path of a local folder."""
         return Path(self.url)
 
     @property
     def place(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"'{self.given}'"
 
     @property
     def key(self) -> tuple[str, str]:
-        """Equal for equal locations; hashable."""
+        """A hashable value that is equal for equal locations."""
         return self.url, repr(sorted(self.options.items()))
 
     def child(self, *names: str) -> Location:
@@ -101,12 +101,12 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        """The folder that holds this one."""
+        """The folder around this one."""
         return Location(self.url.rpartition("/")[0], self.given.rpartition("/")[0], self.options)
 
     def store(self, *, read_only: bool) -> LocalStore | FsspecStore:
         """A zarr store on this folder."""
-        # Commands that end with a word of help look at paths, and would wait for zarr alone.
+        # imported here, since commands that only print help also use locations, and zarr takes long to import
         from zarr.storage import FsspecStore
 
         from dkl.data.store.plain_store import PlainStore
@@ -116,25 +116,25 @@ class Location:
         return FsspecStore.from_url(self.url, storage_options=dict(self.options), read_only=read_only)
 
     def group(self, *, read_only: bool) -> zarr.Group:
-        """The zarr group that is here."""
+        """The zarr group here."""
         import zarr
 
         return zarr.open_group(self.store(read_only=read_only), mode="r" if read_only else "r+", zarr_format=3)
 
     def exists(self) -> bool:
-        """Whether anything is here: a file, or a folder that is not empty."""
+        """Whether there is a file, or a folder that is not empty."""
         if self.is_local:
             return self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir()))
         fs, path = self._fs()
         return bool(fs.exists(path))
 
     def read_marker(self) -> dict[str, Any] | None:
-        """What dkl keeps in the attributes of the zarr node here; None when there is no such node or nothing is kept.
+        """The marker of dkl in the attributes of the zarr node here; None without a node or a marker.
 
         Raises
         ------
         json.JSONDecodeError
-            There is metadata, damaged.
+            If the metadata is damaged.
         """
         text = self.read("zarr.json")
         if text is None:
@@ -145,14 +145,14 @@ class Location:
         return marker if isinstance(marker, dict) else None
 
     def check_token(self, token: str) -> None:
-        """Refuse to go on unless the store whose writer had `token` is still here.
+        """Check that the store whose writer had `token` is still here.
 
         Raises
         ------
         StoreReplacedError
-            It was moved, deleted or replaced.
+            If it was moved, deleted or replaced.
         CorruptChunkError
-            It is here, and its metadata is not.
+            If its metadata is missing or damaged.
         """
         try:
             marker = self.read_marker()
@@ -172,12 +172,12 @@ class Location:
             )
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of one small file here, or None when it is absent.
+        """The bytes of one small file here; None if it is absent.
 
         Raises
         ------
         StoreError
-            There is a pipe or a device.
+            If it is a pipe or a device.
         """
         try:
             if self.is_local:
@@ -190,14 +190,13 @@ class Location:
             raise StoreError(str(error)) from error
 
     def nodes_digest(self, names: Iterable[str]) -> str:
-        """The digest of the metadata files of the zarr nodes `names` (paths in this folder).
+        """The digest of the metadata files of the zarr nodes `names` (paths in this folder), in any order.
 
         Raises
         ------
         FileNotFoundError
-            One is absent.
+            If one is absent.
         """
-        # In the order of their names, whatever order they are given in: the digest is that of a set of files.
         crc = 0
         for name in sorted(names):
             text = self.read(f"{name}/zarr.json")
@@ -207,11 +206,11 @@ class Location:
         return f"{crc:08x}"
 
     def node_digests(self, names: Iterable[str]) -> dict[str, str]:
-        """The digest of each of the metadata files of the zarr nodes `names`, by which `damaged_nodes` names files."""
+        """The digest of the metadata file of each of the zarr nodes `names`, for `damaged_nodes`."""
         return {name: self.nodes_digest([name]) for name in sorted(names)}
 
     def damaged_nodes(self, digests: Mapping[str, str]) -> str:
-        """The names, as a clause of an error, of metadata files changed since `node_digests`; empty if none did."""
+        """A clause of an error message with the metadata files that changed since `node_digests`; empty if none did."""
         damaged = []
         for name, digest in digests.items():
             try:
@@ -223,7 +222,7 @@ class Location:
         return "" if not damaged else f"{' and '.join(damaged)} of {self.place} is not what was written"
 
     def folders(self) -> list[str]:
-        """Names of the folders here, hidden ones left out; none where there is nothing."""
+        """Names of the folders here, without hidden ones; empty if nothing exists here."""
         if self.is_local:
             names = [entry.name for entry in self.path.iterdir() if entry.is_dir()] if self.path.is_dir() else []
         else:
@@ -233,7 +232,7 @@ class Location:
         return [name for name in names if not name.startswith(".")]
 
     def files(self) -> list[str]:
-        """Paths of all files below this folder, links to folders among them."""
+        """Paths of all files, and of links to folders, below this folder."""
         if not self.is_local:
             fs, path = self._fs()
             return sorted(name[len(path) :].strip("/") for name in fs.find(path))
@@ -251,9 +250,9 @@ class Location:
         return int(fs.du(path))
 
     def delete(self, *, keep_marker: bool = False) -> None:
-        """Remove everything here (behind a URL; local folders are renamed first, see `dkl.data.store.commit`).
+        """Remove everything here, for URLs (local folders are renamed first, see `dkl.data.store.commit`).
 
-        The marker goes last, so that what is left after a kill still says what it is; or it stays.
+        The marker is removed last, so that after a kill the rest is still identified by it; or it stays.
         """
         fs, path = self._fs()
         if not fs.exists(path):
@@ -265,15 +264,15 @@ class Location:
             fs.rm(path, recursive=True)
 
     def write_marker(self, marker: Mapping[str, Any]) -> None:
-        """Keep `marker` in the attributes of the zarr group here, which need not be there yet; at once."""
-        # A zarr group by its metadata file alone: one write, which makes the marker and the group visible at once.
+        """Write `marker` into the attributes of the zarr group here, which is created if necessary, atomically."""
+        # writing the group's metadata file makes the group and the marker visible at once
         node = {"attributes": {MARKER: dict(marker)}, "zarr_format": 3, "node_type": "group"}
         text = json.dumps(node, indent=2).encode()
         if not self.is_local:
             fs, path = self._fs()
             fs.pipe_file(f"{path}/zarr.json", text)
             return
-        # Named as zarr names a file that it has begun: what a kill leaves is then known for what it is.
+        # zarr's name for unfinished files, so that a file that remains after a kill is recognized
         begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
         try:
             begun.write_bytes(text)
@@ -283,13 +282,13 @@ class Location:
 
     def _fs(self) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(self.url, **self.options)
-        # Listings are cached by some file systems; another process may have written.
+        # some file systems cache listings, but another process may have written
         fs.invalidate_cache()
         return fs, path
 
 
 def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
-    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
+    """The error of a write with the path, the reason and a remedy; `left` is a sentence on the state of the target."""
     if error.errno is None:
         return error
     reasons = {

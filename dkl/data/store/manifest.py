@@ -1,4 +1,4 @@
-"""Manifest: what a store keeps of each of its blocks, so that views need not read rows and every read is checked."""
+"""Manifest: counts and digests of all blocks of a store, so that views need not read rows and reads are checked."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from dkl.protocols.block import Block
 
 GROUP = "manifest"
 _DIGEST = "digest-"
-# An array of more than 64 MiB in memory is read only if its files hold a 40,000th of its bytes: zstd packs zeros, which
-# it packs best, to a 32,700th, so that larger shapes than the files hold were written into the metadata by others.
-_ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 40_000
+# An array of more than `_CHECKED_BYTES` in memory is read only if its bytes are at most this multiple of those of its
+# files: zstd compresses zeros by a factor of 32,700 at most, so that a larger shape in the metadata is damage.
+_CHECKED_BYTES, _LARGEST_RATIO = 64 << 20, 40_000
 
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """What is known of all blocks without reading them.
+    """Counts and digests of all blocks.
 
     Parameters
     ----------
     counts : RowCounts
     stored_rows : ndarray of shape (n_blocks,), int64
-        Rows in the store, those of weight 0 among them.
+        Stored rows of each block, including rows of weight 0.
     entries : ndarray of shape (n_blocks + 1,), int64, or None
-        Where the entries of each block of CSR rows begin.
+        The first entry of each block of CSR rows and, last, the number of all entries; None for dense rows.
     digests : mapping of str to ndarray of shape (n_blocks,), uint32
-        Of each array.
+        The digests of each array's blocks.
     """
 
     counts: RowCounts
@@ -46,19 +46,19 @@ class Manifest:
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[BlockFacts], *, is_sparse: bool) -> Manifest:
-        """That of blocks in their order."""
-        table = np.array([facts.figures for facts in blocks])
+        """The manifest of blocks in their order."""
+        table = np.array([facts.counts for facts in blocks])
         entries = np.cumsum([0, *(facts.entries for facts in blocks)], dtype=np.int64) if is_sparse else None
         digests = {name: np.array([f.digests[name] for f in blocks], np.uint32) for name in blocks[0].digests}
         stored_rows = np.array([facts.stored_rows for facts in blocks], np.int64)
         return cls(RowCounts.of_table(table, table.shape[1] - 2), stored_rows, entries, digests)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Every array under its name in the store."""
+        """The arrays by their names in the store."""
         named = {**self.counts.arrays(), "stored_rows": self.stored_rows}
         if self.entries is not None:
             named["entries"] = self.entries
-        # A zarr array cannot have a slash in its name, which those of CSR parts have.
+        # names of zarr arrays must not contain the slash of CSR parts
         return named | {_DIGEST + name.replace("/", "."): values for name, values in self.digests.items()}
 
     @property
@@ -66,18 +66,12 @@ class Manifest:
         return arrays_digest(self.arrays())
 
     def write(self, group: zarr.Group) -> None:
-        """Keep it in a store."""
+        """Write it into a store."""
         write_arrays(group.create_group(GROUP), self.arrays())
 
     @classmethod
     def read(cls, group: zarr.Group, digest: str) -> Manifest:
-        """The manifest of a store.
-
-        Raises
-        ------
-        ValueError
-            It is not what was written.
-        """
+        """The manifest of a store; ValueError if it is damaged."""
         arrays = read_arrays(group[GROUP], digest)
         digests = {
             name.removeprefix(_DIGEST).replace(".", "/"): values
@@ -88,9 +82,8 @@ class Manifest:
 
 
 def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
-    """Small arrays, each in one chunk."""
+    """Write small arrays, each in one chunk, as they are read completely when the store is opened."""
     for name, values in arrays.items():
-        # One chunk each: a manifest is small, and is read whole whenever the store is opened.
         chunks = tuple(max(n, 1) for n in values.shape)
         group.create_array(name, data=values, chunks=chunks, compressors=chosen_codecs(values))
 
@@ -101,29 +94,29 @@ def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.nda
     Raises
     ------
     ValueError
-        Their digest is another, or their metadata asks for more memory than any writer has filled.
+        If their digest differs, or their metadata has a shape that no writer has written.
     """
     named: Any = list(group.arrays())  # type: ignore[union-attr]
     for name, array in named:
         in_one = tuple(max(n, 1) for n in array.shape)
         if array.chunks != in_one or array.shards is not None:
             raise ValueError(f"the metadata of '{name}' has chunks of {array.chunks}; {in_one} were written")
-        # looked at for large ones alone: their files are listed, which takes a request where they are far away
-        if array.nbytes > _ALLOWED_BYTES and array.nbytes > _ALLOWED_RATIO * array.nbytes_stored():
+        # only for large arrays, since listing their files takes a request to a remote store
+        if array.nbytes > _CHECKED_BYTES and array.nbytes > _LARGEST_RATIO * array.nbytes_stored():
             raise ValueError(f"the metadata of '{name}' asks for {array.nbytes:,} bytes, and its files hold fewer")
     read = {name: direct_rows(DirectChunks.of(array), 0, array.shape[0]) for name, array in named}
     direct = {name: values for name, values in read.items() if values is not None}
     if arrays_digest(direct) == digest:
         return direct
     arrays = {name: np.asarray(array[...]) for name, array in named}
-    # One digest of names, shapes and bytes of all: an array that is missing shows as one that is damaged does.
+    # the digest covers names, shapes and bytes of all arrays, so that it also detects missing ones
     if arrays_digest(arrays) != digest:
         raise ValueError("its arrays are not what was written")
     return arrays
 
 
 def node_names(schema: Schema, manifest: Manifest) -> list[str]:
-    """Every zarr node of a store, its root and its splits left out."""
+    """The zarr nodes of a store, without its root, splits, row columns and free text."""
     names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
     groups = [GROUP, *(["X"] if schema.is_sparse else [])]
     return [*names, *groups, *(f"{GROUP}/{name}" for name in manifest.arrays())]
@@ -131,15 +124,15 @@ def node_names(schema: Schema, manifest: Manifest) -> list[str]:
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """What a manifest keeps of one block; see `Manifest`.
+    """The entries of a manifest for one block; see `Manifest`.
 
     Parameters
     ----------
-    figures : ndarray of shape (2 + K,)
-        Rows of weight above 0, their total weight, and that of each class.
+    counts : ndarray of shape (2 + K,)
+        Number of rows with positive weight, their total weight, and the total weight of each class.
     """
 
-    figures: np.ndarray
+    counts: np.ndarray
     stored_rows: int
     entries: int
     digests: dict[str, int]
@@ -149,7 +142,7 @@ class BlockFacts:
         """Count block `index` as it is stored, with the digest of its part of each array."""
         of_classes = () if n_classes is None else class_weights(block, n_classes)
         return cls(
-            # Rows of weight 0 are stored and never handed out: they are counted among the stored rows alone.
+            # rows of weight 0 are stored and never returned
             np.array([np.count_nonzero(block.weights), block.weights.sum(), *of_classes]),
             block.n_rows,
             getattr(block.X, "nnz", 0),

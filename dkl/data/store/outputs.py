@@ -1,4 +1,4 @@
-"""Files and folders that appear whole: written beside their place under a hidden name, and renamed when complete."""
+"""Atomic writes of files and folders: under a hidden name beside the final one, and renamed when complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dkl.plain_files import inode, rename
 
 
 def check_folder(location: Location) -> None:
-    """Refuse a local file whose folder is not there, or where nothing can be written."""
+    """Raise an OSError if the folder of a local file does not exist or is not writable."""
     if location.is_local and not location.path.parent.exists():
         raise FileNotFoundError(f"the folder of {location.place} is not there; make it first")
     if location.is_local:
@@ -26,31 +26,31 @@ def check_folder(location: Location) -> None:
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of single files that a function writes without asking, of which it replaces its own alone.
+    """A kind of files that a function writes without `overwrite=`, replacing only files of the same kind.
 
     Parameters
     ----------
     name : str
-        As messages call it.
+        Name of the kind in messages.
     is_own : callable
-        Whether a file is certain to be one of them.
+        Whether a file is certainly of this kind.
     """
 
     name: str
     is_own: Callable[[Path], bool]
 
     def check(self, location: Location) -> None:
-        """Raise FileExistsError where something else is, as `check_output` does; a device is written to."""
+        """Raise FileExistsError if something of another kind exists; a device is accepted."""
         if what_is_at(location) != "device":
             check_output(location, self.name, overwrite=True, is_own=self.is_own)
 
 
 def check_file(path: str | os.PathLike[str], kind: FileKind | None = None) -> Location:
-    """The place of a single file that is to be written, refused as `written_whole` refuses it."""
+    """The location of a single file to be written, after the checks of `written_whole`."""
     location = Location.of(path)
     if not location.is_local:
         raise ValueError(f"{location.place} is a URL; a file is written to a local path")
-    # a path that ends with a separator or a dot names a folder, also where none is there yet
+    # a path that ends with a separator or a dot is that of a folder, also if it does not exist
     if location.path.is_dir() or os.path.basename(location.given) in ("", ".", ".."):
         raise IsADirectoryError(f"{location.place} is a folder; name a file in it")
     check_folder(location)
@@ -61,7 +61,7 @@ def check_file(path: str | os.PathLike[str], kind: FileKind | None = None) -> Lo
 
 @contextmanager
 def writing(location: Location) -> Iterator[None]:
-    """A failure of the file system inside the block is said with the path of the output and what can be done."""
+    """Errors of the file system inside the block are raised with the path of the output and a remedy."""
     try:
         yield
     except OSError as error:
@@ -72,22 +72,23 @@ def writing(location: Location) -> Iterator[None]:
 
 @contextmanager
 def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """A hidden name to write a file or folder under, which takes the place of `location` at the end of the block.
+    """A hidden path to which the block writes a file or folder, which is renamed to `location` at the end.
 
-    When the block fails, or the system does, what was there before stays as it is and nothing else is left.
+    After an error, or a crash of the system, the former file or folder is unchanged.
 
     Parameters
     ----------
     location : Location
-        Local. A link is followed; the mode of a file that is replaced is kept.
+        A local one. Links are followed; the mode of a replaced file is kept.
     check : callable
-        Called once more before the exchange: what it raises leaves everything as it was.
+        Called before the renaming, which an error prevents.
     """
     final = location.path
     if final.exists() and not final.is_dir() and not final.is_file():
-        yield final  # a pipe or a device is written to, never replaced
+        # a pipe or a device is written to, never replaced
+        yield final
         return
-    # In the same folder, so that the rename stays within one file system; with the suffix, which some writers look at.
+    # in the same folder, as renames need one file system; with the suffix, on which some writers depend
     hidden = final.with_name(f".{uuid.uuid4().hex}.part{Path(location.given).suffix}")
     try:
         yield hidden
@@ -95,44 +96,44 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
         with writing(location):
             if hidden.is_file():
                 if final.is_file():
-                    # A file keeps the permissions that somebody gave it.
+                    # the user may have changed the permissions of the file
                     shutil.copymode(final, hidden)
                 flush(hidden)
                 rename(hidden, final)
             else:
                 flush_folder(hidden)
                 _put_folder(hidden, final)
-        # The rename itself is not kept before the folder is on the disk.
+        # after a power failure the rename persists only if the folder is on the disk
         flush_name(location)
     finally:
-        # after an exchange the hidden name is that of the old folder
+        # after an exchange the hidden path is that of the old folder
         if hidden.is_dir():
             shutil.rmtree(hidden, ignore_errors=True)
         else:
-            # the name is gone after a rename; where a file system says anything else of it, the result is there or not
+            # after the rename the path does not exist; other errors do not change the result
             with suppress(OSError):
                 hidden.unlink()
 
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str], kind: FileKind | None = None) -> Iterator[Path]:
-    """A hidden name to write a file under; the block only writes it, and it appears at `path` when it is complete.
+    """A hidden path to which the block writes a file, which is renamed to `path` at the end.
 
-    Without a kind the caller has made sure that what is there may be replaced.
+    Without a kind the caller has checked that an existing file may be replaced.
 
     Raises
     ------
     ValueError
         For a URL.
     FileExistsError
-        If a file of another kind is there: before the block, and again when it has ended.
+        If a file of another kind exists, before or after the block.
     OSError
-        With the path, when writing fails; a file that was there is as it was.
+        If writing fails, with the path; an existing file is unchanged.
     """
     location = check_file(path, kind)
 
     def check() -> None:
-        """Ask again: something may have come to lie there meanwhile."""
+        """Check again, since another process may have created a file meanwhile."""
         if kind is not None:
             kind.check(location)
 
@@ -141,15 +142,15 @@ def written_whole(path: str | os.PathLike[str], kind: FileKind | None = None) ->
 
 
 def _put_folder(hidden: Path, final: Path) -> None:
-    """Rename a folder to its final name; what had that name has the hidden one afterwards.
+    """Rename a folder to its final path; a folder that was there is renamed to the hidden path.
 
-    One step, where the system can exchange two names; otherwise three renames, undone if one fails.
+    In one step if the system can exchange two names; otherwise by three renames, undone if one fails.
     """
     new = inode(hidden)
     if not final.is_dir():
         rename(hidden, final)
     elif not exchanged(hidden, final) and inode(final) != new:
-        # Two renames elsewhere: aside with the old one, and back if anything fails.
+        # moves the old folder aside, and back after an error
         aside = hidden.with_suffix(".replaced")
         rename(final, aside)
         try:

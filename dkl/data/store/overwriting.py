@@ -1,4 +1,4 @@
-"""What may be written over: the one rule, asked before the work for a result begins and again by its writer."""
+"""The rule for what may be replaced by an output, checked before the work begins and again by the writer."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.location import MARKER, Location, located_error
-from dkl.data.store.strangers import check_no_strangers
+from dkl.data.store.other_files import check_no_other_files
 
-# What is written as a zarr group with a marker, by the name that messages give it; anything else is a file or a folder.
+# Names in messages of the outputs that are zarr groups with a marker; other outputs are files or folders.
 STORES = ("dataset", "model", "set of splits", "version")
-# What a file manager leaves in folders by itself.
-_DROPPINGS = frozenset({".DS_Store", "Thumbs.db"})
+# Files that file managers create.
+_SYSTEM_FILES = frozenset({".DS_Store", "Thumbs.db"})
 
 
 def what_is_at(location: Location) -> str | None:
-    """What lies at a path or URL.
+    """The kind of what exists at a path or URL.
 
     Returns
     -------
     str or None
-        "dataset", "model", "set of splits" or "version" for a whole store of dkl, "unfinished store" for what a writer
-        of one is writing or has left, else "file", "empty file", "device" or "folder"; None where there is nothing, or
+        "dataset", "model", "set of splits" or "version" for a complete store of dkl, "unfinished store" for one that is
+        being written or whose writer was killed, else "file", "empty file", "device" or "folder"; None for nothing or
         an empty folder.
     """
     put_back(location)
@@ -40,14 +40,14 @@ def what_is_at(location: Location) -> str | None:
     if isinstance(marker, dict):
         if marker.get("state") != "complete":
             return "unfinished store"
-        # Versions that append rows are datasets by themselves; those that drop rows hold a record alone.
+        # versions that append rows are datasets themselves; those that drop rows are only a record
         kinds = {"model": "model", "splits": "set of splits", "drop": "version"}
         return kinds.get(str(marker.get("kind")), "dataset")
     return "folder" if location.exists() else None
 
 
 def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
-    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
+    """Whether there is a store of dkl, complete or half-written, at a path or URL, instead of files to ingest."""
     location = Location.of(store, storage_options)
     put_back(location)
     try:
@@ -57,12 +57,12 @@ def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
 
 
 def means_store(name: str) -> bool:
-    """Whether somebody who names this means a store of dkl, there or not, rather than files to read."""
+    """Whether a name is that of a store of dkl, existing or to be written, instead of files to read."""
     return name.rstrip("/").endswith(".zarr") or is_store(name)
 
 
 def attributes_at(location: Location) -> dict[str, Any]:
-    """The attributes of the zarr node at a location; empty where there is none, or where its metadata is damaged."""
+    """The attributes of the zarr node at a location; empty if there is none, or its metadata is damaged."""
     text = location.read("zarr.json")
     try:
         node = json.loads(text or b"null")
@@ -82,51 +82,50 @@ def check_output(
     belongs: Callable[[str], bool] | None = None,
     in_store: bool = False,
 ) -> None:
-    """Refuse a place where a result may not or cannot be written.
+    """Raise an error if an output may not or cannot be written to a place.
 
-    Commands and functions call it before any work; the writer of a store calls it once more when it begins, since
-    something may have come to lie there meanwhile.
+    Commands and functions call it before any work; the writer of a store calls it again when it begins, since another
+    process may have written there meanwhile.
 
     Parameters
     ----------
     target : Location, or path or URL
     kind : str
-        What is to be written, as messages call it: "dataset", "model", "predictions". It replaces its own kind only.
+        The kind of the output, as in messages: "dataset", "model", "predictions". Only the same kind is replaced.
     overwrite : bool
-        Whether something of the same kind that is there is replaced.
+        Whether to replace an existing output of the same kind.
     inputs : iterable of path
-        What the work reads: paths, URLs or globs. Whatever is no path is passed over.
+        Paths, URLs or globs that the work reads; other objects are ignored.
     is_own : callable or None
-        Tells whether a local file or folder that is no store of dkl is of the kind nevertheless.
+        Whether a local file or folder that is not a store of dkl is of this kind.
     belongs : callable or None
-        Tells which names in a folder that is to be replaced are dkl's own. None asks the rule for stores, where there
-        is one, and takes any other folder whole.
+        Whether a name in a folder to be replaced is of a file that dkl wrote. None applies the rule for stores, and for
+        other folders replaces everything.
     in_store : bool
-        The result is a part of a store (a version, a set of splits); else it must not lie inside one.
+        Whether the output is a part of a store (a version, a set of splits); otherwise it must not be inside one.
 
     Raises
     ------
     FileExistsError
-        Something is there that is of another kind, must not be replaced without `overwrite`, or holds files that dkl
-        did not write.
+        If something of another kind exists, `overwrite` is False, or there are files that dkl did not write.
     ValueError
-        The output is one of the inputs, lies inside one of them, or holds one.
+        If the output is an input, is inside one, or contains one.
     OSError
-        The folder of the output is none, or nothing can be written there.
+        If the folder of the output is a file, or is not writable.
     """
     location = target if isinstance(target, Location) else Location.of(target)
     for given in inputs:
         _check_apart(location, given)
     holder = None if in_store else store_around(location)
     if holder is not None:
-        # it would belong to that store, and go with it
+        # the output would be removed with that store
         raise ValueError(
             f"{location.place} lies inside {holder.place}, which is {_with_article(what_is_at(holder) or '')}; choose "
             "a path outside of it"
         )
     there = what_is_at(location)
     is_kind = there == kind
-    # a pipe is not looked into: that would wait for whoever writes there
+    # a pipe is not read, as reading would wait for a writer
     if not is_kind and there not in (None, "device") and is_own is not None and location.is_local:
         is_kind = is_own(location.path)
     if is_kind or (there == "empty file" and kind not in STORES):
@@ -137,7 +136,7 @@ def check_output(
             )
         _check_only_ours(location, there, belongs)
     elif there == "unfinished store" and kind in STORES:
-        # What a killed writer left is nobody's, and is replaced; a user's files among it are not.
+        # a half-written store is replaced, but not if it contains files of the user
         _check_only_ours(location, there, belongs)
     elif there is not None:
         raise FileExistsError(
@@ -149,39 +148,39 @@ def check_output(
 
 
 def _with_article(kind: str) -> str:
-    """What is at a place, as a sentence names it."""
+    """A kind with its article."""
     if kind in ("predictions", "an older result"):
         return kind
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _check_only_ours(location: Location, there: str | None, belongs: Callable[[str], bool] | None) -> None:
-    """Refuse to replace what holds files of the user, which would be removed with the rest."""
+    """Raise FileExistsError if files of the user would be removed by the replacement."""
     if belongs is not None and location.is_local and location.path.is_dir():
         names = sorted(entry.name for entry in location.path.iterdir())
-        strange = [name for name in names if name not in _DROPPINGS and not belongs(name)]
-        if strange:
+        others = [name for name in names if name not in _SYSTEM_FILES and not belongs(name)]
+        if others:
             raise FileExistsError(
-                f"{location.place} holds what dkl did not write: {', '.join(map(repr, strange[:10]))}. It would be "
+                f"{location.place} holds what dkl did not write: {', '.join(map(repr, others[:10]))}. It would be "
                 "removed with the rest, so nothing is replaced; move it elsewhere, or choose another path"
             )
     elif there in STORES or there == "unfinished store":
-        check_no_strangers(location, attributes_at(location).get(MARKER, {}))
+        check_no_other_files(location, attributes_at(location).get(MARKER, {}))
 
 
 def _check_apart(location: Location, given: object) -> None:
-    """Refuse an output that is an input, by whatever name, lies inside it or holds it."""
+    """Raise ValueError for an output that is an input, also by another name, is inside it, or contains it."""
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
         return
     text = os.fspath(given)
-    # A glob stands for the local files that it names; any other name for itself.
+    # a glob is replaced by the local files that it matches
     is_glob = "://" not in text and not os.path.exists(text) and glob.has_magic(text)
     for name in glob.glob(os.path.expanduser(text), recursive=True) if is_glob else [text]:
         other = Location.of(name)
         out, into = location.url.rstrip("/"), other.url.rstrip("/")
         same = out == into
         if location.is_local and other.is_local:
-            # hard links, and names that differ in case only, lead to one file
+            # hard links, and on some systems names that differ in case, are the same file
             with suppress(OSError):
                 same = same or os.path.samefile(location.path, other.path)
         if same:
@@ -199,7 +198,7 @@ def _check_apart(location: Location, given: object) -> None:
 
 
 def store_around(location: Location) -> Location | None:
-    """The dataset or model that a local path lies inside, if any."""
+    """The dataset or model around a local path; None if there is none."""
     for parent in location.path.parents if location.is_local else ():
         holder = Location(str(parent), str(parent))
         if (parent / "zarr.json").is_file() and what_is_at(holder) in ("dataset", "model"):
@@ -208,10 +207,10 @@ def store_around(location: Location) -> Location | None:
 
 
 def check_writable(location: Location) -> None:
-    """Refuse where the file or folder cannot be made; folders on the way are made later."""
+    """Raise an OSError if a file or folder cannot be created here; missing parent folders are created later."""
     path = location.path
     if path.is_symlink():
-        # links were followed before: what is left of them leads back to itself
+        # links were resolved before: a remaining link is a cycle
         raise located_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), location, "Nothing was begun")
     if path.exists() and not path.is_dir() and not path.is_file():
         return

@@ -1,4 +1,4 @@
-"""PlainStore: zarr's store of a local folder, in which a pipe or a device is refused and never waited for."""
+"""PlainStore: zarr's store of a local folder, which raises errors for pipes and devices instead of waiting for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dkl.errors import StoreError
 
 
 class PlainStore(LocalStore):
-    """A local folder of files; what is no file is refused when it is asked for."""
+    """A local folder of files; reading anything else is an error."""
 
     async def get(self, key: str, *given: Any, **named: Any) -> Any:
         """As `LocalStore.get`.
@@ -20,7 +20,7 @@ class PlainStore(LocalStore):
         Raises
         ------
         StoreError
-            There is a pipe, a socket or a device, which to read would wait for whoever writes there.
+            For a pipe, a socket or a device, since reading it may never end.
         """
         self._check(key)
         return await super().get(key, *given, **named)

@@ -1,4 +1,4 @@
-"""Reading a store: what a process has open, the small reader that passes broadcast, and the checks on the way."""
+"""Reads stores: the stores that a process has open, the small reader that passes broadcast, and checks of all reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import zarr
 from scipy import sparse
-from zarr.buffer.cpu import NDBuffer
 
 from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import drop_weightless
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES, row_column_names
-from dkl.data.store.chunks import DirectChunks, direct_rows
+from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import block_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
@@ -34,22 +33,24 @@ from dkl.protocols.source import PARTS
 FORMAT = 3
 """The newest version of the layout that this release reads."""
 TEXT_FORMAT, CODE_FORMAT, FIRST_FORMAT = 3, 2, 1
-"""Of stores with free text, and with codes, which older releases would take for numbers; and of all others."""
+"""Formats of stores with free text, of those with codes, and of all others: older releases, which would take codes or
+free text for numbers, refuse the newer formats."""
 TEXTS = "texts"
-"""The group of the directions of free text."""
+"""The group with the directions of free text."""
 
+# Number of stores that a process keeps open.
 _MOST_OPEN = 16
 
 
 def read_facts(location: Location) -> dict[str, Any]:
-    """The metadata of the whole dataset at `location`.
+    """The metadata of the dataset at `location`.
 
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        If nothing exists there.
     StoreError
-        It is no dataset of dkl, is not complete, is damaged, or is of a newer format.
+        If it is not a dataset of dkl, is incomplete or damaged, or has a newer format.
     """
     facts = read_marker(location, location.place)
     if facts is None:
@@ -64,12 +65,12 @@ def read_facts(location: Location) -> dict[str, Any]:
                     "read"
                 )
             raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {remedy}")
-        raise StoreError(_what_else(location))
+        raise StoreError(_not_a_dataset_message(location))
     if facts.get("state") != "complete":
         raise StoreError(
             f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
         )
-    # Of a newer format nothing more is known: its digest, too, may be made in another way.
+    # before the digest, which a newer format may compute in another way
     newer = facts.get("format")
     if isinstance(newer, int) and newer > FORMAT:
         raise StoreError(
@@ -82,8 +83,8 @@ def read_facts(location: Location) -> dict[str, Any]:
     return facts
 
 
-def _what_else(location: Location) -> str:
-    """What to do with something that is no store: files of rows are read into one, arrays stay where they are."""
+def _not_a_dataset_message(location: Location) -> str:
+    """The error message for something that is not a store, with the remedy for files of rows, or for zarr arrays."""
     named = location.place
     is_zarr = location.is_local and any((location.path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
     if location.is_local and not is_zarr:
@@ -98,7 +99,7 @@ def _what_else(location: Location) -> str:
 
 
 def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, list[str]]:
-    """The zarr nodes of a store as `sealed_group` takes them; groups, times and free text are apart from the others."""
+    """The zarr nodes of a store as needed by `sealed_group`, with separate sets for row columns and free text."""
     nodes = {"nodes": node_names(schema, manifest)}
     if schema.row_columns:
         nodes["row_column_nodes"] = list(row_column_names(schema))
@@ -110,7 +111,7 @@ def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, 
 
 
 class OpenStore:
-    """A dataset that this process has open: metadata and manifest in memory, arrays opened when first used."""
+    """An open dataset: metadata and manifest are in memory, arrays are opened at the first access."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -124,7 +125,7 @@ class OpenStore:
             has_texts = all(isinstance(text, str) for text in (self.token, *codecs, *nodes, *nodes.values()))
             if not has_texts or not all(type(count) is int and count > 0 for count in counts):
                 raise ValueError("a fact is of another type, or smaller, than any writer leaves")
-            # Stores without groups and times have no word of them.
+            # stores without groups and times lack this entry
             named = self.facts.get("row_columns", {})
             columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}
             schema = Schema.from_json(self.facts["schema"])
@@ -139,18 +140,18 @@ class OpenStore:
         self._codes: dict[str, StoredCodeReader] = {}
 
     def _with_directions(self, encoding: Any) -> Any:
-        """The encoding with the directions of its columns of free text."""
+        """The encoding with the directions of free text from the store."""
         from dkl.data.columns.free_text import directions_from
 
         arrays = read_arrays(self.group[TEXTS], self.facts["texts"])
         return encoding.with_directions(directions_from(arrays, encoding.text_names))
 
     def reading(self, what: str) -> Reading:
-        """What is read inside is not what was written, or is not there any more, where reading it fails."""
+        """A context in which errors of decoding are raised as damage of `what`, or as a removed store."""
         return Reading(f"{what} of {self.location.place}", self.location, self.facts)
 
     def array(self, name: str) -> zarr.Array:
-        """One array, compared with what was written."""
+        """One array, after comparing its metadata with the store's facts."""
         if name not in self._arrays:
             with self.reading(f"the metadata of '{name}'"):
                 array: Any = self.group[stored_path(name)]
@@ -164,43 +165,32 @@ class OpenStore:
         return self._arrays[name]
 
     def values(self, name: str, index: int) -> np.ndarray:
-        """The part of an array that belongs to block `index`, checked.
-
-        Raises
-        ------
-        CorruptChunkError
-            It is not what was written.
-        """
+        """The part of an array in block `index`, after comparing its digest; CorruptChunkError if it is damaged."""
         array = self.array(name)
         start, stop = self._range(name, index)
         digest = self.manifest.digests[name][index]
-        values = self._direct_values(name, start, stop)
+        values = direct_rows(self._chunks[name], start, stop)
         if values is not None and block_digest(index, values) == digest:
             LEDGER.note(Noted(decoded=values.nbytes))
             return values
         with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
             LEDGER.note(Noted(decoded=values.nbytes))
-            # zarr's own checksum tells of a flipped bit; this one also of a chunk that is missing, old or in another's
-            # place.
+            # zarr's checksum detects flipped bits; this digest also detects missing, old and misplaced chunks
             if block_digest(index, values) != digest:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
         return values
 
-    def _direct_values(self, name: str, start: int, stop: int) -> np.ndarray | None:
-        """Rows of an array, decoded without zarr; None where zarr must read them, or say what is wrong with them."""
-        return direct_rows(self._chunks[name], start, stop)
-
     def _range(self, name: str, index: int) -> tuple[int, int]:
-        """Where the part of a block begins and ends in an array: by entries for CSR data, by rows for others."""
+        """The first and the last position, exclusive, of a block in an array: entries of CSR data, else rows."""
         if name in ("X/data", "X/indices") and self.manifest.entries is not None:
             return int(self.manifest.entries[index]), int(self.manifest.entries[index + 1])
         start = index * self.rows_a_block
         return start, start + int(self.manifest.stored_rows[index])
 
     def block(self, index: int, parts: tuple[str, ...]) -> Block:
-        """Block `index` as stored; row ids and weights always, of the rest what `parts` names."""
-        # Row ids and weights are read in any case: without them it is not known which rows there are.
+        """Block `index` as stored, with row ids, weights and `parts`."""
+        # row ids and weights are always read, as they determine the rows
         row_id = self.values("row_id", index)
         y = self._targets(index) if "y" in parts and self.schema.task is not None else None
         weight = self.values("weight", index) if self.schema.has_weight else None
@@ -212,7 +202,7 @@ class OpenStore:
         return self.values(name, index) if name in self.schema.row_columns else self.codes(name, index)
 
     def _targets(self, index: int) -> np.ndarray:
-        # Codes are stored in 32 bits and handed out in 64, as NumPy indexes with them.
+        # codes are stored as int32 and returned as int64, NumPy's type of indices
         y = self.values("y", index)
         return y.astype(np.int64) if self.schema.n_classes is not None else y
 
@@ -222,38 +212,28 @@ class OpenStore:
         return self.csr_rows(index, *(self.values(name, index) for name in CSR_PARTS))
 
     def csr_rows(self, index: int, data: np.ndarray, indices: np.ndarray, starts: np.ndarray) -> sparse.csr_array:
-        """The sparse rows of block `index` of their stored parts.
+        """The sparse rows of block `index` from their stored parts.
 
         Raises
         ------
         CorruptChunkError
-            They point beyond their rows or columns, as a release wrote them that did not look.
+            If indices or pointers are out of range: older releases wrote such rows without a check.
         """
         first, last = self._range("X/data", index)
         indptr = np.append(starts, last) - first
         with self.reading(f"block {index} of 'X'"):
             rows = whole_csr(data, indices, indptr.astype(np.int32), self.schema.n_columns)
-        # The writer has sorted and summed the entries; SciPy would look through all of them to find that out.
+        # the writer has sorted and summed the entries; SciPy would check all of them
         rows.has_canonical_format = True
         return rows
 
     def check_nodes(self) -> None:
-        """Compare the metadata of all zarr nodes with what was written.
-
-        Raises
-        ------
-        CorruptChunkError
-        """
+        """Raise CorruptChunkError if the metadata of a zarr node is damaged."""
         has_texts = "text_nodes" in self.facts
         self.reading("the metadata of the arrays").check_nodes(all_nodes(self.schema, self.manifest, has_texts))
 
     def check_csr(self) -> None:
-        """Compare what only readers of the CSR layout use: its attributes and the last pointer.
-
-        Raises
-        ------
-        CorruptChunkError
-        """
+        """Raise CorruptChunkError if the shape or the last pointer, which only other readers of CSR use, are wrong."""
         with self.reading("the layout of 'X'"):
             last = int(np.asarray(self.array("X/indptr")[-1:])[0])
             shape = self.group["X"].attrs["shape"]
@@ -262,46 +242,37 @@ class OpenStore:
                 raise ValueError(f"its last pointer is {last} for {entries} entries, its shape {shape}")
 
     def codes(self, name: str, index: int) -> np.ndarray:
-        """The split codes of the stored rows of a block, checked; `name` is that of `stored_splits.column_of`."""
+        """The split codes of the stored rows of a block, after a check; `name` is from `stored_splits.column_of`."""
         if name not in self._codes:
             self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
         return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
 
 
-def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
-    """Rows of a zarr array, decoded into fresh memory that zarr need not fill first (half as fast again)."""
-    rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
-    if len(rows):
-        # zarr decodes into this memory directly.
-        array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
-    return rows
-
-
 def stored_path(name: str) -> str:
-    """Where an array is in the group."""
+    """The path of an array in the group."""
     return STORED_NAMES.get(name, name)
 
 
-# The stores that this process has open, by place and token; the one used longest ago goes first.
+# The stores that this process has open, by place and token, the least recently used first.
 _open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
 _lock = threading.Lock()
 
 
 @after_fork
 def _forget_open() -> None:
-    """A connection to a remote store belongs to the process that made it."""
+    """Close all stores in a forked process, which must not use the connections of its parent."""
     global _lock
     _lock = threading.Lock()
     _open.clear()
 
 
 def opened(location: Location, token: str) -> OpenStore:
-    """The store that a reader was made for; opened once a process.
+    """The open store of a reader; opened if this process does not have it open.
 
     Raises
     ------
     StoreReplacedError
-        Another dataset is there now.
+        If there is another dataset now.
     """
     key = (location.key, token)
     with _lock:
@@ -313,7 +284,7 @@ def opened(location: Location, token: str) -> OpenStore:
 
 
 def keep_open(store: OpenStore, token: str) -> OpenStore:
-    """Remember an opened store for the readers of this process."""
+    """Keep an open store for the readers of this process."""
     if store.token != token:
         raise StoreReplacedError(
             f"{store.location.place} was replaced by another dataset since it was opened. Open it again: "
@@ -328,7 +299,7 @@ def keep_open(store: OpenStore, token: str) -> OpenStore:
 
 @dataclass(frozen=True, eq=False)
 class StoreReader:
-    """Reads blocks of a store by number; holds its address alone, so that it travels well."""
+    """Reads blocks of a store by their numbers; it only contains the store's address, so that it is small to send."""
 
     url: str
     given: str
@@ -345,11 +316,11 @@ class StoreReader:
         Raises
         ------
         CorruptChunkError
-            A chunk is not what was written; it is named.
+            If a chunk is damaged, with its block.
         StoreReplacedError
-            The store was moved, deleted or replaced since it was opened.
+            If the store was moved, deleted or replaced since it was opened.
         StoreError
-            It cannot be seen from here.
+            If it is not accessible from this process.
         """
         location = self.location
         with located(f"block {ticket} of {location.place}"):

@@ -1,4 +1,4 @@
-"""Groups that vouch for themselves: their marker holds facts, the digest of these, and those of metadata files."""
+"""Sealed groups: their marker has facts, a digest of the facts, and digests of the group's metadata files."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(marker: Mapping[str, Any]) -> bool:
-    """Whether facts are what was written: the state is noted when a group becomes whole, after the digest."""
+    """Whether the digest of a marker's facts is right; it excludes the state, which is written later."""
     kept = {name: value for name, value in marker.items() if name not in ("digest", "state")}
     return json_digest(kept) == marker.get("digest")
 
 
 def sealed_group(facts: Mapping[str, Any], location: Location, nodes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The sealed facts of a group, whose metadata files have no checksum of their own.
+    """The sealed facts of a group with digests of its metadata files, which have no checksums.
 
     Parameters
     ----------
     facts : mapping
-        The token of the writer among them.
+        With the token of the writer.
     location : Location
-        Of the group, as it is written.
+        The place where the group is written.
     nodes : mapping of str to sequence of str
-        The zarr nodes of the group in sets; each has a digest under its name, which older releases compare.
+        Sets of zarr nodes of the group; the facts get the digest of each set under its name, for older releases.
     """
     of_sets = {name: location.nodes_digest(of_set) for name, of_set in nodes.items()}
     node_digests = location.node_digests(node for of_set in nodes.values() for node in of_set)
@@ -41,12 +41,12 @@ def sealed_group(facts: Mapping[str, Any], location: Location, nodes: Mapping[st
 
 
 def read_marker(location: Location, called: str, remedy: str = "") -> dict[str, Any] | None:
-    """The marker of the group at a location; None where there is none.
+    """The marker of the group at a location; None if there is none.
 
     Raises
     ------
     CorruptChunkError
-        There is damaged metadata; the error says what it is `called`, and the `remedy`.
+        If the metadata is damaged; `called` is the group's name in the message, followed by the `remedy`.
     """
     try:
         return location.read_marker()
@@ -55,30 +55,27 @@ def read_marker(location: Location, called: str, remedy: str = "") -> dict[str, 
 
 
 def check_sealed(marker: Mapping[str, Any], called: str, remedy: str, **expected: str) -> None:
-    """Refuse a marker that is not what was written, or does not say what is expected; see `read_marker`.
+    """Raise CorruptChunkError if a marker's digest is wrong, or facts differ from the `expected` ones.
 
-    Raises
-    ------
-    CorruptChunkError
+    `called` and `remedy` are as in `read_marker`.
     """
     if not is_sealed(marker) or any(marker.get(name) != value for name, value in expected.items()):
         raise CorruptChunkError(f"the metadata of {called} is not what was written; {remedy}")
 
 
 class Reading:
-    """Turns whatever decoding raises into a CorruptChunkError; failures of the disk or the network keep their type.
+    """Turns errors of decoding inside a block into CorruptChunkError; those of the disk or the network keep their type.
 
-    Where the group was moved, deleted or replaced meanwhile, that is said instead; metadata files that are not what was
-    written are named.
+    If the group was moved, deleted or replaced meanwhile, the error says so instead; damaged metadata files are listed.
 
     Parameters
     ----------
     what : str
-        What is read, for messages.
+        Name of what is read, for messages.
     location : Location
-        Of the group.
+        The place of the group.
     facts : mapping
-        Its marker.
+        The marker of the group.
     """
 
     def __init__(self, what: str, location: Location, facts: Mapping[str, Any]) -> None:
@@ -93,7 +90,7 @@ class Reading:
         if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
             return
         self._check_still_there(error)
-        # a codec that a chunk was not made by may say so with an OSError
+        # codecs may raise an OSError for damaged chunks
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
             error.add_note(f"at {self.what}")
             return
@@ -108,16 +105,13 @@ class Reading:
         except StoreReplacedError as gone:
             raise gone from error
         except (StoreError, OSError):
-            # The store is damaged or out of reach itself: then what was read is to be named.
+            # the store itself is damaged or not accessible: the original error is reported
             return
 
     def check_nodes(self, nodes: Mapping[str, Sequence[str]]) -> None:
-        """Compare the metadata files of a group with what was written; `nodes` as for `sealed_group`.
+        """Raise CorruptChunkError if a metadata file of a group is damaged; `nodes` is as for `sealed_group`.
 
-        Raises
-        ------
-        CorruptChunkError
-            One is another; groups of the first releases have digests of some sets of files alone, or of none.
+        Groups of the first releases have digests of some sets of files only, or of none.
         """
         with self:
             for name, of_set in nodes.items():

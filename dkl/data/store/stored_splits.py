@@ -1,4 +1,4 @@
-"""Splits that a store keeps: uint8 codes beside the rows, committed like a dataset: whole or absent."""
+"""Splits in a store: uint8 codes for all rows, in a group that is written atomically like a dataset."""
 
 from __future__ import annotations
 
@@ -20,41 +20,45 @@ from dkl.data.store.sealed import Reading, check_sealed, read_marker, sealed_gro
 from dkl.errors import CorruptChunkError, StoreReplacedError
 
 FOLDER = "splits"
-"""The group that holds one group a set of splits."""
+"""The group with one group for each set of splits."""
 
 
 def column_of(name: str, token: str) -> str:
-    """How readers ask for the codes of a set of splits: its folder, and the token of the writer who made them."""
+    """The name by which readers request the codes of a set of splits: its folder and the token of its writer."""
     return f"{FOLDER}/{name}#{token}"
 
 
 def write_split(
     home: Home, name: str, split: SplitSet, codes: Iterable[np.ndarray], chunk: int, *, shard: int, overwrite: bool
 ) -> SplitSet:
-    """Keep a set of splits in a store.
+    """Write a set of splits into a store.
 
     Parameters
     ----------
     home : Home
         The store as it was opened.
+    name : str
+    split : SplitSet
     codes : iterable of ndarray
-        The codes of all stored rows, block by block.
+        The codes of all stored rows, one array for each block.
     chunk, shard : int
         Rows of a block, and blocks of a shard.
+    overwrite : bool
+        Whether to replace an existing set.
 
     Raises
     ------
     FileExistsError
-        A set of that name is there, and `overwrite` is False.
+        If a set of this name exists and `overwrite` is False.
     StoreReplacedError
-        Another store is there now.
+        If there is another store now.
     OSError
-        The store cannot be written to; nothing is left there.
+        If the store is not writable; nothing remains there.
     """
     place = home.location.child(FOLDER, name)
     try:
         with staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
-            # Chunks as long as those of the rows: a block reads one chunk of codes.
+            # chunks have the length of those of rows, so that a block reads one chunk of codes
             digests = []
             with WritingThreads(check=staging.check_owner) as threads:
                 array = GrowingArray(staging.group, "codes", threads, chunk=chunk, shard=shard)
@@ -69,7 +73,7 @@ def write_split(
             facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
             staging.commit(sealed_group(facts, staging.location, _nodes(arrays)))
     except OSError as error:
-        # Where splits cannot be written, they need not be; another set of that name is another matter.
+        # the note does not apply to an existing set of this name
         if not isinstance(error, FileExistsError):
             error.add_note("splits need not be stored: ds.split(..., write=False) keeps them in memory")
         raise
@@ -77,25 +81,25 @@ def write_split(
 
 
 def read_split(location: Location) -> SplitSet | None:
-    """The set of splits at `location`; None when its writer was stopped (behind a URL) or is at work.
+    """The set of splits at `location`; None if its writer is at work, or was killed (behind a URL).
 
     Raises
     ------
     CorruptChunkError
-        It is not what was written.
+        If it is damaged.
     """
     facts = _facts(location)
     try:
         return None if facts is None else _split_set(location, facts)
     except StoreReplacedError:
-        # Another writer replaced it between the marker and the manifest.
+        # another writer replaced it between the reads of the marker and the manifest
         now = _facts(location)
         return None if now is None else _split_set(location, now)
 
 
 def _facts(location: Location) -> dict[str, Any] | None:
-    """The marker of a set of splits, checked; None when it is being written."""
-    # Splits can be made again, unlike rows.
+    """The marker of a set of splits, after a check; None if it is being written."""
+    # unlike rows, splits can be drawn again
     remedy = "restore it from a copy, or remove that folder and split again (the same seed gives the same splits)"
     called = f"the splits {location.place}"
     facts = read_marker(location, called, remedy)
@@ -104,7 +108,7 @@ def _facts(location: Location) -> dict[str, Any] | None:
     if facts.get("state") == "writing":
         return None
     check_sealed(facts, called, remedy, state="complete")
-    # Sets of the first releases do not say their name.
+    # sets of the first releases do not have their name
     name = location.url.rpartition("/")[2]
     if facts.get("set", name) != name:
         raise CorruptChunkError(
@@ -114,7 +118,7 @@ def _facts(location: Location) -> dict[str, Any] | None:
 
 
 def _split_set(location: Location, facts: dict[str, Any]) -> SplitSet:
-    """The set of splits whose marker is given; its codes stay in the store."""
+    """The set of splits with a marker; its codes stay in the store."""
     arrays = _manifest(location, facts)
     return SplitSet(
         tuple(facts["names"]),
@@ -125,13 +129,7 @@ def _split_set(location: Location, facts: dict[str, Any]) -> SplitSet:
 
 
 def whole_split(location: Location) -> SplitSet:
-    """The set of splits at `location`.
-
-    Raises
-    ------
-    CorruptChunkError
-        It is not what was written, or was never finished.
-    """
+    """The set of splits at `location`; CorruptChunkError if it is damaged or unfinished."""
     facts = _facts(location)
     if facts is None:
         raise CorruptChunkError(f"the splits {location.place} are half-written; split again with overwrite=True")
@@ -142,36 +140,36 @@ def whole_split(location: Location) -> SplitSet:
 
 
 def _nodes(arrays: Iterable[str]) -> dict[str, list[str]]:
-    """The zarr nodes of a set of splits, as `sealed_group` takes them."""
+    """The zarr nodes of a set of splits, for `sealed_group`."""
     return {"nodes": ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]}
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The counts of each block and the digests of its codes, checked."""
+    """The counts of each block and the digests of its codes, after a check."""
     with Reading(f"the manifest of the splits {location.place}", location, facts):
         return read_arrays(location.group(read_only=True)["manifest"], facts["manifest"])
 
 
 class StoredCodeReader:
-    """Reads the codes of one set of splits, checked.
+    """Reads and checks the codes of one set of splits.
 
     Parameters
     ----------
     store : Location
     column : str
-        What `column_of` says.
+        From `column_of`.
     rows_a_block : int
 
     Raises
     ------
     StoreReplacedError
-        The set of splits was replaced since the dataset was opened.
+        If the set of splits was replaced since the dataset was opened.
     """
 
     def __init__(self, store: Location, column: str, rows_a_block: int) -> None:
         self._path, _, token = column.rpartition("#")
         self._location = store.child(*self._path.split("/"))
-        # The same name may hold other splits by now, whose codes would choose other rows without a word.
+        # another set of the same name would silently select other rows
         self._location.check_token(token)
         self._facts = _facts(self._location) or {"token": token}
         self._digests = _manifest(self._location, self._facts)["digests"]
@@ -183,9 +181,9 @@ class StoredCodeReader:
         Raises
         ------
         StoreReplacedError
-            As above.
+            If the set of splits was replaced.
         CorruptChunkError
-            They are not what was written.
+            If they are damaged.
         """
         start = index * self._rows
         with Reading(f"block {index} of {self._path!r}", self._location, self._facts):
@@ -196,7 +194,7 @@ class StoredCodeReader:
 
     @cached_property
     def _codes(self) -> Any:
-        # compared before any chunk is decoded: damaged metadata may ask for any memory
+        # before any chunk is decoded, as damaged metadata may have huge shapes
         of_node = {name: digest for name, digest in self._facts.get("node_digests", {}).items() if name == "codes"}
         if self._location.damaged_nodes(of_node):
             raise ValueError("its metadata is damaged")

@@ -1,8 +1,8 @@
-"""How versions of a store are kept beside it, each whole or absent, and read back.
+"""Writes and reads the versions of a store, each atomically.
 
-Version 0 is the store itself. Version k is the folder ``versions/00000k``: a store of the blocks that were appended, or
-a record of the rows that were dropped. Nothing that was written is changed, so a reader of an older version goes on.
-The group ``versions`` notes the newest version that was finished, so that one that is lost is missed.
+Version 0 is the store itself. Version k is the folder ``versions/00000k``: a store of appended blocks, or a record of
+dropped rows. Written files never change, so that readers of older versions can go on. The group ``versions`` has the
+number of the newest version, so that the loss of a version is detected.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ Record = dict[str, np.ndarray]
 
 
 def open_version(location: Location, version: int | None = None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
-    """The blocks of a version (None: the newest that is whole) and the sets of splits that it has.
+    """The blocks of a version (None: the newest complete one) and its sets of splits.
 
     Raises
     ------
     StoreError
-        There is no such version.
+        If there is no such version.
     CorruptChunkError
-        A version is missing, is not what was written, or belongs to another store.
+        If a version is missing, damaged, or belongs to another store.
     """
     for _ in range(_ATTEMPTS):
         try:
             return _opened_version(location, version)
         except StoreReplacedError:
-            # Another writer replaced the store while it was being opened: what is there now is opened.
+            # another writer replaced the store meanwhile: the new one is opened
             continue
     return _opened_version(location, version)
 
 
 def _opened_version(location: Location, version: int | None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
-    """One attempt of `open_version`: version 0, and what each later one appended or dropped, in their order."""
+    """One attempt of `open_version`: version 0, followed by the appended and dropped rows of later versions."""
     base = StoreSource(OpenStore(location))
     with Reading("the versions", location, {"token": base.token}):
         splits = base.read_splits()
@@ -64,7 +64,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         source: StoreSource | VersionSource = base
         left_out: list[str] = []
         for number, (place, facts) in enumerate(records, start=1):
-            # A folder that was copied in from another store would append rows that never belonged here.
+            # a folder that was copied from another store would append that store's rows
             if facts["after"] != source.token:
                 raise CorruptChunkError(
                     f"{place.place} does not follow version {number - 1}: it belongs to another store. "
@@ -79,8 +79,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                     f"done before: dkl.open_dataset({location.given!r}, version=0).split(..., name={lost[0]!r}, "
                     "overwrite=True)"
                 )
-            # A set of splits that was made, or made anew, for version 0 when this version was there already says
-            # nothing of its rows.
+            # a set of splits that was written for version 0 after this version does not cover the version's rows
             left_out += [n for n, split in splits.items() if facts["splits"].get(n, {}).get("digest") != split.digest]
             splits = {name: split for name, split in splits.items() if name not in left_out}
             if facts["kind"] == "dataset":
@@ -100,7 +99,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                 blocks = dropped["blocks"]
                 splits = {n: split.recounted(blocks, dropped[f"split-{n}"]) for n, split in splits.items()}
                 source = whole.without(dropped, number, facts["token"])
-        # Looked at last: the store may have been replaced while its versions were read.
+        # at the end, as the store may have been replaced while its versions were read
         location.check_token(base.token)
     if left_out:
         warnings.warn(
@@ -118,34 +117,31 @@ def version_place(location: Location, version: int) -> Location:
 
 
 def _numbers(location: Location) -> list[int]:
-    """The versions that have a folder; folders of other names are none of ours."""
+    """The numbers of the versions that have a folder; folders with other names are ignored."""
     return sorted(int(name) for name in location.child(VERSIONS).folders() if re.fullmatch(r"[0-9]{6,}", name))
 
 
 def newest_version(location: Location, token: str) -> int:
-    """The highest number that a version of the store whose token is given has, whole or not; 0 without versions."""
-    return max([*_numbers(location), _noted(location, token)])
+    """The highest number of a version, complete or not, of the store with this token; 0 without versions."""
+    return max([*_numbers(location), _newest_recorded(location, token)])
 
 
 def check_newest(location: Location, token: str, version: int) -> None:
-    """Refuse to add to a version when a later one was finished; the number of one that was lost is not given again.
-
-    Raises
-    ------
-    FileExistsError
-    """
-    # A folder of the very next number is looked at by `staged`: a writer may have left it.
-    later = max([0, *(number for number in _numbers(location) if number > version + 1), _noted(location, token)])
+    """Raise FileExistsError if a version later than `version` was finished, also if it was lost since."""
+    # a folder of the next version may be that of a killed writer, which `staged` checks
+    later = max(
+        [0, *(number for number in _numbers(location) if number > version + 1), _newest_recorded(location, token)]
+    )
     if later > version:
         raise FileExistsError(f"{location.place} has the version {later}")
 
 
 def _records(location: Location, version: int | None, token: str) -> Iterator[tuple[Location, dict[str, Any]]]:
-    """Folder and facts of each version up to `version`, from the first on.
+    """Folder and facts of each version from 1 to `version`.
 
-    A version that a writer behind a URL has not finished, the last of all, is as if it were not there.
+    If the last version is unfinished, by a writer behind a URL, it is left out.
     """
-    # Up to the newest that has a folder or was noted, so that one in the middle that is gone is missed.
+    # up to the newest with a folder or a record, so that missing ones in between are detected
     newest = newest_version(location, token)
     for number in range(1, (newest if version is None else min(version, newest)) + 1):
         place = version_place(location, number)
@@ -158,13 +154,13 @@ def _records(location: Location, version: int | None, token: str) -> Iterator[tu
 
 
 def _check_unfinished(location: Location, number: int, token: str) -> None:
-    """Refuse a version without a whole marker, unless it is the last and a writer has left it, or is at work."""
+    """Raise CorruptChunkError for a version without a complete marker, unless it is the last and being written."""
     place, newest = version_place(location, number), newest_version(location, token)
     try:
         state = (place.read_marker() or {}).get("state")
     except ValueError:
         state = None
-    if number > newest or (number == newest and state == "writing" and number > _noted(location, token)):
+    if number > newest or (number == newest and state == "writing" and number > _newest_recorded(location, token)):
         return
     raise CorruptChunkError(
         f"version {number} of {location.place} is lost: '{place.given}/zarr.json' is missing or damaged, and the "
@@ -173,7 +169,7 @@ def _check_unfinished(location: Location, number: int, token: str) -> None:
 
 
 def _facts(location: Location, number: int) -> dict[str, Any] | None:
-    """The marker of a version, checked; None where it is not whole."""
+    """The marker of a version, after a check; None if it is not complete."""
     place, remedy = version_place(location, number), _remedy(location, number)
     facts = read_marker(place, place.place, remedy)
     if facts is None or facts.get("state") != "complete":
@@ -185,36 +181,36 @@ def _facts(location: Location, number: int) -> dict[str, Any] | None:
 
 
 def _remedy(location: Location, number: int) -> str:
-    """What to do when a version is lost: it cannot be made again from what is left."""
+    """The remedy for a lost version, which cannot be reconstructed."""
     return (
         f"Restore the folder '{version_place(location, number).given}' from a copy; or go on from the version before "
         f"it, in another store: dkl.create_dataset(other, dkl.open_dataset({location.given!r}, version={number - 1}))"
     )
 
 
-def note_newest(location: Location, token: str, version: int) -> None:
-    """Note beside the versions that one was finished: should it be lost, that is noticed.
+def record_newest(location: Location, token: str, version: int) -> None:
+    """Record the number of a finished version, so that its loss is detected.
 
-    A writer that is killed before leaves the note of an older one, which is true as well.
+    If the writer is killed before, the record of an older version remains, which is not wrong.
     """
     note = {"of": token, "newest": version}
-    for place in _notes(location):
-        # The version is whole without the note, so that a failure to write it is none of the version.
+    for place in _record_places(location):
+        # the version is complete without the record, so that errors are ignored
         with suppress(OSError):
             if place.is_local:
                 place.path.mkdir(exist_ok=True)
             place.write_marker(sealed(note))
 
 
-def _notes(location: Location) -> tuple[Location, Location]:
-    """Where the newest version is noted: beside the versions, and apart from them, since their folder may be lost."""
+def _record_places(location: Location) -> tuple[Location, Location]:
+    """The places of the record: in the folder of versions, and outside of it, as that folder may be lost."""
     return location.child(VERSIONS), location.child(".newest")
 
 
-def _noted(location: Location, token: str) -> int:
-    """The version that `note_newest` noted for this store; 0 where there is no such note, or a damaged one."""
+def _newest_recorded(location: Location, token: str) -> int:
+    """The version that `record_newest` recorded for this store; 0 without a record, or if it is damaged."""
     found = [0]
-    for place in _notes(location):
+    for place in _record_places(location):
         try:
             note = place.read_marker() or {}
         except ValueError:
@@ -224,14 +220,9 @@ def _noted(location: Location, token: str) -> int:
     return max(found)
 
 
-def check_note(location: Location) -> None:
-    """Refuse a note of the newest version that is not what was written; there is none where an older dkl wrote.
-
-    Raises
-    ------
-    CorruptChunkError
-    """
-    for place in _notes(location):
+def check_newest_record(location: Location) -> None:
+    """Raise CorruptChunkError if the record of the newest version is damaged; older releases do not write one."""
+    for place in _record_places(location):
         try:
             node = json.loads(place.read("zarr.json") or b"{}")
         except ValueError as error:
@@ -241,7 +232,7 @@ def check_note(location: Location) -> None:
 
 
 def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str, str | None]) -> dict[str, Any]:
-    """The facts that a version keeps: the token and the sets of splits of the one before, and the split of new rows."""
+    """The facts of a version about the one before, its token and its sets of splits, and the split of the new rows."""
     kept = {name: split for name, split in splits.items() if split.column is not None}
     return {
         "after": after,
@@ -250,34 +241,34 @@ def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str
 
 
 def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Mapping[int, np.ndarray]) -> Record:
-    """The record of a version that drops rows: for each block that loses some, the rows left and their counts by split.
+    """The record of dropped rows: for each block that loses some, the remaining rows and their counts in each split.
 
     Parameters
     ----------
     source : VersionSource
     splits : mapping of str to SplitSet
-        Those that a store keeps.
+        The stored sets of splits.
     gone : mapping of int to ndarray of bool
-        Which of the rows that a block still has go.
+        For each block that loses rows, a mask of the dropped ones among its present rows.
     """
-    # Which rows of these blocks are left, counted before any was dropped; nothing is noted where none is.
+    # masks of the remaining rows among all rows of the block before any was dropped; empty if none remains
     left: dict[int, np.ndarray] = {}
     for index, lost in gone.items():
         left[index] = np.zeros(0, bool) if lost.all() else source.rows_left(index).copy()
         if not lost.all():
-            # `lost` counts the rows that the block still had.
+            # `lost` is a mask of the present rows
             left[index][np.flatnonzero(left[index])[lost]] = False
     record: Record = {
         "blocks": np.array(list(left), np.int64),
         "kept": np.concatenate(list(left.values())).astype(np.uint8),
     }
-    # Counts of what is left, (b, n_splits, 2 + K), for each set of splits, and under an empty name for all rows.
+    # counts of the remaining rows, (b, n_splits, 2 + K), for each set of splits and, with an empty name, for all rows
     reader, n_classes = source.reader(), source.schema.n_classes
     columns = {name: str(split.column) for name, split in splits.items()}
     tables: dict[str, list[np.ndarray]] = {name: [] for name in ("", *splits)}
     for index, kept in left.items():
         block = reader.load(source.ticket(index)._replace(kept=kept), (*PARTS_WITHOUT_X, *columns.values()))
-        # All rows together are as one split of the code 0.
+        # all rows form one split with code 0
         tables[""].append(split_table(block, np.zeros(len(block.row_id), np.uint8), 1, n_classes))
         for name, split in splits.items():
             joined = np.full(len(block.row_id), split.whole.get(index, NO_SPLIT), np.uint8)
@@ -288,7 +279,7 @@ def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Map
 
 
 def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, Any]) -> None:
-    """Keep a record of dropped rows as the version at `place`."""
+    """Write a record of dropped rows as the version at `place`."""
     with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
         written = {"kind": "drop", "format": FIRST_FORMAT, "arrays": arrays_digest(record), "token": staging.token}
@@ -296,23 +287,18 @@ def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, 
 
 
 def _drop_nodes(record: Record) -> dict[str, list[str]]:
-    """The zarr nodes of a record of dropped rows, as `sealed_group` takes them."""
+    """The zarr nodes of a record of dropped rows, for `sealed_group`."""
     return {"nodes": [_GROUP, *(f"{_GROUP}/{name}" for name in record)]}
 
 
 def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
-    """A record of dropped rows, checked against the digest in its facts."""
+    """A record of dropped rows, after comparing its digest with that in its facts."""
     with Reading(f"the dropped rows of {place.place}", place, facts):
         return read_arrays(place.group(read_only=True)[_GROUP], facts["arrays"])
 
 
 def check_version(location: Location, number: int, token: str) -> None:
-    """Refuse a version that is lost, or a record of dropped rows that is not what was written.
-
-    Raises
-    ------
-    CorruptChunkError
-    """
+    """Raise CorruptChunkError if a version is lost, or its record of dropped rows is damaged."""
     place, facts = version_place(location, number), _facts(location, number)
     if facts is None:
         _check_unfinished(location, number, token)

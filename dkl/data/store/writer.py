@@ -34,40 +34,41 @@ from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
 from dkl.version import __version__
 
-# The share of the free memory that blocks may take which are encoded and written.
-_OF_FREE = 8
+# Blocks that are being encoded and written may take one part in this many of the free memory.
+_FREE_MEMORY_DIVISOR = 8
 
 
 class DatasetWriter:
-    """Write rows, any number a call, into a store that becomes visible when the ``with`` block ends without an error.
+    """Writes rows, any number in each call, into a store that becomes visible if the ``with`` block ends without error.
 
     Parameters
     ----------
     store : path or URL
     schema : Schema
-        y is then given as blocks hold it: class codes 0 .. K-1, or float64 targets.
+        y in `write` is in the form of blocks: class codes 0 .. K-1, or float64 targets.
     n_rows : int or None
-        Rows that will come, where it is known: blocks are then of even size, and many are put together in shards.
+        Number of all rows, if known: blocks then have about equal sizes, and many are written into shards.
     overwrite : bool
-        Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
+        Whether to replace an existing dataset: a local one stays until the new one is complete, one at a URL is deleted
+        first.
     storage_options : mapping or None
         For fsspec.
     rows_a_block : int or None
         None follows the rule of `dkl.data.store.blocking`.
     further : mapping or None
-        JSON values to keep with the metadata.
+        JSON values that are added to the metadata.
     home : Home or None
-        The store that these rows are added to, where they are a version of one.
+        The store to which these rows are added as a version; None for a store of their own.
     most_bytes : int or None
-        Of blocks that are encoded and written while further rows come: at most one a core, and at least one in any
-        case. None is an eighth of the free memory.
+        Limit on the bytes of blocks that are encoded and written while further rows are accepted: at least one block,
+        at most one for each core. None is an eighth of the free memory.
 
     Raises
     ------
     FileExistsError
-        Something is there that may not be replaced, or another writer was first.
+        If something exists that may not be replaced, or another writer was first.
     OSError
-        Writing failed; nothing is visible.
+        If writing fails; nothing is visible.
 
     Examples
     --------
@@ -101,7 +102,7 @@ class DatasetWriter:
         self._overwrite = overwrite
         self._further = dict(further or {})
         self._home = home
-        # Of sparse rows the density must be seen first.
+        # for sparse rows the size of a block depends on the density of the first rows
         self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
         self._most_bytes = most_bytes
         self._pending: Pieces[Block] = Pieces()
@@ -122,7 +123,7 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Pushed last, so it runs first: an error of the commit must still pass through the clean-up of `staged`.
+        # pushed last and thus called first, so that `staged` cleans up after an error of the commit
         if kind is None:
             self._exit.push(self._commit_on_exit)
         self._exit.__exit__(kind, error, trace)
@@ -146,18 +147,18 @@ class DatasetWriter:
         ----------
         X : array of shape (n, d) or scipy sparse matrix
         y : ndarray of shape (n,) or (n, t)
-            Class codes or targets; None exactly when the schema has no task.
+            Class codes or targets; None if and only if the schema has no task.
         weight : ndarray of shape (n,)
-            None exactly when the schema has no weights.
+            None if and only if the schema has no weights.
         row_id : ndarray of shape (n,), int64
-            None numbers the rows as they come.
+            None numbers the rows consecutively.
         columns : mapping of str to ndarray of shape (n,), int64, or None
-            The codes of "group" and "time", where the schema has them.
+            The codes of "group" and "time", if the schema has them.
 
         Raises
         ------
         ValueError
-            NaN, infinity, a code outside 0 .. K-1, shapes that do not fit; the row is named by its number in the store.
+            For NaN, infinity, a code outside 0 .. K-1, or shapes that do not match, with the row's number in the store.
         """
         if self._staging is None:
             raise ValueError("use the writer as a context manager: with DatasetWriter(...) as writer: writer.write(X)")
@@ -170,7 +171,7 @@ class DatasetWriter:
         self._flush_whole_blocks()
 
     def _checked(self, X: GivenRows, y: GivenValues, weight: GivenValues, row_id: GivenValues) -> Block:
-        """The rows as they will be stored, or the error that names the first wrong one by its number in the store."""
+        """The rows in the form in which they are stored; errors have the row's number in the store."""
         schema, first = self.schema, self.rows_written
         rows = as_rows(X)
         if sparse.issparse(rows) != schema.is_sparse:
@@ -178,7 +179,7 @@ class DatasetWriter:
         if rows.shape[1] != schema.n_columns:
             raise ValueError(f"X has {rows.shape[1]} columns; the store has {schema.n_columns}")
         if rows.dtype != schema.dtype:
-            # rows that are stored as they come are checked by the threads that write them
+            # rows that are stored unchanged are checked by the threads that write them
             check_rows(rows, first_row=first, names=schema.column_names)
         n = rows.shape[0]
         for name, given, wanted in (("y", y, schema.task), ("weight", weight, schema.has_weight)):
@@ -202,7 +203,7 @@ class DatasetWriter:
         return given
 
     def _checked_targets(self, y: GivenValues, n_rows: int) -> np.ndarray | None:
-        """Class codes as int32, which blocks widen when they are read; targets of a regression as float64."""
+        """Class codes as int32, which readers convert to int64; targets of a regression as float64."""
         if y is None:
             return None
         schema, first = self.schema, self.rows_written
@@ -219,17 +220,17 @@ class DatasetWriter:
         return values.astype(np.int32)
 
     def _flush_whole_blocks(self, *, all_of_it: bool = False) -> None:
-        """Write as many whole blocks as are buffered; with `all_of_it` what is left as the last block, too."""
+        """Write all complete blocks in the buffer; with `all_of_it` also the remaining rows, as the last block."""
         if self._rows_a_block is None:
             self._rows_a_block = self._sparse_rule(all_of_it)
-        # What does not fill a block waits for the rows of the next call.
+
         while self._rows_a_block is not None and self._pending.n_rows >= self._rows_a_block:
             self._write_block(self._pending.taken(self._rows_a_block))
         if all_of_it and self._pending.n_rows:
             self._write_block(self._pending.taken(self._pending.n_rows))
 
     def _sparse_rule(self, all_of_it: bool) -> int | None:
-        """Rows a block by the density of the first rows, once a whole block of them is there."""
+        """The rows of a block by the density of the first rows; None until the buffer has that many rows."""
         rows = block_rows(sparse_row_bytes(self._entries, self._pending.n_rows, self.schema.dtype), self.n_rows)
         return rows if all_of_it or self._pending.n_rows >= rows else None
 
@@ -242,18 +243,18 @@ class DatasetWriter:
         self._n_blocks += 1
 
     def _counted(self, index: int, first_row: int, block: Block, parts: dict[str, np.ndarray]) -> BlockFacts:
-        """What the manifest keeps of a block, whose values are looked at before."""
+        """The manifest's entries for a block, after a check of its values."""
         check_rows(block.X, first_row=first_row, names=self.schema.column_names)
         return BlockFacts.of(index, block, parts, self.schema.n_classes)
 
     def _begin(self, block: Block) -> tuple[BlockArrays, Backlog]:
-        """The arrays, made for the first block, and what is counted of all blocks: in threads."""
+        """Create the arrays for the first block, and the queue of threads that check and count blocks."""
         staging = self._writing
         staging.check_owner()
-        most = free_memory() // _OF_FREE if self._most_bytes is None else self._most_bytes
+        most = free_memory() // _FREE_MEMORY_DIVISOR if self._most_bytes is None else self._most_bytes
         at_once = int(np.clip(most // (2 * nbytes_of(block)), 1, usable_cores()))
         threads = self._exit.enter_context(WritingThreads(at_once, staging.check_owner))
-        # Where there are fewer rows than a block holds, a chunk is as large as they are.
+        # if there are fewer rows than a block, chunks are as large as these rows
         self._rows_a_block = min(self._rows_a_block or block.n_rows, block.n_rows)
         arrays = BlockArrays(staging.group, self.schema, threads, self._rows_a_block, n_rows=self.n_rows)
         return arrays, Backlog(threads.pool, at_once, self._counts.append)
@@ -294,14 +295,14 @@ class DatasetWriter:
             **self._row_column_facts(),
             **texts,
             **self._further,
-            # The digest covers everything that readers rely on, the token among it.
+            # the digest of the facts includes the token, on which readers rely
             "token": self._writing.token,
         }
         nodes = all_nodes(self.schema, manifest, bool(texts))
         self._writing.commit(sealed_group(facts, self._writing.location, nodes))
 
     def _text_facts(self) -> dict[str, Any]:
-        """What is kept of free text; nothing in a store without it. A version has that of the store it belongs to."""
+        """Write the directions of free text and return their facts; empty without them, and for versions of a store."""
         directions = getattr(self.schema.encoding, "directions", ())
         if not directions or self._home is not None:
             return {}
@@ -310,7 +311,7 @@ class DatasetWriter:
         return {"texts": arrays_digest(arrays)}
 
     def _row_column_facts(self) -> dict[str, Any]:
-        """What is kept of groups and times; nothing in a store without them, which is as older releases write it."""
+        """The facts about groups and times; empty without them, so that such stores equal those of older releases."""
         schema = self.schema
         if not schema.row_columns:
             return {}

@@ -1,1 +1,1 @@
-"""Columns that keep rows together: groups and times, from what users give to what rows are held out with."""
+"""Groups and times of rows, and the rules by which rows are held out together."""

@@ -1,4 +1,4 @@
-"""What `by_group=` and `by_time=` name: a column that rows have, a feature that is a time, or one value a row."""
+"""Applies `by_group=` and `by_time=`: a row column, a feature that is a time, or one value for each row."""
 
 from __future__ import annotations
 
@@ -18,39 +18,41 @@ from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
 from dkl.errors import users_level
 
-# Rows whose dates alone are looked at: the dates of all of them are held, 64 MiB.
+# Limits for holding out the newest rows without the user's choice: the number of rows, whose dates must be in memory
+# (64 MiB), the number of distinct dates, and the share of the rows with the same date.
 _MOST_DATED_ROWS = 2**23
 _FEWEST_TIMES = 20
 _LARGEST_SHARE = 0.1
 
 
-def check_one_kind(by_group: Any, by_time: Any, names: tuple[str, str] = ("by_group", "by_time")) -> None:
-    """Raise ValueError where rows are to be held out by their group and by their time."""
-    if _is_given(by_group) and _is_given(by_time):
+def check_one_kind(by_group: Any, by_time: Any) -> None:
+    """Raise ValueError if rows would be held out both by group and by time."""
+    if _is_chosen(by_group) and _is_chosen(by_time):
         raise ValueError(
-            f"{names[0]} and {names[1]} were both given; rows are held out by one of them: whole groups, or the newest "
-            "rows"
+            "by_group and by_time were both given; rows are held out by one of them: whole groups, or the newest rows"
         )
 
 
-def _is_given(value: Any) -> bool:
+def _is_chosen(value: Any) -> bool:
     return value is not None and value is not False
 
 
 def chosen_rows_together(
     source: RowSource, schema: Schema, by_group: Any = None, by_time: Any = None
 ) -> tuple[RowSource, Schema]:
-    """The source and the schema whose `held_by` is what the user has chosen; unchanged where nothing was.
+    """The source and the schema with the user's choice as `held_by`; unchanged without a choice.
 
     Parameters
     ----------
+    source : RowSource
+    schema : Schema
     by_group, by_time : str, array of shape (n_rows,), bool or None
-        The name of a column; values; True for the one that rows have; False for each row by itself.
+        The name of a column; values; True for the existing row column; False for holding out single rows.
 
     Raises
     ------
     ValueError
-        Both are given, no column has the name, or the values are none by which rows can be held out.
+        If both are given, no column has the name, or values are invalid.
     """
     check_one_kind(by_group, by_time)
     roles: tuple[tuple[HeldBy, Any], ...] = (("group", by_group), ("time", by_time))
@@ -58,19 +60,19 @@ def chosen_rows_together(
         if given is False and schema.held_by == role:
             schema = replace(schema, held_by=None)
     for role, given in roles:
-        if not _is_given(given):
+        if not _is_chosen(given):
             continue
         if not isinstance(given, str | bool):
             return with_values(source, schema, role, given)
         known = schema.row_columns.get(role)
         if known is not None and given in (True, known.name):
             return source, replace(schema, held_by=role)
-        # Times may be a feature as well, and a group never is.
+        # a feature may be a time, but never a group
         if role == "time" and given in (schema.column_names or ()):
             place = (schema.column_names or []).index(str(given))
             codes, kind = time_codes(feature_values(source, place), int(source.block_rows.sum()), repr(given))
             return with_column(source, schema, "time", codes, (str(given), kind))
-        raise ValueError(_unknown(source, schema, role, given))
+        raise ValueError(_unknown_column_message(source, schema, role, given))
     return source, schema
 
 
@@ -83,46 +85,48 @@ def with_values(
     kept: np.ndarray | None = None,
     n_given: int | None = None,
 ) -> tuple[RowSource, Schema]:
-    """The source and the schema with a column of groups or times, one value a row.
+    """The source and the schema with a row column of groups or times.
 
     Parameters
     ----------
+    source : RowSource
+    schema : Schema
     role : {"group", "time"}
     values : array of shape (n,)
     name : str or None
-        What the column is called; None is its role.
+        Name of the column; None is its role.
     kept : ndarray of bool or of row numbers, or None
-        Which of the rows are those of the source, where not each of them is there once.
+        The positions in `values` of the rows of the source; None if each value is used once.
     n_given : int or None
-        How many values there are, where `kept` holds numbers.
+        The required number of values, if `kept` has row numbers.
 
     Raises
     ------
     ValueError
-        Another length, or a value is missing.
+        For a wrong length or a missing value.
     """
     n_rows, called = int(source.block_rows.sum()) if kept is None else n_given or len(kept), name or f"{role}s"
     kind: Any = "group"
     if role == "group":
         values = values.compute() if dask.is_dask_collection(values) else values
         codes = group_codes(values, n_rows, called)
-        _say_alike(values, called)
+        _warn_of_similar_groups(values, called)
     else:
         codes, kind = time_codes(values, n_rows, called)
     return with_column(source, schema, role, codes if kept is None else codes[kept], (name or role, kind))
 
 
-def _say_alike(groups: Any, name: str) -> None:
-    """Warn of groups whose names may mean the same: rows of one would be held out and taught by rows of the other."""
+def _warn_of_similar_groups(groups: Any, name: str) -> None:
+    """Warn of groups whose names may mean the same, since one might be held out while the other is fitted."""
     import pandas as pd
 
     counts = pd.Series(groups).value_counts()
     if pd.api.types.infer_dtype(counts.index) != "string":
         return
-    # it brings pyarrow, which few rows in memory need
-    from dkl.data.columns.deciding import alike_names
+    # imports pyarrow, which few rows in memory need
+    from dkl.data.columns.deciding import similar_names_warnings
 
-    for sentence in alike_names(name, {str(value): int(count) for value, count in counts.items()}):
+    for sentence in similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}):
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
@@ -140,11 +144,11 @@ def column_at(rows: Any, place: int) -> np.ndarray:
     return np.asarray(values.todense() if sparse.issparse(values) else values, dtype=np.float64).ravel()
 
 
-def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str:
-    """What to say of a column that the rows do not have: what they have instead, and how to get there."""
+def _unknown_column_message(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str:
+    """The error message for a name that is not a column: the existing columns, and remedies."""
     known = schema.row_columns.get(role)
     has = f"its {role} column is {known.name!r}" if known is not None else f"it has no {role} column"
-    # The columns as the user knows them: before the encoding, where there was one.
+    # the names of raw columns, if there is an encoding
     raw = schema.column_names or () if schema.encoding is None else [rule.name for rule in schema.encoding.rules]
     if role == "group" and given in raw:
         return (
@@ -159,10 +163,10 @@ def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str
 
 
 def held_by_own_dates(source: RowSource, schema: Schema) -> tuple[RowSource, Schema]:
-    """The source and the schema whose rows are held out by their dates, the newest ones first.
+    """The source and the schema that hold out the newest rows by their dates; unchanged if they are not suitable.
 
-    That needs one column of dates, in which none is missing, with at least 20 different ones of which none is that of
-    more than a tenth of the rows, and rows that nothing keeps together yet; others stay as they are.
+    Suitable rows have no groups or times, and a single column of dates without missing values, with at least 20
+    distinct dates, none of which more than a tenth of the rows have.
     """
     dated = [rule for rule in getattr(schema.encoding, "rules", ()) if rule.kind == "date"]
     n_rows = int(source.block_rows.sum())

@@ -1,4 +1,4 @@
-"""Columns of groups and times as int64 codes: a hash of each group's value, and numbers in the order of the times."""
+"""Groups and times as int64 codes: hashes of the groups' values, and integers in the order of the times."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TimeKind = Literal["number", "datetime"]
 
 
 def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> np.ndarray:
-    """Groups as 63-bit hashes of their values, (n,) int64: the same for the same value in whatever rows it comes.
+    """Groups as 63-bit hashes of their values, (n,) int64, which are equal for equal values in all datasets.
 
-    Whole numbers are one group however they are given (3, 3.0 and "3"). Of a million groups two share a hash with a
-    probability of 5e-8; they would be held out together.
+    3, 3.0 and "3" are the same group. Among a million groups two have the same hash with a probability of 5e-8; they
+    would be held out together.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> n
         Texts, numbers, dates, categories.
     n_rows : int
     name, first_row
-        What messages call the values and the first of them.
+        Name of the values, and number of the first row, in messages.
 
     Raises
     ------
     ValueError
-        Another shape, or a value is missing.
+        For another shape, or a missing value.
     """
     import pandas as pd
 
@@ -48,26 +48,26 @@ def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> n
         is_whole = isinstance(value, bool | np.bool_) or (isinstance(value, float | np.floating) and value % 1 == 0)
         text = str(int(value) if is_whole else value)
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        # one bit less than the digest has, so that no code is negative
+        # 63 of the 64 bits, so that codes are not negative
         hashes[place] = int.from_bytes(digest, "little") >> 1
     return hashes[codes]
 
 
 def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tuple[np.ndarray, TimeKind]:
-    """Times as int64 in their order, (n,), and what they are: numbers, or dates as microseconds since 1970 in UTC.
+    """Times as int64 in the same order, (n,), and their kind: numbers, or dates in microseconds since 1970 in UTC.
 
     Parameters
     ----------
     values : array of shape (n,), series or list
-        Numbers, dates, or texts of dates as ISO 8601 writes them.
+        Numbers, dates, or texts of dates in ISO 8601.
     n_rows : int
     name, first_row
-        What messages call the values and the first of them.
+        Name of the values, and number of the first row, in messages.
 
     Raises
     ------
     ValueError
-        Another shape, a time is missing or infinite, or a text is no date.
+        For another shape, a missing or infinite time, or a text that is not a date.
     """
     import pandas as pd
 
@@ -85,7 +85,7 @@ def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tu
         if len(infinite):
             row = first_row + int(infinite[0])
             raise RowError(f"{name} is {values[infinite[0]]} in row {row}; times are finite", row)
-        # The bits of floats, of negative ones turned round, are integers in the same order; + 0.0 makes the zeros one.
+        # the bits of floats, inverted for negative ones, are integers in the same order; + 0.0 turns -0.0 into 0.0
         bits = np.ascontiguousarray(values + 0.0).view(np.int64)
         return np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits), "number"
     dates = given if pd.api.types.is_datetime64_any_dtype(given) else _dates(given, name, first_row)

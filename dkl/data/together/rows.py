@@ -1,4 +1,4 @@
-"""Datasets whose rows are held out together: with given groups or times, and as a fit reads them."""
+"""Adds given groups and times to datasets, and the rules by which fits hold out their rows together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dkl.data.frames import is_frame
 from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
-from dkl.data.sources.in_memory import counted_of_given
+from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.lazy import is_lazy
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
@@ -24,7 +24,7 @@ from dkl.errors import Problems
 
 
 class HasRows(Protocol):
-    """What is asked of a Dataset here, whose own module uses this one."""
+    """The part of `Dataset` that this module uses; it cannot import the class, whose module imports this one."""
 
     @property
     def source(self) -> RowSource: ...
@@ -39,33 +39,33 @@ D = TypeVar("D", bound=HasRows)
 
 
 class BesideFeatures:
-    """Groups and times that are given beside rows: values, or the names of columns of a data frame.
+    """Rows with their groups and times: values, or the names of columns of a data frame.
 
-    The group column is taken out of the frame. A time stays a feature: whether it helps on newer rows is what the
-    newest ones are held out for.
+    A group column is removed from the frame. A time remains a feature, as scores of the held-out newest rows show
+    whether it helps.
 
     Parameters
     ----------
     X : rows as of `fit`
     groups, times : str, array of shape (n,), or None
-        What rows have.
     by_group, by_time : str or None
         Parameters of a machine: columns of a frame, or of a Dataset.
 
     Attributes
     ----------
-    X : the rows without what is no feature
+    X : rows
+        Without columns that are not features.
     taken : tuple of str
-        Names of the columns that were taken out.
+        Names of the removed columns.
     row_id : ndarray of shape (n,), int64, or None
-        The numbers of the rows as they were given, where some were dropped.
+        The original numbers of the rows, if some were dropped.
     """
 
     def __init__(
         self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: Any = None
     ) -> None:
         check_one_kind(by_group, by_time)
-        # False is what a machine has that must not choose a time by itself.
+        # False means that a machine must not choose a time itself
         by_time = by_time or None
         X = as_known_rows(X)
         self._by = by_group, by_time
@@ -91,7 +91,7 @@ class BesideFeatures:
 
     @classmethod
     def like(cls, schema: Schema, X: Any, groups: Any, times: Any) -> BesideFeatures:
-        """Those of further rows for a store: as given, or the columns of a data frame that have the names there."""
+        """Further rows for a store: with given groups and times, else the columns of a frame with the store's names."""
         X = as_known_rows(X)
         given = {"group": groups, "time": times}
         for role, known in schema.row_columns.items():
@@ -100,7 +100,7 @@ class BesideFeatures:
         return cls(X, given["group"], given["time"])
 
     def _taken(self, role: str, values: Any) -> tuple[Any, str | None]:
-        """Values and their name; a column of the frame is taken out where it is no feature."""
+        """Values and their name (None for given values); a group column is removed from the frame."""
         if not isinstance(values, str):
             check_order(self.X, values, f"{role}s")
             return values, None
@@ -120,16 +120,16 @@ class BesideFeatures:
         return column, values
 
     def leave_out(self, name: str) -> None:
-        """Take a column out of the data frame; later tables may hold it all the same."""
+        """Remove a column from the data frame; later tables may contain it."""
         self.X, self.taken = self.X.drop(columns=[name]), (*self.taken, name)
 
     def with_targets(self, y: Any, sample_weight: Any) -> tuple[BesideFeatures, Any, Any]:
-        """These rows, targets and weights without the rows whose target is missing, which are counted in a warning.
+        """The rows, targets and weights without rows whose target is missing, with a warning that counts these.
 
         Raises
         ------
         ValueError, TypeError
-            As of `dkl.data.missing_targets.kept_rows`.
+            As for `dkl.data.missing_targets.kept_rows`.
         """
         for name, values in (("y", y), ("sample_weight", sample_weight)):
             check_order(self.X, values, name)
@@ -142,7 +142,7 @@ class BesideFeatures:
         return left, rows_of(y, kept), rows_of(sample_weight, kept)
 
     def noted_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
-        """`noted` of the dataset that is made of the rows; what is wrong with any of them is said in one error."""
+        """`noted` of the dataset that `made` returns; one error lists those of rows, groups and times."""
         problems = Problems()
         try:
             dataset = made()
@@ -157,12 +157,12 @@ class BesideFeatures:
         return self.noted(dataset, sample_weight)
 
     def held(self, dataset: D, sample_weight: Any = None) -> D:
-        """The dataset with the group or the time of each row noted in its blocks, if rows are held out by either.
+        """The dataset with groups and times, and with the rule by which rows are held out by either.
 
         Raises
         ------
         ValueError
-            Another number of values than rows, a value is missing, no column has the name, or all rows are one group.
+            For a wrong number of values, a missing value, an unknown name, or rows of a single group or time.
         """
         return held_rows(self.noted(dataset, sample_weight))
 
@@ -173,9 +173,9 @@ class BesideFeatures:
 
     def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
         """The source and the schema with the groups and times as row columns."""
-        counted = counted_of_given(source, sample_weight) if self._given else None
+        counted = positions_among_given(source, sample_weight) if self._given else None
         kept, n_given = (None, None) if counted is None else counted
-        # the last one decides what rows are held out by: the groups, where both are given
+        # the last one determines how rows are held out: by group if both are given
         problems = Problems()
         for role in [role for role in ("time", "group") if role in self._given]:
             values, name = self._given[role]
@@ -184,25 +184,26 @@ class BesideFeatures:
         problems.raise_all()
         source, schema = chosen_rows_together(source, schema, *self._by)
         if self.taken and schema.encoding is not None:
-            # what later tables may hold all the same
+            # later tables may contain these columns
             encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.taken))
             schema = replace(schema, encoding=encoding)
         return source, schema
 
 
 def _first_given(values: Any, named: str | None, role: str) -> Any:
+    """`values`, or else the column `named`; ValueError if both are given and differ."""
     if values is not None and named is not None and not (isinstance(values, str) and values == named):
         raise ValueError(f"{role}s were given to fit, and by_{role}={named!r} names a column of X; give one of them")
     return named if values is None else values
 
 
 def held_rows(dataset: D) -> D:
-    """The dataset whose blocks say what their rows are held out with, where groups or times hold them together.
+    """The dataset with the rule by which rows are held out by group or time; unchanged without groups and times.
 
     Raises
     ------
     ValueError
-        All rows are one group, or of one time.
+        If all rows have the same group, or the same time.
     """
     source = held_source(dataset.source, dataset.schema)
     return dataset if source is dataset.source else dataset.with_rows(source, dataset.schema)

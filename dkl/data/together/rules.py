@@ -1,4 +1,4 @@
-"""How the blocks of a source get their groups or times, and what their rows are held out with."""
+"""Steps that add row columns of groups and times to blocks, and rules by which rows are held out together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dkl.data.view import RowNote, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
 
-# so many different times are counted one by one; of more, neighbours are counted together
+# Largest number of distinct times that are counted separately; with more, neighbours are merged.
 _MOST_TIMES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
 class NotedColumn(RowNote):
-    """Values of the rows of one block that travel with its ticket."""
+    """Adds a row column to one block; its values are sent with the ticket of the block."""
 
     column: str
     values: np.ndarray
@@ -39,13 +39,13 @@ class NotedColumn(RowNote):
 
 @dataclass(frozen=True, eq=False)
 class GivenColumn(RowStep):
-    """A row column of values in memory, one array a block.
+    """The step that adds a row column of values in memory.
 
     Parameters
     ----------
     column : str
     values : list of ndarray
-        int64 codes, or float64 numbers such as exposures.
+        One array for each block: int64 codes, or float64 numbers such as exposures.
     """
 
     column: str
@@ -66,14 +66,14 @@ class GivenColumn(RowStep):
 
 @dataclass(frozen=True, eq=False)
 class HeldByGroup(RowNote):
-    """Rows are held out with their group.
+    """Rows of a group are held out together.
 
     Parameters
     ----------
     column : str
         The row column of group codes.
     groups : ndarray of int64, or None
-        All codes, sorted; None where there are more than `MOST_ORDERED_GROUPS`.
+        All codes, sorted; None if there are more than `MOST_ORDERED_GROUPS`.
     """
 
     column: str
@@ -85,14 +85,14 @@ class HeldByGroup(RowNote):
 
     @property
     def most_folds(self) -> int:
-        """Folds that can each have a group."""
+        """Number of folds that can each have at least one group."""
         return MOST_ORDERED_GROUPS if self.groups is None else len(self.groups)
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         codes = block.columns[self.column]
         if self.groups is None:
             return replace(block, held=codes)
-        # rows that are not chosen may be of no group that is known
+        # rows that are not chosen may have unknown groups
         index = np.minimum(np.searchsorted(self.groups, codes), len(self.groups) - 1)
         return replace(block, held=of_groups(index, len(self.groups)))
 
@@ -109,9 +109,9 @@ class HeldByTime(RowNote):
     column : str
         The row column of times.
     first : ndarray of shape (p,), int64
-        The oldest time of each place, ascending.
+        The oldest time of each interval, ascending.
     held_with : ndarray of shape (p,), int64
-        What rows from that time on are held out with.
+        The value of `Block.held` for rows of each interval, by which they are held out together.
     """
 
     column: str
@@ -133,7 +133,7 @@ class HeldByTime(RowNote):
 
 @dataclass(frozen=True, eq=False)
 class HeldRows(RowStep):
-    """The step that says what the rows of every block are held out with."""
+    """The step that adds the values by which rows are held out together to all blocks."""
 
     rule: HeldByGroup | HeldByTime
 
@@ -169,29 +169,31 @@ def with_column(
 
     Parameters
     ----------
+    source : RowSource
+    schema : Schema
     role : {"group", "time"}
     values : ndarray of shape (n_rows,), int64
-        Of the rows of the source, in order.
+        The codes of the rows of the source, in order.
     named : tuple of (str, str)
-        What the user calls the column, and its kind.
+        The user's name for the column, and its kind.
     """
     column, bounds = f"given {role}", np.concatenate([[0], np.cumsum(source.block_rows)])
     parts = [values[start:stop] for start, stop in pairwise(bounds)]
     step = GivenColumn(column, parts)
-    noted = View(source, step)
+    with_column_step = View(source, step)
     known = {**schema.row_columns, role: RowColumn(named[0], named[1], column)}
-    return noted, replace(schema, row_columns=known, held_by=role)
+    return with_column_step, replace(schema, row_columns=known, held_by=role)
 
 
 def held_source(source: RowSource, schema: Schema) -> RowSource:
-    """The source whose blocks say what their rows are held out with, where the schema holds rows together.
+    """The source with the rule by which rows are held out together; unchanged if `schema.held_by` is None.
 
-    The row column is read once, without X, for the groups or the cut points in time of the rows that are there.
+    The row column is read once, without X, to find the groups or the intervals of time.
 
     Raises
     ------
     ValueError
-        All rows are one group, or of one time.
+        If all rows have the same group, or the same time.
     """
     last = source.steps[-1] if source.steps else None
     is_held = source.held_rule is not None and (last is None or isinstance(last, HeldRows))
@@ -199,14 +201,14 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
         return source
     known = schema.row_columns[schema.held_by]
     blocks = (block.columns[known.column] for block in source.blocks_without_x((known.column,)))
-    made = group_rule if schema.held_by == "group" else time_rule
-    return View(source, HeldRows(made(blocks, known)))
+    rule_of = group_rule if schema.held_by == "group" else time_rule
+    return View(source, HeldRows(rule_of(blocks, known)))
 
 
 def second_share(source: RowSource, share: float) -> float:
-    """Where a second share of held-out rows begins, of which none, and no group, is in a first one.
+    """The beginning, as a fraction of the rows, of a second held-out share with other rows and groups than the first.
 
-    0, which is the first share again, where there are not enough groups or rows for two and something to learn from.
+    0, the beginning of the first share, if there are too few groups or rows for two shares and a fit.
     """
     rule = source.held_rule
     groups = rule.groups if isinstance(rule, HeldByGroup) else None
@@ -215,47 +217,51 @@ def second_share(source: RowSource, share: float) -> float:
 
 
 def group_rule(blocks: Iterable[np.ndarray], known: RowColumn) -> HeldByGroup:
-    """The rule of all groups that there are."""
+    """The rule for the groups of all blocks."""
     groups = np.empty(0, np.int64)
     for codes in blocks:
         groups = np.union1d(groups, codes)
         if len(groups) > MOST_ORDERED_GROUPS:
             return HeldByGroup(known.column, None)
-    refuse_one(len(groups), known)
+    check_several_values(len(groups), known)
     return HeldByGroup(known.column, groups)
 
 
 def time_rule(blocks: Iterable[np.ndarray], known: RowColumn) -> HeldByTime:
-    """The rule of the rows' times: cut points where another 1,024th of the rows is newer."""
+    """The rule for the times of all blocks, with intervals of about 1/1,024 of the rows."""
     times, counts = counted_times(blocks)
-    refuse_one(len(times), known)
+    check_several_values(len(times), known)
     total = int(counts.sum())
     held_with = of_times(total - np.cumsum(counts), total)
-    # the oldest time of each place
+    # the positions of the oldest time of each interval
     starts = np.flatnonzero(np.diff(held_with, prepend=held_with[0] - 1))
     return HeldByTime(known.column, times[starts], held_with[starts])
 
 
 def counted_times(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Different times, ascending, and the rows from each on before the next: (m,) int64 each.
+    """The distinct times, ascending, and the number of rows from each to before the next: (m,) int64 each.
 
-    Of millions of times neighbours are counted together at the older one, so that memory is bounded; cut points are
-    then times that there are, and shares are right to one row in a million.
+    If there are millions of times, neighbours are merged, with the older one as their time, to limit memory; shares of
+    the rows are then exact to one row in a million.
     """
     times, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for values in blocks:
-        own, of_own = np.unique(values, return_counts=True)
-        merged, place = np.unique(np.concatenate([times, own]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
-        times = merged
+        times, counts = merged_counts(times, counts, values)
         if len(times) > _MOST_TIMES:
             even = np.arange(0, len(times), 2)
             times, counts = times[even], np.add.reduceat(counts, even)
     return times, counts
 
 
-def refuse_one(count: int, known: RowColumn) -> None:
-    """Raise ValueError where all rows are one group, or of one time."""
+def merged_counts(codes: np.ndarray, counts: np.ndarray, more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct codes, ascending, and their numbers of rows, (m,) int64 each, after adding the codes `more` of rows."""
+    own, of_own = np.unique(more, return_counts=True)
+    merged, place = np.unique(np.concatenate([codes, own]), return_inverse=True)
+    return merged, np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
+
+
+def check_several_values(count: int, known: RowColumn) -> None:
+    """Raise ValueError if all rows have the same group, or the same time; `count` is the number of distinct ones."""
     if count > 1:
         return
     what = "belong to one group" if known.kind == "group" else "are of one time"

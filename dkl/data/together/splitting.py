@@ -1,4 +1,4 @@
-"""Named splits that keep groups whole, or that follow each other in time."""
+"""Named splits of whole groups, or of consecutive times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from dkl.data.schema import HeldBy, RowColumn
 from dkl.data.sources.rows import RowSource
 from dkl.data.splits import NO_SPLIT, Assign, are_shares, by_fractions
-from dkl.data.together.rules import counted_times, refuse_one
+from dkl.data.together.rules import check_several_values, counted_times, merged_counts
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS
 from dkl.protocols.sampling import hash_rows, row_fractions
 
 DEFAULT_SHARES = {"train": 0.8, "test": 0.2}
 
-# keeps the draw of groups apart from the rows that a fit with the same seed holds out
+# Makes the draw of groups independent of the rows that a fit with the same seed holds out.
 _SALT = 0x4752_4F55
 
 
@@ -28,7 +28,8 @@ def split_rule_together(
     Raises
     ------
     ValueError
-        `given` is no mapping of shares, all rows are one group or of one time, or there are fewer groups than splits.
+        If `given` is not a mapping of shares, all rows have the same group or time, or there are fewer groups than
+        splits.
     """
     shares = DEFAULT_SHARES if given is None else given
     if not are_shares(shares):
@@ -40,11 +41,11 @@ def split_rule_together(
     parts = np.array([float(share) for share in shares.values()])
     if role == "group":
         return names, _by_group(source, known, names, parts, seed ^ _SALT)
-    # In the order of their names from the oldest rows on; rows of one time are in one split.
+    # the first split has the oldest rows; rows with the same time are in the same split
     times, counts = counted_times(block.columns[known.column] for block in source.blocks_without_x((known.column,)))
-    refuse_one(len(times), known)
+    check_several_values(len(times), known)
     older = np.cumsum(counts) - counts
-    # where each split ends: at the time before which there are about as many rows as it and the older ones are due
+    # each split ends at the time before which the number of rows is closest to the sum of the shares so far
     ends = np.cumsum(parts) * counts.sum()
     edges = [times[max(1, int(np.argmin(np.abs(older - end))))] if end < counts.sum() - 0.5 else None for end in ends]
     cuts = np.array([edge for edge in edges if edge is not None], np.int64)
@@ -52,7 +53,7 @@ def split_rule_together(
 
 
 def _cut_at(cuts: np.ndarray, n_splits: int, values_of: Assign) -> Assign:
-    """The rule by which a row's value decides: split k has those from cuts[k - 1] up to below cuts[k]."""
+    """The rule that assigns rows by a value: split k has those from cuts[k - 1] to below cuts[k]."""
 
     def rule(block: Block) -> np.ndarray:
         place = np.searchsorted(cuts, values_of(block), side="right")
@@ -62,24 +63,21 @@ def _cut_at(cuts: np.ndarray, n_splits: int, values_of: Assign) -> Assign:
 
 
 def _by_group(source: RowSource, known: RowColumn, names: tuple[str, ...], shares: np.ndarray, seed: int) -> Assign:
-    """Each group in one split: few groups so that the rows come close to the shares, many by their hash."""
+    """The rule that assigns each group to one split: few groups by their numbers of rows, many by their hashes."""
     groups, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for block in source.blocks_without_x((known.column,)):
-        own, of_own = np.unique(block.columns[known.column], return_counts=True)
-        merged, place = np.unique(np.concatenate([groups, own]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
-        groups = merged
+        groups, counts = merged_counts(groups, counts, block.columns[known.column])
         if len(groups) > MOST_ORDERED_GROUPS:
-            # Of many groups each falls where the hash of its code does; shares that sum to 1 leave none out.
+            # each group is assigned by the hash of its code; if the shares sum to 1, rounding must not leave any out
             ends = np.cumsum(shares)
             ends[-1] = 1.0 if ends[-1] > 1.0 - 1e-9 else ends[-1]
             return _cut_at(ends, len(shares), lambda block: row_fractions(block.columns[known.column], seed))
-    refuse_one(len(groups), known)
+    check_several_values(len(groups), known)
     if len(groups) < len(names):
         raise ValueError(
             f"{known.name!r} has {len(groups)} groups, too few for the splits {list(names)}: each needs one at least"
         )
-    # Groups are dealt in the order of their hashes to the split that lacks most rows; none is left without a group.
+    # in the order of their hashes, groups are assigned to the split that lacks most rows; each split gets a group
     rest = 1.0 - shares.sum()
     due = np.append(shares, rest if rest > 1e-9 else 0.0) * counts.sum()
     code_of, waiting = np.empty(len(groups), np.uint8), set(range(len(shares)))
