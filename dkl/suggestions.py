@@ -17,8 +17,8 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import with_categories
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contest import Tried
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.machines.reasons import Tried
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.passes.room import checked_limit

@@ -33,7 +33,7 @@ PENALTIES = {
     "squared_hinge": (0.01, 0.1, 1.0, 10.0, 100.0),
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
-_OTHER_PENALTIES = tuple(10.0**step for step in range(-3, 5))
+OTHER_PENALTIES = tuple(10.0**step for step in range(-3, 5))
 # The same for jointly fitted classes, in this order, since fits with strong penalties cost least.
 _JOINT_PENALTIES = tuple(10.0**step for step in range(-2, 7))
 
@@ -51,7 +51,7 @@ _JOINT_GAIN = 0.005
 # On wide rows only every third penalty of the squared error is tried.
 _WIDE_PENALTIES = 3
 # Penalties that are compared near the one which fewer features preferred.
-_NEIGHBOURS = 3
+NEIGHBOURS = 3
 # The same for jointly fitted classes, at most: the stronger neighbour first, then weaker ones.
 _MOST_JOINT = 4
 
@@ -389,12 +389,12 @@ def penalty_candidates(
     is_costly = base.loss == "squared_error" and base.feature_map.n_features > MOST_FEATURES
     every = _WIDE_PENALTIES if is_costly else 1
     is_joint = base.loss == "log_loss" and K > 1
-    others = _JOINT_PENALTIES if is_joint else _OTHER_PENALTIES
+    others = _JOINT_PENALTIES if is_joint else OTHER_PENALTIES
     strengths = np.array(PENALTIES.get(base.loss, others))[::every]
     if near is not None and len(near.strengths):
         # the best penalty hardly changes with the number of features
         away = np.abs(np.log(strengths / near.strengths[near.best]))
-        nearest = np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])
+        nearest = np.sort(np.argsort(away, kind="stable")[:NEIGHBOURS])
         # jointly fitted classes continue with weaker penalties while these gain
         strengths = strengths[nearest[0] : nearest[0] + _MOST_JOINT] if is_joint else strengths[nearest]
     alphas = length / (strengths * base.total_weight)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from itertools import islice
+from typing import Any
 
 import dask
 import numpy as np
-from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import planned_suspects, suspect_memory
@@ -38,20 +38,19 @@ from dkl.machines.columns import (
     planned_columns,
     too_good,
 )
-from dkl.machines.contenders import (
-    GROWTH,
-    Contender,
-    contenders,
-    has_columns_alone,
-    is_kernel,
-    is_learned,
-    joined,
-    landmarks_of,
-    usual_advice,
-    variants,
+from dkl.machines.contenders import Contender, contenders, has_columns_alone, joined, usual_advice, variants
+from dkl.machines.contest import (
+    ENOUGH_ROWS,
+    EQUAL_LOSS,
+    FEWEST_ROWS,
+    MOST_JOINED,
+    SIDE_SHARE,
+    Candidate,
+    Ended,
+    Race,
 )
-from dkl.machines.contest import BEHIND, ENOUGH_ROWS, FEWEST_ROWS, MOST_SPENT, RIVALS, Race, Tried
-from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock
+from dkl.machines.effort import EFFORTS, Clock
+from dkl.machines.reasons import Tried, reasons_of, sentence_of, shown_score, tried_table
 from dkl.machines.suggest import (
     DENSE_SCALINGS,
     SPARSE_SCALINGS,
@@ -71,20 +70,9 @@ LOG = logging.getLogger("dkl")
 
 # Fewest rows for five folds with a row each.
 _LEAST_ROWS = 5
-# Held-out loss of labels, relative to the best constant, at which no variant is tried: all are predicted right, and
-# clearly.
-_NO_LOSS = 1e-3
-# Ratio of the C near which the penalties of the log loss are compared to the best C of squares, as its curvature is
-# smaller.
-_C_OVER_SQUARES = 10.0
-# Most folds on which the two losses are compared: one loss gains more over another than kinds of features do.
-_FOLDS = 2
-# Shares of the budget that variants leave for the log loss: of two classes; of several, which also limits the work of
-# asking for it before variants; and the most for comparing a rival by it.
-_SHARE_OF_TWO_CLASSES, _SHARE_OF_SEVERAL_CLASSES, _SHARE_OF_A_RIVAL = 0.4, 0.15, 0.06
-# Relative fall of the log loss of probabilities of two classes at which its work is reserved before all variants; for
-# several classes it is the fall that one fold can show.
-_CLEARLY_BETTER = 0.09
+# Ratio of the C near which the penalties of the log loss are compared to the best C of squares: the inverse of its
+# curvature at 0, 1 / 4.
+_C_OVER_SQUARES = 4.0
 # Libraries that call many fits: if a frame of one is on the stack, Ctrl-C stops the whole fit.
 _SEARCHES = ("sklearn", "joblib", "optuna", "dask", "distributed", "dask_ml")
 
@@ -148,139 +136,222 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
     # Trials use few rows: most of several BLAS threads would wait at small products, and rounding would depend on their
     # number.
     with one_blas_thread():
-        return Choice(bench, ColumnChoice(bench).chosen(dataset)).chosen(clock)
+        columns = ColumnChoice(bench).chosen(dataset)
+        rows = columns.dataset
+        if rows.total_weight < FEWEST_ROWS:
+            return plainest(bench, columns, f"{rows.n_rows} rows are too few to choose by")
+        try:
+            judged_rows = 0 if has_columns_alone(rows, terms.knobs) else terms.budget.advised(terms.shape(rows))
+            advice = advise(rows, run, terms.seed, judged_rows)
+        except RowsAlikeError:
+            return plainest(bench, columns, "the rows do not differ")
+        return Choice(bench, columns, advice, clock).chosen()
 
 
 class Choice:
     """The choice on rows whose columns have been chosen."""
 
-    def __init__(self, bench: Bench, columns: Columns) -> None:
-        self._bench, self._columns, self._terms, self._run = bench, columns, bench.terms, bench.run
-        self._rows = columns.dataset
+    def __init__(self, bench: Bench, columns: Columns, advice: Advice, clock: Clock) -> None:
+        self._bench, self._columns, self._advice, self._clock = bench, columns, advice, clock
+        self._terms, self._run, self._rows = bench.terms, bench.run, columns.dataset
+        self._sample = bench.sample(self._rows, columns.own_columns, judging_seed=columns.judging_seed)
+        self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
+        first = contenders(self._rows, advice, self._terms.budget, self._terms.knobs)
+        self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss)
+        self._has_asked, self._cut_short = False, ""
 
-    def chosen(self, clock: Clock) -> Chosen:
-        """Advise, try candidates, compare losses, grow the winner, choose its penalty; see the page of the guide."""
-        terms, rows, columns = self._terms, self._rows, self._columns
-        if rows.total_weight < FEWEST_ROWS:
-            return self._plainest(f"{rows.n_rows} rows are too few to choose by")
-        try:
-            judged_rows = 0 if has_columns_alone(rows, terms.knobs) else terms.budget.advised(terms.shape(rows))
-            advice = advise(rows, self._run, terms.seed, judged_rows)
-        except RowsAlikeError:
-            return self._plainest("the rows do not differ")
-        first = contenders(rows, advice, terms.budget, terms.knobs)
-        sample = self._bench.sample(rows, columns.own_columns, judging_seed=columns.judging_seed)
-        log_loss = LogLoss(self._bench, sample, rows, columns.own_columns)
-        race = _race(terms, first, columns, sample, advice.scalings, log_loss)
-        trials = Trials(self._bench, sample, race, log_loss, clock)
-        trials.run_all()
-        won, grown, expected, known = race.winner, None, 1.0, None
-        if not trials.cut_short and race.plan is None:
+    def chosen(self) -> Chosen:
+        """Try candidates, compare losses, grow the winner, choose its penalty; see the page of the guide."""
+        race, terms = self._race, self._terms
+        self._run_trials()
+        won, grown, expected = race.winner, None, 1.0
+        if not self._cut_short and race.plan is None:
             won, grown, expected = race.settled()
-            ahead, known = log_loss.ahead(race, won, trials.pilots)
-            if ahead != won:
-                won, (end, grown) = ahead, race.end_of(ahead)
-                expected = end / race.loss(won)
-        choices = race.choices[won][: race.rounds]
-        judged = [trials.pilots[won, fold] for fold in range(race.rounds)]
-        learner = race.contenders[won].learner
-        by_log_loss, of_loss = log_loss.taken(race, learner, judged, expected, known)
+        by_log_loss, of_loss = self._log_loss.taken(race, won, expected)
         loss = terms.settings.loss if by_log_loss is None else "log_loss"
-        choices = choices if by_log_loss is None else by_log_loss
+        choices = won.choices[: race.rounds] if by_log_loss is None else [by_log_loss]
         if grown is not None:
             # comparing losses and fitting by the log loss take work, so that fewer landmarks may be affordable
-            whole = terms.shape(rows, None if by_log_loss is None else loss)
+            whole = terms.shape(self._rows, None if by_log_loss is None else loss)
             race.fitting = lambda contender: whole.fitting(contender.learner)
-            grown = race.largest(race.contenders[won], landmarks_of(race.contenders[won]))
-        penalty, temperature, shift = self._settled((judged[0][0], choices[0]), choices, sample)
+            grown = race.largest(won.contender, won.contender.landmarks)
+        penalty, temperature, shift = settled(
+            self._bench, (won.pilots[0], choices[0]), choices, self._sample, self._rows
+        )
+        name, stopped = self._score_name("R^2"), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         return Chosen(
-            columns,
-            (grown or race.contenders[won]).learner,
+            self._columns,
+            (grown or won.contender).learner,
             loss,
             penalty,
             temperature,
             shift,
-            race.sentence(won, grown, self._measure, f"; {race.ended.partition(':')[0]}" if trials.cut_short else ""),
-            self._reasons(race, won, grown, sample, of_loss, advice),
-            race.table(won),
+            sentence_of(race, won, grown, "accuracy" if self._rows.classes is not None else name, stopped),
+            self._reasons(won, grown, of_loss),
+            tried_table(race, won),
         )
 
-    @property
-    def _measure(self) -> str:
-        """The name of the scores in the summary."""
-        return "accuracy" if self._rows.classes is not None else self._score_name("R^2")
+    def _run_trials(self) -> None:
+        """Run the trials until the race ends, the time is up, or a subscriber or Ctrl-C ends them.
+
+        A resumed fit ends them after the same trials as before, at any time.
+        """
+        race, terms, ending = self._race, self._terms, stage_checkpoint(self._terms.checkpoint, "choice")
+        saved = None if ending is None else ending.load(self._run.fingerprint)
+        if saved is not None:
+            race.plan, self._clock = saved.values["trials"], Clock(None)
+        self._clock.start_counting()
+        self._publish(Event("started", "choice"))
+        race.run(self._try)
+        self._publish(Event("finished", "choice", len(race.tried), len(race.tried), seconds=self._clock.elapsed))
+        if not self._cut_short:
+            return
+        limit = " and no time_limit give" if terms.time_limit is not None else " gives"
+        race.ended = f"{self._cut_short}: trials={race.tried}{limit} the same model"
+        if ending is not None:
+            ending.save({}, {"trials": race.tried}, fingerprint=self._run.fingerprint)
+
+    def _try(self, one: Candidate, fold: int) -> None:
+        """One trial, if the time suffices for it and the last fit; before the first variant ask for the log loss."""
+        race, clock, work = self._race, self._clock, self._race.trial_work(one)
+        if race.tried and not clock.allows(work + race.fitting(one.contender)):
+            one.left_out = "takes more work"
+            self._cut_short = f"since time_limit={self._terms.time_limit:g} left no time for others"
+            return
+        try:
+            if one.parents and not self._has_asked:
+                # the race comes back to this variant if the work that is now reserved leaves enough for it
+                asking = self._log_loss.ask(race.winner, race.rounds)
+                self._has_asked, race.spent = True, race.spent + asking
+                clock.count(asking)
+                return
+            self._try_features(one, fold)
+        except KeyboardInterrupt:
+            if race.leader is None or not ends_trials():
+                raise
+            self._cut_short = f"since Ctrl-C ended the trials after {len(race.tried)}"
+            best = race.leader.contender.name
+            message = f"Ctrl-C ended the trials: the best so far is fitted, {best}. Ctrl-C again stops the fit."
+            self._publish(Event("note", "choice", detail={"message": message}))
+            raise Ended from None
+        clock.count(work)
+        if race.leader is not None and (requested := self._publish(self._progress(one))):
+            self._cut_short = f"since {requested}"
+            raise Ended
+
+    def _try_features(self, one: Candidate, fold: int) -> None:
+        """Learn a candidate's features without the rows of a fold, and record its scores there."""
+        learner = one.contender.learner
+        # wide columns in another scaling are not more of the same features: all penalties are compared again
+        is_wide = self._terms.shape(self._sample.rows).features_of(learner) > head.MOST_FEATURES
+        try:
+            pilot, choice = self._bench.trial(
+                learner,
+                self._sample,
+                fold,
+                f"{one.number}-{fold}",
+                near=None if is_wide else one.preferred,
+                parts=one.learned_parts(fold),
+                known=one.with_metric(fold),
+                drawn=None if learner._supervised else next(iter(one.pilots), None),
+            )
+        except ValueError as error:
+            LOG.info("%s are left out of the choice: %s", one.contender.name, error)
+            self._race.record(one, None)
+            self._race.why = self._race.why or str(error)
+        else:
+            self._race.record(one, choice, pilot)
+
+    def _publish(self, event: Event) -> str:
+        """Publish an event; returns why a subscriber ends the trials, empty if none does."""
+        try:
+            self._run.publish(event)
+        except StopRequested as request:
+            return str(request) or "a subscriber ended the trials"
+        return ""
+
+    def _progress(self, one: Candidate) -> Event:
+        """The event after a trial: its score, the best so far, and the most seconds that remain."""
+        race, clock = self._race, self._clock
+        left, best = clock.seconds_of(max(race.allowed - race.spent, 0.0)), race.leader
+        if clock.limit is not None:
+            left = min(left, max(clock.limit - clock.elapsed, 0.0))
+        detail = {
+            "kind": one.contender.name,
+            "score": shown_score(race, one) if one.choices else None,
+            "loss": one.choices[-1].loss if one.choices else None,
+            "best": "" if best is None else best.contender.name,
+            "best_score": None if best is None else shown_score(race, best),
+            "seconds_left": left,
+        }
+        return Event("advanced", "choice", len(race.tried), race.most_trials(), seconds=clock.elapsed, detail=detail)
 
     def _score_name(self, of_squares: str) -> str:
         """The name of 1 minus the held-out loss by which candidates are compared."""
         loss = self._terms.judging_loss.replace("_", " ").removesuffix(" loss")
         return of_squares if loss == "squared error" else f"1 less the mean {loss} loss"
 
-    def _reasons(
-        self,
-        race: Race,
-        won: int,
-        grown: Contender | None,
-        sample: Sample,
-        of_loss: tuple[str, ...],
-        advice: Advice,
-    ) -> tuple[str, ...]:
+    def _reasons(self, won: Candidate, grown: Contender | None, of_loss: tuple[str, ...]) -> tuple[str, ...]:
         """Sentences on the features, their loss, rows and scalings, columns that are too good, and chosen columns."""
-        measure = self._score_name("R^2 of the scores")
-        measure += "" if self._rows.classes is None else ", not the share of right rows"
-        of_features = race.reasons(sample.rows.n_rows, won, grown, measure=measure)
-        alone = too_good(perfect_columns(sample.rows, self._run, self._terms.seed))
-        return (*of_features, *of_loss, *advice.reasons[:3], *alone, *self._columns.reasons)
+        measure, rows = self._score_name("R^2 of the scores"), self._sample.rows
+        measure += "" if rows.classes is None else ", not the share of right rows"
+        of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
+        alone = too_good(perfect_columns(rows, self._run, self._terms.seed))
+        return (*of_features, *of_loss, *self._advice.reasons[:3], *alone, *self._columns.reasons)
 
-    def _plainest(self, why: str) -> Chosen:
-        """The plainest features, if candidates cannot be compared; folds of the rows choose the penalty alone.
 
-        Raises
-        ------
-        ValueError
-            If there are fewer rows than folds.
-        """
-        terms, rows, columns = self._terms, self._rows, self._columns
-        if rows.n_rows < _LEAST_ROWS:
-            raise ValueError(
-                f"n_samples = {rows.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
-                f"{_LEAST_ROWS} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
-            )
-        plainest = contenders(rows, usual_advice(), terms.budget, terms.knobs)[0]
-        chosen = Chosen(
-            columns,
-            plainest.learner,
-            terms.settings.loss,
-            summary=f"Chose {plainest.name}: {why}.",
-            reasons=(f"Features: {plainest.name}; {why}.", *columns.reasons),
+def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
+    """The plainest features, if candidates cannot be compared; folds of the rows choose the penalty alone.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer rows than folds.
+    """
+    terms, rows = bench.terms, columns.dataset
+    if rows.n_rows < _LEAST_ROWS:
+        raise ValueError(
+            f"n_samples = {rows.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
+            f"{_LEAST_ROWS} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
         )
-        sample = self._bench.sample(rows, columns.own_columns, EFFORTS["best"], columns.judging_seed)
-        judged: dict[int, Judged] = {}
-        for fold in range(len(sample.folds)):
-            # with so few rows a fold may lack a class
-            with suppress(ValueError):
-                judged[fold] = self._bench.trial(plainest.learner, sample, fold, f"0-{fold}")
-        if not judged:
-            return chosen
-        first = min(judged)
-        judging = replace(sample, folds=sample.folds[first:])
-        settled = self._settled(judged[first], [choice for _, choice in judged.values()], judging)
-        return replace(chosen, penalty=settled[0], temperature=settled[1], shift=settled[2])
-
-    def _settled(
-        self, first: Judged, choices: Sequence[PenaltyChoice], sample: Sample
-    ) -> tuple[PenaltyChoice | None, float | None, np.ndarray | None]:
-        """The penalty that the folds agree on, for all rows; temperature and shift. All None for stochastic steps."""
-        settings = self._terms.settings
-        if settings.solver != "newton":
-            return None, None, None
-        calibration = self._bench.calibration(first, sample) if settings.calibrate else (None, None)
-        agreed_on = agreed(choices)
-        # keeps the C of the sample, the factor on the sum of the losses; alpha is relative to their mean
-        share = sample.rows.total_weight / self._rows.total_weight
-        return replace(agreed_on, alphas=agreed_on.alphas * share), *calibration
+    columns_alone = contenders(rows, usual_advice(), terms.budget, terms.knobs)[0]
+    chosen = Chosen(
+        columns,
+        columns_alone.learner,
+        terms.settings.loss,
+        summary=f"Chose {columns_alone.name}: {why}.",
+        reasons=(f"Features: {columns_alone.name}; {why}.", *columns.reasons),
+    )
+    sample = bench.sample(rows, columns.own_columns, EFFORTS["best"], columns.judging_seed)
+    judged: dict[int, Judged] = {}
+    for fold in range(len(sample.folds)):
+        # with so few rows a fold may lack a class
+        with suppress(ValueError):
+            judged[fold] = bench.trial(columns_alone.learner, sample, fold, f"0-{fold}")
+    if not judged:
+        return chosen
+    first = min(judged)
+    judging = replace(sample, folds=sample.folds[first:])
+    penalty, temperature, shift = settled(
+        bench, judged[first], [choice for _, choice in judged.values()], judging, rows
+    )
+    return replace(chosen, penalty=penalty, temperature=temperature, shift=shift)
 
 
-def _race(
+def settled(
+    bench: Bench, first: Judged, choices: Sequence[PenaltyChoice], sample: Sample, rows: Dataset
+) -> tuple[PenaltyChoice | None, float | None, np.ndarray | None]:
+    """The penalty that the folds agree on, for all rows; temperature and shift. All None for stochastic steps."""
+    settings = bench.terms.settings
+    if settings.solver != "newton":
+        return None, None, None
+    calibration = bench.calibration(first, sample) if settings.calibrate else (None, None)
+    agreed_on = agreed(choices)
+    # keeps the C of the sample, the factor on the sum of the losses; alpha is relative to their mean
+    return replace(agreed_on, alphas=agreed_on.alphas * (sample.rows.total_weight / rows.total_weight)), *calibration
+
+
+def race_of(
     terms: Terms,
     first: list[Contender],
     columns: Columns,
@@ -296,8 +367,8 @@ def _race(
         len(sample.folds),
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
-        judging=cache(lambda contender: judged.judging(contender.learner)),
-        joining=cache(lambda contender: judged.comparing(contender.learner)),
+        judging=cache(lambda contender, is_near: judged.judging(contender.learner, is_near)),
+        joining=cache(lambda contender: judged.comparing(contender.learner, True)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
@@ -310,131 +381,8 @@ def _race(
         most_landmarks=min(terms.budget.most_features, columns.dataset.n_rows)
         if terms.knobs.n_features == "auto"
         else 0,
-        enough=_NO_LOSS if rows.classes is not None else 0.0,
+        enough=EQUAL_LOSS if rows.classes is not None else 0.0,
     )
-
-
-class Trials:
-    """Runs the trials of a race until it ends, the time is up, or a subscriber or Ctrl-C ends them.
-
-    The log loss is asked for once, before the first variant.
-    """
-
-    def __init__(self, bench: Bench, sample: Sample, race: Race, log_loss: LogLoss, clock: Clock) -> None:
-        self._bench, self._sample, self._race, self._log_loss = bench, sample, race, log_loss
-        self._terms, self._run, self._clock = bench.terms, bench.run, clock
-        self.pilots: dict[tuple[int, int], Judged] = {}
-        self.cut_short = ""
-
-    def run_all(self) -> None:
-        """Run the trials; a resumed fit ends them after the same trials as before, at any time."""
-        race, ending = self._race, stage_checkpoint(self._terms.checkpoint, "choice")
-        saved = None if ending is None else ending.load(self._run.fingerprint)
-        if saved is not None:
-            race.plan, self._clock = saved.values["trials"], Clock(None)
-        self._run_each()
-        if self.cut_short:
-            limit = " and no time_limit give" if self._terms.time_limit is not None else " gives"
-            race.ended = f"{self.cut_short}: trials={race.tried}{limit} the same model"
-            if ending is not None:
-                ending.save({}, {"trials": race.tried}, fingerprint=self._run.fingerprint)
-
-    def _run_each(self) -> None:
-        race, clock, n_kinds = self._race, self._clock, len(self._race.contenders)
-        clock.start_counting()
-        asked_work: float | None = None
-        self._publish(Event("started", "choice"))
-        requested = ""
-        while (trial := race.next()) is not None and not requested:
-            number, _ = trial
-            work = race.trial_work(number)
-            if race.tried and not clock.allows(work + race.fitting(race.contenders[number])):
-                race.leave_out(number)
-                self.cut_short = f"since time_limit={self._terms.time_limit:g} left no time for others"
-                continue
-            try:
-                if number >= n_kinds and asked_work is None:
-                    best = race.winner
-                    judged = [self.pilots[best, done] for done in range(race.rounds)]
-                    asked_work = self._log_loss.ask(race.contenders[best].learner, judged)
-                    race.spent += asked_work
-                    clock.count(asked_work)
-                    if not race.affords(number):
-                        race.leave_out(number)
-                        continue
-                self._run_one(*trial)
-            except KeyboardInterrupt:
-                if race.leader is None or not ends_trials():
-                    raise
-                self.cut_short = f"since Ctrl-C ended the trials after {len(race.tried)}"
-                best_name = race.contenders[race.leader].name
-                message = (
-                    f"Ctrl-C ended the trials: the best so far is fitted, {best_name}. Ctrl-C again stops the fit."
-                )
-                self._publish(Event("note", "choice", detail={"message": message}))
-                break
-            clock.count(work)
-            requested = self._publish(self._progress(number)) if race.leader is not None else ""
-            self.cut_short = f"since {requested}" if requested else self.cut_short
-        self._publish(Event("finished", "choice", len(race.tried), len(race.tried), seconds=clock.elapsed))
-        if self.cut_short and asked_work is not None and max(race.tried) < n_kinds:
-            # a fit with these `trials` does not ask for the log loss
-            race.spent, self._log_loss.verdict = race.spent - asked_work, "open"
-
-    def _run_one(self, number: int, fold: int) -> None:
-        """Learn a candidate's features without the rows of a fold, and record its scores there."""
-        race, pilots = self._race, self.pilots
-        contender = race.contenders[number]
-        try:
-            parts = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
-            known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
-            fitted = (pilot for (one, _), (pilot, _) in pilots.items() if one == number)
-            drawn = None if contender.learner._supervised else next(fitted, None)
-            # wide columns in another scaling are not more of the same features: all penalties are compared again
-            size = self._terms.shape(self._sample.rows).features_of(contender.learner)
-            many = MANY_FEATURES < size <= head.MOST_FEATURES
-            near = race.preferred(number) if many else None
-            judged = self._bench.trial(
-                contender.learner,
-                self._sample,
-                fold,
-                f"{number}-{fold}",
-                near=near,
-                parts=parts,
-                known=known,
-                drawn=drawn,
-            )
-        except ValueError as error:
-            LOG.info("%s are left out of the choice: %s", contender.name, error)
-            race.record(number, None)
-            race.why = race.why or str(error)
-        else:
-            race.record(number, judged[1], judged[0].feature_map_.n_features)
-            pilots[number, fold] = judged
-
-    def _publish(self, event: Event) -> str:
-        """Publish an event; returns why a subscriber ends the trials, empty if none does."""
-        try:
-            self._run.publish(event)
-        except StopRequested as request:
-            return str(request) or "a subscriber ended the trials"
-        return ""
-
-    def _progress(self, number: int) -> Event:
-        """The event after a trial: its score, the best so far, and the most seconds that remain."""
-        race, clock = self._race, self._clock
-        left, best = clock.seconds_of(max(race.allowed - race.spent, 0.0)), race.leader
-        if clock.limit is not None:
-            left = min(left, max(clock.limit - clock.elapsed, 0.0))
-        detail = {
-            "kind": race.contenders[number].name,
-            "score": race.shown_score(number) if race.choices[number] else None,
-            "loss": race.choices[number][-1].loss if race.choices[number] else None,
-            "best": "" if best is None else race.contenders[best].name,
-            "best_score": None if best is None else race.shown_score(best),
-            "seconds_left": left,
-        }
-        return Event("advanced", "choice", len(race.tried), race.most_trials(), seconds=clock.elapsed, detail=detail)
 
 
 def ends_trials() -> bool:
@@ -466,8 +414,8 @@ def _in_search() -> bool:
     return False
 
 
-Compared = tuple[list[PenaltyChoice], float]
-"""The scores of the penalties of the log loss on each fold, and the log loss of the best one's probabilities."""
+Compared = tuple[PenaltyChoice, float, float]
+"""The scores of the log loss's penalties; the log loss of its probabilities, and of those by squares."""
 
 
 class LogLoss:
@@ -482,172 +430,83 @@ class LogLoss:
         All rows, for the last fit.
     own_columns : int or None
         As in `Terms.allowed`.
-
-    Attributes
-    ----------
-    verdict : {"open", "declined", "promising", "clearly better"}
-        The comparison on the best kind of features before variants are tried; "open" if it was not made.
     """
 
     def __init__(self, bench: Bench, sample: Sample, dataset: Dataset, own_columns: int | None = None) -> None:
-        self._bench, self._terms, self._sample = bench, bench.terms, sample
-        self._judged, self._whole = bench.terms.shape(sample.rows, "log_loss"), bench.terms.shape(dataset, "log_loss")
-        self._by_squares, self._allowed = bench.terms.shape(dataset), bench.terms.allowed(dataset, own_columns)
-        self._is_binary = dataset.schema.n_classes == 2
+        self._bench, self._sample, self._allowed = bench, sample, bench.terms.allowed(dataset, own_columns)
+        self._judged, self._whole = (bench.terms.shape(rows, "log_loss") for rows in (sample.rows, dataset))
+        self._by_squares = bench.terms.shape(dataset)
         self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
-        self.verdict: Literal["open", "declined", "promising", "clearly better"] = "open"
-        # comparisons made before variants, reused in the end if the same features win
-        self._compared: dict[tuple[FeatureLearner, ...], Compared] = {}
-        self._of_squares: dict[tuple[FeatureLearner, ...], float] = {}
+        self._is_promising = False
+        self._compared: dict[Candidate, Compared] = {}
 
-    def kept_work(self, contender: Contender, n_folds: int) -> float:
-        """Work that variants leave for a promising log loss on a candidate's features."""
-        if self.verdict not in ("promising", "clearly better"):
+    def kept_work(self, contender: Contender) -> float:
+        """Work that variants leave for a promising log loss, beyond a fit of a contender by the squared error."""
+        if not self._is_promising:
             return 0.0
-        work = self._further_work(contender.learner, n_folds)
-        most = _SHARE_OF_TWO_CLASSES if self._is_binary else _SHARE_OF_SEVERAL_CLASSES
-        is_kept = self.verdict == "clearly better" or work <= most * self._allowed
-        return work if is_kept else 0.0
-
-    def _further_work(self, learner: FeatureLearner, n_folds: int) -> float:
-        """Work of comparing the penalties of the log loss, and of a fit by it beyond one by squares."""
+        learner = contender.learner
         more = self._whole.fitting(learner) - self._by_squares.fitting(learner)
-        return self.comparing(learner, n_folds) + float(more)
+        return min(SIDE_SHARE * self._allowed, self._judged.comparing(learner, True) + more)
 
-    def comparing(self, learner: FeatureLearner, n_folds: int) -> float:
-        """Work of comparing the penalties of the log loss on a learner's features."""
-        return min(n_folds, self._n_folds) * self._judged.comparing(learner, is_near=True)
-
-    @property
-    def _n_folds(self) -> int:
-        """Number of folds on which the losses are compared."""
-        return 1 if self.verdict == "clearly better" else _FOLDS
-
-    def ask(self, learner: FeatureLearner, judged: Sequence[Judged]) -> float:
-        """Set the verdict from the best kind of features before its variants are tried; returns the work this took.
+    def ask(self, one: Candidate, rounds: int) -> float:
+        """Compare the losses on the best kind of features before its variants are tried; returns the work this took.
 
         With the squared error, a class that lies between others rarely has the largest score; the log loss then gains
-        more than additional features. If the comparison would take too much work, the verdict stays "open". `judged`
-        holds the features and their penalties by squared error, from the first fold on.
+        more than additional features.
         """
-        # for several classes only a gain that one fold can show counts
-        judged = judged[: _FOLDS if self._is_binary else 1]
-        size, larger = learner.get_params(deep=False).get("n_features"), clone(learner)
-        if size is not None:
-            larger.set_params(n_features=int(GROWTH * size))
-        if not (self._is_possible and self._has_hessian(learner)):
+        work = self._judged.comparing(one.contender.learner, True)
+        if not self._can_fit(one, work) or work > SIDE_SHARE * self._allowed:
             return 0.0
-        work = self.comparing(learner, len(judged))
-        if (
-            work > _SHARE_OF_SEVERAL_CLASSES * self._allowed
-            or self._further_work(larger, 1) > MOST_SPENT * self._allowed
-        ):
-            return 0.0
-        _, least = self.compared(judged, "asked")
-        squared = self._log_loss_of_squares(judged)
-        clearly = _CLEARLY_BETTER if self._is_binary else BEHIND[0]
-        is_clear, is_better = gains(least, squared, clearly), gains(least, squared)
-        self.verdict = "clearly better" if is_clear else "promising" if is_better else "declined"
+        _, least, squared = self.compared(one, rounds)
+        self._is_promising = gains(least, squared)
         return work
 
-    def _has_hessian(self, learner: FeatureLearner) -> bool:
-        """Whether the features are few enough for a Hessian, and for the gradient of all classes."""
-        return bool(self._whole.features_of(learner) <= self._most_features)
+    def _can_fit(self, one: Candidate, spent: float) -> bool:
+        """Whether the features are few enough for a Hessian, and the last fit is within the budget after this work."""
+        learner = one.contender.learner
+        is_small = self._whole.features_of(learner) <= self._most_features
+        return self._is_possible and is_small and spent + self._whole.fitting(learner) <= self._allowed
 
-    def compared(self, judged: Sequence[Judged], stage: str) -> Compared:
-        """Compare the penalties of the log loss on the first folds, near the best penalty of squares."""
-        pilots = tuple(pilot for pilot, _ in judged)
-        if pilots not in self._compared:
-            near = near_squares([choice for _, choice in judged])
-            choices = [
-                self._bench.penalties(pilot, self._sample, fold, f"{stage}-log_loss-{fold}", "log_loss", near)
-                for fold, pilot in enumerate(pilots)
-            ]
-            own = list(zip(pilots, choices, strict=True))
-            self._compared[pilots] = choices, self._bench.log_loss(own, self._sample)
-        return self._compared[pilots]
+    def compared(self, one: Candidate, rounds: int) -> Compared:
+        """Compare the penalties of the log loss on the first fold, near the best penalty of squares on all folds."""
+        if one not in self._compared:
+            pilot, by_squares, near = one.pilots[0], one.choices[0], near_squares(one.choices[:rounds])
+            choice = self._bench.penalties(pilot, self._sample, 0, f"{one.number}-log_loss", "log_loss", near)
+            least, squared = (self._bench.log_loss([(pilot, each)], self._sample) for each in (choice, by_squares))
+            self._compared[one] = choice, least, squared
+        return self._compared[one]
 
-    def _log_loss_of_squares(self, judged: Sequence[Judged]) -> float:
-        """The log loss of the probabilities by squared error on the first folds."""
-        pilots = tuple(pilot for pilot, _ in judged)
-        if pilots not in self._of_squares:
-            self._of_squares[pilots] = self._bench.log_loss(judged, self._sample)
-        return self._of_squares[pilots]
-
-    def ahead(self, race: Race, won: int, pilots: dict[tuple[int, int], Judged]) -> tuple[int, Compared | None]:
-        """Among candidates near the best, the one with the least log loss, if the log loss is clearly better.
-
-        The log loss ranks features in another order than the squared error. It compares as many candidates as the
-        budget allows, and also returns the scores of the one with the least log loss, if that was compared.
-        """
-        if self.verdict != "clearly better":
-            return won, None
-        found, last_work = dict[int, Compared](), 0.0
-        for number in (won, *race.rivals(won)):
-            learner = race.contenders[number].learner
-            comparing = self.comparing(learner, 1)
-            # any of the candidates may win and be fitted
-            fitting = max(last_work, self._whole.fitting(learner))
-            # the winner is compared even if that is not cheap
-            is_cheap = number == won or comparing <= _SHARE_OF_A_RIVAL * race.allowed
-            is_affordable = race.spent + comparing + fitting <= race.allowed and self._has_hessian(learner)
-            if is_cheap and is_affordable:
-                found[number] = self.compared([pilots[number, 0]], f"rival-{number}")
-                race.spent, last_work = race.spent + comparing, fitting
-            elif number == won:
-                return won, None
-        ahead = min(found, key=lambda number: found[number][1])
-        return ahead, found[ahead]
-
-    def taken(
-        self,
-        race: Race,
-        learner: FeatureLearner,
-        judged: Sequence[Judged],
-        expected: float,
-        compared: Compared | None = None,
-    ) -> tuple[list[PenaltyChoice] | None, tuple[str, ...]]:
+    def taken(self, race: Race, won: Candidate, expected: float) -> tuple[PenaltyChoice | None, tuple[str, ...]]:
         """Whether the last fit uses the log loss: if its probabilities are better on held-out rows.
 
         Parameters
         ----------
         race : Race
             Its remaining work must suffice; the comparison is added to its `spent`.
-        learner : FeatureLearner
-            The features that won.
-        judged : sequence of (FeatureLearner, PenaltyChoice)
-            One for each fold, by the squared error.
+        won : Candidate
         expected : float
             Factor that more landmarks are expected to leave of the squared error, if they take all remaining work; the
             log loss is used only if it is lower by more than this gain.
-        compared : tuple or None
-            As returned by `compared`, if the log loss was already compared.
 
         Returns
         -------
-        choices : list of PenaltyChoice or None
-            The scores of its penalties on each fold; None for the squared error.
+        choice : PenaltyChoice or None
+            The scores of its penalties; None for the squared error.
         reasons : tuple of str
         """
-        judged = judged[: self._n_folds]
-        if not self._is_possible or self.verdict == "declined":
-            return None, ()
-        is_compared = compared is not None or tuple(pilot for pilot, _ in judged) in self._compared
-        work = 0.0 if is_compared else self.comparing(learner, len(judged))
-        remaining = race.allowed - race.spent
-        if not self._has_hessian(learner) or work + self._whole.fitting(learner) > remaining:
+        work = 0.0 if won in self._compared else self._judged.comparing(won.contender.learner, True)
+        if not self._can_fit(won, race.spent + work):
             return None, ()
         race.spent += work
-        choices, least = compared or self.compared(judged, "told")
-        squared = self._log_loss_of_squares(judged)
+        choice, least, squared = self.compared(won, race.rounds)
         if not gains(least, squared, 1.0 - expected):
             return None, ()
         reason = (
             f"Loss: log loss; the log loss of probabilities on held-out rows is {least:.4f} then, {squared:.4f} with "
             "the squared error."
         )
-        return choices, (reason,)
+        return choice, (reason,)
 
 
 def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
@@ -671,9 +530,31 @@ class PlannedChoice:
         scalings = SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
         # one-hot columns are the same in any scaling
-        self._race = _race(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
-        self._tried = self._race.reachable()
+        self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
+        self._tried = self._reachable()
         self._takes_log_loss = may_take_log_loss(terms, dataset)
+
+    def _reachable(self) -> list[Contender]:
+        """Every candidate that trials can reach within the budget, for any losses."""
+        race = self._race
+
+        def affordable(contender: Contender) -> bool:
+            return race.judging(contender, False) + race.fitting(contender) <= race.allowed
+
+        # the first kind is tried at any cost
+        first, *others = race.contenders
+        known = {contender.key: contender for contender in (first, *filter(affordable, others))}
+        waiting = list(known.values())
+        while waiting:
+            for contender in race.vary(waiting.pop(), True):
+                fits = affordable(contender) and 0.1 < contender.given.get("sigma_factor", 1.0) < 10.0
+                if fits and contender.key not in known:
+                    known[contender.key] = contender
+                    waiting.append(contender)
+        # the costliest pairs represent all
+        costliest = sorted(known.values(), key=race.fitting)[::-1]
+        pairs = (joined(first, second) for second in costliest for first in costliest)
+        return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
     @property
     def loss(self) -> str:
@@ -688,7 +569,9 @@ class PlannedChoice:
         """
         shape = self._terms.shape(self._dataset, self.loss if self._takes_log_loss else None)
         race = replace(self._race, fitting=lambda contender: shape.fitting(contender.learner))
-        costliest = max((*self._tried, *race.grown(self._tried)), key=lambda one: race.fitting(one)).learner
+        # kernels may have the most landmarks of the last fit
+        grown = [race.largest(one, 1) or one for one in self._tried if one.has_kernel]
+        costliest = max((*self._tried, *grown), key=race.fitting).learner
         largest: dict[tuple[type, bool], FeatureLearner] = {}
         for learner in (contender.learner for contender in self._tried):
             kind = type(learner), bool(learner.get_params(deep=False).get("metric"))
@@ -720,7 +603,7 @@ class PlannedChoice:
             # texts, and columns that run ahead in time, are tried with the plainest kind; categories also with a plain
             # kernel
             times = n_folds + (of_texts + 2 * by_time if is_plainest else 0)
-            is_plain = (is_plainest or is_kernel(contender)) and not is_learned(contender)
+            is_plain = (is_plainest or contender.is_kernel) and not contender.is_learned
             times += CATEGORY_TRIALS if looks and is_plain else 0
             learning = [(records, calls * times) for records, calls in pilot.planned_passes(rows)]
             stages.append((learning, {**pilot.planned_memory(rows), **self.rows_in_memory}))
@@ -732,8 +615,8 @@ class PlannedChoice:
             problem = self._log_loss()
             calibrating = calibration_passes(problem)
             compared = [*chosen_penalty_passes(problem, rows.n_rows), *calibrating, *calibrating]
-            # before variants and in the end, on each fold; and on one fold of the winner and its rivals
-            passes += [(records, calls * (2 * n_folds + RIVALS + 1)) for records, calls in compared]
+            # on one fold, before variants and in the end
+            passes += [(records, calls * 2) for records, calls in compared]
         return [*stages, (passes, {**self._memory(), **self.rows_in_memory})]
 
     def _memory(self) -> dict[str, int]:
@@ -763,7 +646,7 @@ class PlannedChoice:
             contender.learner
             for contender in self._tried
             if size(contender.learner) <= most_features
-            and judged.comparing(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
+            and judged.comparing(contender.learner, True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = self._problem(max(affordable or [self._tried[0].learner], key=size), "log_loss")

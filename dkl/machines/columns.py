@@ -23,17 +23,16 @@ from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.judge import gains
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contenders import contenders, is_kernel, is_learned, usual_advice
-from dkl.machines.contest import BEHIND, FEWEST_ROWS, JUDGING_SHARE, LARGE_KERNEL
+from dkl.machines.contenders import GROWTH, contenders, usual_advice
+from dkl.machines.contest import BEHIND, FEWEST_ROWS, JUDGING_SHARE, SIDE_SHARE
 from dkl.machines.trials import Bench, Sample, Terms
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import RowSample
 
 # Least relative fall of a plain model's held-out loss for which a change of columns is adopted.
 _CLEARLY = 0.01
-# The trials of numbers and crosses as categories: how many trials of the plainest learner and of a kernel they cost at
-# most, and the share of the budget beyond which they are left out.
-CATEGORY_TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
+# Trials of the plainest learner and of a kernel that numbers and crosses as categories take at most.
+CATEGORY_TRIALS = 4
 # The budget grows with the encoded columns, but counts at most this many for each column of the table.
 _MOST_NUMBERS = 3
 # A column is a candidate for being left out if more than this share of the newest rows lie outside the range of the
@@ -109,8 +108,6 @@ class ColumnChoice:
 
         A column runs ahead where its newest values lie outside the range of the older ones. Only rows that are held out
         by time can have such columns.
-
-        Only rows that are held out by time have such columns.
         """
         is_table = dataset.encoding is not None and not dataset.encoding.array_dtype
         if dataset.schema.held_by != "time" or not is_table or dataset.total_weight < FEWEST_ROWS:
@@ -198,9 +195,6 @@ class ColumnChoice:
 
         The models are a linear one on the columns, and a kernel that is a product over columns, which finds by itself
         which rows share values. For crosses the kernel is a large one, fitted only where the linear model gains enough.
-
-        The models are a linear one on the columns, and a kernel that is a product over columns, which finds by itself
-        which rows share values: a large one for crosses, fitted only where the linear model gains enough.
         """
         # with more rows a kernel learns crosses by itself, so they must gain as much as one fold can show
         least = BEHIND[0] if change == "crosses" else _CLEARLY
@@ -221,10 +215,10 @@ class ColumnChoice:
         chosen = candidates[0]
         if kind == "kernel":
             # a kernel without a learned metric; where no kernel is a candidate, the last candidate
-            kernels = [one for one in candidates if is_kernel(one) and not is_learned(one)]
+            kernels = [one for one in candidates if one.is_kernel and not one.is_learned]
             chosen = (kernels or candidates)[-1]
             if kernels and change == "crosses" and terms.knobs.n_features == "auto":
-                size = min(LARGE_KERNEL, terms.budget.most_features)
+                size = min(int(GROWTH * terms.budget.n_features), terms.budget.most_features)
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
         self._spent += terms.shape(sample.rows).judging(chosen.learner)
         return self._bench.trial(chosen.learner, sample, 0, f"{stage}-{change}-{kind}")[1].score
@@ -235,9 +229,10 @@ def looks_for_categories(terms: Terms, dataset: Dataset) -> bool:
     candidates = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
     judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.judged_rows))
     trials = sum(
-        judged.judging(kind.learner) for kind in (candidates[0], next(filter(is_kernel, candidates), candidates[-1]))
+        judged.judging(kind.learner)
+        for kind in (candidates[0], next((one for one in candidates if one.is_kernel), candidates[-1]))
     )
-    return terms.finds_categories and CATEGORY_TRIALS * trials <= _SHARE_OF_CATEGORIES * terms.budget.allowed(judged)
+    return terms.finds_categories and CATEGORY_TRIALS * trials <= SIDE_SHARE * terms.budget.allowed(judged)
 
 
 def columns_ahead(sample: Dataset, newest: HeldOut, run: Run, seed: int) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -30,9 +32,8 @@ _COLUMNS_OF_A_METRIC = 8
 # product over columns, which at a large bandwidth is a sum of effects of few columns; and of the product in a learned
 # metric, which leaves few columns.
 _MATERN_BANDWIDTH, _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 0.5, 4.0, 2.0
-# Factors of the bandwidths that the best kernel is also tried with; in between the loss hardly changes.
-_WIDER = (3.0, 1.0 / 3.0)
-# Factor on the number of features in a larger variant.
+# Factor on the number of features in a larger variant, and on the bandwidth of a wider kernel; its inverse for a
+# narrower one.
 GROWTH = 2.5
 # Quantile bins of a column for steps, instead of the default 64: the loss is less, and the time is the same.
 _BINS = 128
@@ -62,11 +63,78 @@ class Contender:
         kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
         return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
 
-    @property
+    @cached_property
+    def given(self) -> dict[str, Any]:
+        """The parameters of the learner."""
+        return self.learner.get_params(deep=False)
+
+    @cached_property
     def key(self) -> str:
         """A string that is equal for candidates with equal learners."""
-        given = self.learner.get_params(deep=False)
-        return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
+        return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in self.given.items())}"
+
+    @property
+    def size(self) -> int | None:
+        """The most features, of one bag for learners with several; None where all columns are features."""
+        return self.given.get("n_features")
+
+    @property
+    def parts(self) -> list[Contender]:
+        """The kinds of features that it combines; itself if it is a single kind."""
+        return [Contender("", learner) for learner in self.given.get("features") or [self.learner]]
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether its features are searched waves."""
+        return "family" in self.given and "features_per_round" in self.given
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its features are random waves."""
+        return "family" in self.given and not self.learner._supervised
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether its features are similarities to landmarks only."""
+        return "landmarks" in self.given
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether some of its features are similarities to landmarks."""
+        return any(part.is_kernel for part in self.parts)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether its features are similarities in a learned metric."""
+        return self.given.get("metric") is not None
+
+    def shares_metric(self, other: Contender) -> bool:
+        """Whether both learn the same metric from the same rows: in one scaling, by rounds without their kernel."""
+        same = all(self.given.get(name) == other.given.get(name) for name in ("metric", "scaling", "kernel"))
+        # kernels of other norms learn the metric from their own gradients
+        return self.is_learned and same and self.given["kernel"].norm == "l1"
+
+    @property
+    def landmarks(self) -> int:
+        """The number of landmarks of its largest kernel."""
+        return max(int(part.given["n_features"]) for part in self.parts if part.is_kernel)
+
+    def with_landmarks(self, size: int) -> Contender:
+        """The candidate with `size` landmarks: in each of its kernels, if it combines several kinds of features."""
+        if "features" not in self.given:
+            return self.changed(f"up to {size:,}", n_features=size)
+        grown = [part.with_landmarks(size) if part.is_kernel else part for part in self.parts]
+        return Contender(f"{self.name}, of {size:,} landmarks", combined(grown))
+
+
+def combined(parts: Sequence[Contender]) -> CombinedFeatures:
+    """The learner of the features of several kinds, side by side."""
+    return CombinedFeatures([clone(part.learner) for part in parts])
+
+
+def joined(first: Contender, second: Contender) -> Contender:
+    """A candidate with the features of both."""
+    return Contender(f"{first.name} with {second.name}", combined([*first.parts, *second.parts]))
 
 
 def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
@@ -141,49 +209,6 @@ def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:
     return dataset.source.is_sparse and dataset.n_columns > head.MOST_FEATURES and knobs.sigma == "auto"
 
 
-def is_searched(contender: Contender) -> bool:
-    """Whether its features are searched waves."""
-    parameters = contender.learner.get_params(deep=False)
-    return "family" in parameters and "features_per_round" in parameters
-
-
-def is_drawn(contender: Contender) -> bool:
-    """Whether its features are random waves."""
-    parameters = contender.learner.get_params(deep=False)
-    return "family" in parameters and not contender.learner._supervised
-
-
-def is_kernel(contender: Contender) -> bool:
-    """Whether its features are similarities to landmarks only."""
-    return "landmarks" in contender.learner.get_params(deep=False)
-
-
-def is_learned(contender: Contender) -> bool:
-    """Whether its features are similarities in a learned metric."""
-    return contender.learner.get_params(deep=False).get("metric") is not None
-
-
-def with_known_metric(contender: Contender) -> Contender:
-    """The same candidate without learning a metric; the trial supplies a known one."""
-    return Contender(contender.name, clone(contender.learner).set_params(metric=None))
-
-
-def shares_metric(contender: Contender, other: Contender) -> bool:
-    """Whether both learn the same metric from the same rows: in one scaling, by rounds without their kernel."""
-    if not (is_learned(contender) and is_learned(other)):
-        return False
-    own, others = (one.learner.get_params(deep=False) for one in (contender, other))
-    same = all(own[name] == others[name] for name in ("metric", "scaling", "kernel"))
-    # other kernels learn the metric from their own gradients
-    return same and own["kernel"].norm == "l1"
-
-
-def has_kernel(contender: Contender) -> bool:
-    """Whether some of its features are similarities to landmarks."""
-    parts = contender.learner.get_params(deep=False).get("features") or [contender.learner]
-    return any(is_kernel(Contender("", learner)) for learner in parts)
-
-
 def variants(
     contender: Contender,
     effort: Effort,
@@ -207,12 +232,11 @@ def variants(
     scalings : tuple of (str or None)
         The two that are compared; empty where none changes the rows.
     """
-    given = contender.learner.get_params(deep=False)
-    size = given["n_features"]
+    given, size = contender.given, contender.given["n_features"]
     found: list[Contender] = []
     bags = given.get("bags", 1)
     # landmarks are rows; other features than twice the rows say nothing new
-    most = min(effort.most_features // bags, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
+    most = min(effort.most_features // bags, n_rows if contender.is_kernel else max(2 * n_rows, effort.n_features))
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
@@ -226,12 +250,15 @@ def variants(
     may_scale = knobs.scaling == "auto" and "scaling" in given and len(scalings) > 1
     # only the first of a kernel's bandwidths is tried in the other scaling
     is_first = " (" not in contender.name
-    if is_best and may_scale and not has_bandwidth and (is_first or not is_kernel(contender)):
+    if is_best and may_scale and not has_bandwidth and (is_first or not contender.is_kernel):
         other = _other_scaling(given["scaling"], scalings)
         found.append(contender.changed(f"scaling {other or 'none'}", scaling=other))
-    if is_best and knobs.sigma == "auto" and is_kernel(contender):
+    if is_best and knobs.sigma == "auto" and contender.is_kernel:
         factor = given["sigma_factor"]
-        found += [contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor) for by in _WIDER]
+        found += [
+            contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor)
+            for by in (GROWTH, 1.0 / GROWTH)
+        ]
     return found
 
 
@@ -239,33 +266,6 @@ def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]
     """The other one of the two scalings."""
     first, second = scalings
     return first if scaling == second else second
-
-
-def with_landmarks(contender: Contender, size: int) -> Contender:
-    """The candidate with `size` landmarks: in each of its kernels, if it combines several kinds of features."""
-    combined = contender.learner.get_params(deep=False).get("features")
-    if not combined:
-        return contender.changed(f"up to {size:,}", n_features=size)
-    parts = [Contender("", learner) for learner in combined]
-    grown = [with_landmarks(part, size).learner if is_kernel(part) else part.learner for part in parts]
-    name = f"{contender.name}, of {size:,} landmarks"
-    return Contender(name, CombinedFeatures([clone(learner) for learner in grown]))
-
-
-def landmarks_of(contender: Contender) -> int:
-    """The number of landmarks of the largest kernel of a candidate."""
-    parameters = contender.learner.get_params(deep=False)
-    parts = [Contender("", learner) for learner in parameters.get("features") or [contender.learner]]
-    return max(int(part.learner.get_params(deep=False)["n_features"]) for part in parts if is_kernel(part))
-
-
-def joined(first: Contender, second: Contender) -> Contender:
-    """A candidate with the features of both."""
-    parts: list[Contender] = []
-    for contender in (first, second):
-        combined = contender.learner.get_params(deep=False).get("features")
-        parts += [Contender("", learner) for learner in combined] if combined else [contender]
-    return Contender(f"{first.name} with {second.name}", CombinedFeatures([clone(part.learner) for part in parts]))
 
 
 def usual_advice() -> Advice:

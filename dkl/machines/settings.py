@@ -12,11 +12,10 @@ from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.solvers.losses import LOG_LINK
 
-# Exact steps are the default up to this many operations of Newton steps (for losses other than the squared error), and
-# up to this many classes of the squared hinge, which forms a Hessian for each. The operations are counted for this many
-# features and steps, which a fit usually has.
-_MOST_WORK, _MOST_CLASSES = 4e13, 30
-_FEATURES, _STEPS = 1_000, 8
+# Exact steps of losses other than the squared error are the default up to this many rows times Hessians (eight steps
+# on 1,000 features then take 4e13 operations, some seven minutes of a core), and up to this many classes of the squared
+# hinge, which forms a Hessian for each.
+_MOST_ROWS, MOST_CLASSES = 2_500_000, 30
 # Losses that have exact steps by default; early stopping or a number of epochs selects stochastic ones.
 _EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
 # The default penalty alpha of stochastic steps.
@@ -125,9 +124,9 @@ def squared_loss(task: str | None) -> str:
 def exact_loss(opened: OpenParameters, task: str, *, is_wide: bool = False) -> str:
     """The default loss of exact steps; the squared error where the machine chooses its features.
 
-    Its one Hessian serves all classes, penalties and steps, so that the same work affords many more features, which
-    gain more than the squared hinge does. Wide rows have no Hessian and no further features: their labels take the
-    squared hinge.
+    One Hessian of the squared error serves all classes, penalties and steps. The same work therefore affords many more
+    features, which gain more than the squared hinge does. Wide rows have no Hessian and no further features: their
+    labels take the squared hinge.
     """
     return "squared_error" if opened.chooses and not is_wide else squared_loss(task)
 
@@ -166,11 +165,14 @@ def settled(
         named = joint_name(opened.loss or exact_loss(opened, task, is_wide=is_wide), "newton")
         # the log loss of several classes is preconditioned by a single Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
-        work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
         # the squared error takes one pass for any number of rows, fewer than stochastic epochs take; the evidence is
         # defined for exact steps only
         one_pass = named == "squared_error" or opened.alpha == "evidence"
-        few = one_pass or (is_wide and opened.loss is None) or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        few = (
+            one_pass
+            or (is_wide and opened.loss is None)
+            or ((n_rows or 0) * hessians <= _MOST_ROWS and hessians <= MOST_CLASSES)
+        )
         only_exact = only_exact or (opened.loss in _EXACT_BY_DEFAULT and not opened.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if opened.loss is None else joint_name(opened.loss, solver)

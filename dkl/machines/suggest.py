@@ -19,7 +19,7 @@ from dkl.kernels.moments import Moments, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.linear.fitting import Run
 from dkl.linear.judge import is_clear
-from dkl.machines.settings import squared_loss
+from dkl.machines.settings import MOST_CLASSES, squared_loss
 from dkl.methods.base import FeatureLearner
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.learner import preparation_problem
@@ -39,9 +39,8 @@ PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
 _BANDWIDTHS = (0.35, 1.0, 2.5)
 # Numbers of features that are advised: round ones, since the loss changes little near the best number.
 _SIZES = (100, 200, 300, 500, 1_000)
-# Newton steps form a Hessian for each class, which takes too long with more classes than this. A search over directions
-# gains little with more sparse columns than this.
-_MOST_CLASSES, _WIDE = 30, 5_000
+# A search over directions gains little with more sparse columns than this.
+_WIDE = 5_000
 
 
 # The two scalings that are compared of dense rows, and of sparse rows without negative numbers: neither of the latter
@@ -337,7 +336,7 @@ def exact_steps(task: str | None) -> dict[str, Any]:
 
 def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
     """Parameters of the machine on the advised features, and the reason."""
-    if dataset.classes is not None and len(dataset.classes) > _MOST_CLASSES:
+    if dataset.classes is not None and len(dataset.classes) > MOST_CLASSES:
         why = f"since Newton steps form a matrix for each of {dataset.schema.n_classes} classes"
         return {"solver": "sgd", "loss": "hinge"}, why
     return exact_steps(dataset.task), "exact, with the penalty that held-out rows prefer"

@@ -24,8 +24,8 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length, target_moments
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
-from dkl.machines.contenders import contenders, is_learned, usual_advice
-from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE
+from dkl.machines.contenders import contenders, usual_advice
+from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE, MOST_SPENT
 from dkl.machines.effort import EFFORTS, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
 from dkl.methods.base import FeatureLearner
@@ -38,9 +38,6 @@ from dkl.solvers.losses import LOG_LINK
 
 # One pass reads a dense sample of at most this many bytes into memory; larger and sparse ones stay in the store.
 _MOST_BYTES = 1 << 26
-# The sample stops growing where trying every candidate once would take more than this share of the work that the last
-# fit leaves.
-_SHARE_OF_FIRST_TRIALS = 0.7
 
 Judged = tuple[FeatureLearner, PenaltyChoice]
 """Features learned without the rows of a fold, and the held-out scores of each penalty on these rows."""
@@ -132,15 +129,12 @@ class Terms:
         """
         shape, n_rows = self.shape(dataset), effort.judged_rows
         candidates = [
-            one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not is_learned(one)
+            one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not one.is_learned
         ]
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:
-            if (
-                sum(replace(shape, n_rows=more).judging(learner) for learner in candidates)
-                > _SHARE_OF_FIRST_TRIALS * left
-            ):
+            if sum(replace(shape, n_rows=more).judging(learner) for learner in candidates) > MOST_SPENT * left:
                 break
             n_rows = more
         return n_rows

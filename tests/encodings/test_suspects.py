@@ -33,7 +33,7 @@ HELD_OUT = HeldOut(0.2, 0)
 @pytest.fixture(autouse=True)
 def asked_by_any_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least effort, which these fits are made with, asks for no categories by itself."""
-    monkeypatch.setattr("dkl.machines.columns._SHARE_OF_CATEGORIES", np.inf)
+    monkeypatch.setattr("dkl.machines.columns.SIDE_SHARE", np.inf)
 
 
 def visits(n: int = 6_000, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:

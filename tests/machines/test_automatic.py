@@ -216,7 +216,7 @@ def test_few_rows_are_not_chosen_by() -> None:
 def test_above_the_size_of_newton_the_default_runs_on_a_store_in_passes_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dkl.machines.settings._MOST_WORK", 0.0)
+    monkeypatch.setattr("dkl.machines.settings._MOST_ROWS", 0)
     X, y = thresholds(800)
     labels = np.where(y > 1.0, "yes", "no")
     dataset = dkl.create_dataset(tmp_path / "rows.zarr", X[:600], labels[:600])

@@ -40,7 +40,7 @@ def test_what_is_suggested_is_what_the_machine_itself_chooses(target: str) -> No
 
 
 def test_what_becomes_of_columns_is_suggested_as_the_machine_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.machines.columns._SHARE_OF_CATEGORIES", np.inf)
+    monkeypatch.setattr("dkl.machines.columns.SIDE_SHARE", np.inf)
     frame, y = visits(4_000)
     months, labels = seasons()
     for rows, target, start in ((frame, y, "Suspects: ['person', 'age'] may be names"), (months, labels, "Columns: [")):

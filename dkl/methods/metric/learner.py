@@ -25,7 +25,7 @@ MetricKind = Literal["diagonal", "full"]
 _LANDMARKS, _MOST_COLUMNS = 1_000, 5_000
 # The fewest landmarks, since gradients at few are mostly noise: with 400 no column of puma32h stood out in half of the
 # draws.
-_LEAST_LANDMARKS = 600
+LEAST_LANDMARKS = 600
 # Share of the rows held out to judge the rounds, for learners without `validation_fraction`.
 _JUDGES = 0.2
 
@@ -93,7 +93,7 @@ class LearnedMetricMixin(FeatureLearner):
         n_landmarks = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
         if self._metric_of_own_kernel and getattr(kernel, "norm", None) == "l1":
             # this kernel is not differentiable at the columns of landmarks, so another one learns the metric
-            kernel, n_landmarks = Matern(0.5), _LEAST_LANDMARKS
+            kernel, n_landmarks = Matern(0.5), LEAST_LANDMARKS
         elif not self._metric_of_own_kernel:
             if not hasattr(kernel, "sigma"):
                 raise ValueError(
@@ -120,7 +120,7 @@ class LearnedMetricMixin(FeatureLearner):
             targets=HeldTargets(targets, held_out.mask),
             n_models=len(targets.models),
             n_columns=dataset.n_columns,
-            n_landmarks=int(min(np.clip(n_landmarks, _LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
+            n_landmarks=int(min(np.clip(n_landmarks, LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
             is_full=self.metric == "full",
             seed=seed,
         )

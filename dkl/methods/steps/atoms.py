@@ -19,7 +19,7 @@ from dkl.methods.steps.pairs import rows_of_tables, steps_on_pairs, table_bytes
 from dkl.protocols.block import Block
 
 # The most atoms that are extended by a further factor in a round, and the most bytes of their histograms.
-_PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
+PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
 # The bins of rows in memory are stored if they take at most this many bytes, else computed in each round.
 _CODES_BYTES = 256 << 20
 # The most atoms with the same parent that one round adds, and the least weight on each side of a threshold.
@@ -139,7 +139,7 @@ def parents_of(problem: RoundsProblem, state: RoundsState) -> np.ndarray:
 
 def most_parents(problem: RoundsProblem) -> int:
     """The most atoms for which a round computes histograms."""
-    return int(np.clip(_HISTOGRAM_BYTES // histogram_bytes(problem), 1, _PARENTS))
+    return int(np.clip(_HISTOGRAM_BYTES // histogram_bytes(problem), 1, PARENTS))
 
 
 def codes_bytes(problem: RoundsProblem) -> int:

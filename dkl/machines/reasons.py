@@ -1,0 +1,99 @@
+"""What a race of candidates has found, in words: the table of those tried, the reasons, and one sentence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dkl.linear.judge import agreed
+from dkl.machines.contenders import Contender
+from dkl.machines.contest import Candidate, Race
+from dkl.progress import short_score
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The score of a candidate on held-out rows.
+
+    Parameters
+    ----------
+    name : str
+        The name that the reasons use.
+    score : float or None
+        1 minus the mean loss on the held-out rows; None if it was not tried, or failed.
+    folds : int
+        Number of folds that it was scored on.
+    outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
+        "level, less plain": its loss is at most that of the chosen one, which is plainer or expected to gain from more
+        landmarks.
+    """
+
+    name: str
+    score: float | None
+    folds: int
+    outcome: str
+
+
+def tried_table(race: Race, won: Candidate) -> tuple[Tried, ...]:
+    """Every candidate that was tried, or left out for its work: the chosen one first, then by score."""
+    rows = []
+    for one in race.candidates:
+        if one.choices:
+            level = one.ratio(won) <= 1.0
+            outcome = "chosen" if one is won else "level, less plain" if level else "worse"
+            rows.append(Tried(one.contender.name, 1.0 - one.loss(), len(one.choices), outcome))
+        elif one.left_out in ("failed", "takes more work"):
+            rows.append(Tried(one.contender.name, None, 0, one.left_out))
+    return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
+
+
+def reasons_of(
+    race: Race, judged_rows: int, won: Candidate, grown: Contender | None = None, *, measure: str
+) -> tuple[str, ...]:
+    """Sentences on the winner, the scores of others, why the trials ended, and the landmarks of the last fit."""
+    highest = "the best score" if won is race.winner else "nearly the best score, and gain with more landmarks,"
+    others = ", ".join(
+        f"{one.contender.name} {_score_text(race, one)}"
+        for one in race.candidates
+        if one is not won and (one.choices or one.left_out == "failed")
+    )
+    untried = [one.contender.name for one in race.candidates if one.left_out == "takes more work" and not one.choices]
+    more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
+    last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
+    folds = f" in {race.rounds} folds" if race.rounds > 1 else ""
+    return (
+        f"Features: {won.contender.name}, which have {highest} on held-out rows, {1.0 - race.loss(won):.4f}"
+        f"{'; also tried: ' + others if others else ''} "
+        f"({measure}, of the same linear model, on {judged_rows:,} rows{folds}{more}).",
+        f"Choice: ended after {len(race.tried)} trials, {race.ended}.",
+        *last,
+    )
+
+
+def sentence_of(race: Race, won: Candidate, grown: Contender | None, measure: str, stopped: str = "") -> str:
+    """The winner, its score on held-out rows, and the next best on the same rows, in one sentence."""
+    name = re.sub(r" \([^()]*\)", "", (grown or won.contender).name)
+    able = [one for one in race.scored() if one is not won]
+    compared = f"{sum(bool(one.choices) for one in race.candidates)} tried"
+    if able:
+        second = min(able, key=race.loss)
+        score, own = shown_score(race, second), shown_score(race, won)
+        # candidates are compared by their loss, which is more precise than their accuracy
+        which = "next best by its loss" if score > own and race.loss(second) > race.loss(won) else "next best"
+        # the plainer one of two equally good candidates wins
+        which = "level with" if race.loss(second) <= race.loss(won) else which
+        compared = f"{which} {short_score(score)} of {compared}"
+    return f"Chose {name}: {measure} {short_score(shown_score(race, won))} on held-out rows ({compared}{stopped})."
+
+
+def shown_score(race: Race, one: Candidate) -> float:
+    """The score in the summary: the accuracy on held-out rows, for numbers 1 minus the loss."""
+    accuracy = agreed(one.choices[: race.rounds]).accuracy
+    return 1.0 - one.loss() if accuracy is None else accuracy
+
+
+def _score_text(race: Race, one: Candidate) -> str:
+    """The score of a candidate on the folds that it has been scored on."""
+    # scores of different folds are not comparable: folds differ by more than candidates do
+    fewer = f" in the first {len(one.choices)}" if len(one.choices) < race.rounds else ""
+    return "failed" if one.left_out == "failed" or not one.choices else f"{1.0 - one.loss():.4f}{fewer}"
