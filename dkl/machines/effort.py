@@ -98,7 +98,7 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(
-        9e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400, most_bags=1
+        1e9, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400, most_bags=1
     ),
     "balanced": Effort(
         5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
