@@ -37,7 +37,7 @@ class RowCounts:
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[Block], n_classes: int | None) -> RowCounts:
-        """Counts from blocks that are read (without X)."""
+        """Counts of the rows of each block; X is not used, so that the blocks may come without it."""
         # one entry for each block, also for empty ones, so that positions are block numbers
         rows, weights, classes = [], [], []
         for block in blocks:

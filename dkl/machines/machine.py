@@ -332,9 +332,10 @@ class KernelMachine(
         return dataset
 
     def _numbered(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
-        """The rows with target means for categories, and the seed of the rows that judge (None without categories).
+        """The rows with numbers in place of categories and texts, and the seed of the rows that judge comparisons.
 
-        The target means leave out these rows, so that only they may judge later comparisons.
+        The numbers, such as target means, are learned without the judging rows, so that no other rows may judge later
+        comparisons; without categories and texts the seed is None. Sets `encoding_` and records the columns.
         """
         numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
         is_numbered = numbered is not dataset or has_scores(numbered.encoding)

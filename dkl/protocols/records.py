@@ -205,7 +205,7 @@ Record = BlockSum | RowSample | Fold
 
 
 def of_share(record: Record, share: float) -> Record:
-    """The record, for plans, of passes whose blocks come with this share of their rows."""
+    """The record, for plans, of a sum over the first rows of each block, this share of them; others are unchanged."""
     if not isinstance(record, BlockSum):
         return record
     return replace(

@@ -172,7 +172,10 @@ class BesideFeatures:
         return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
 
     def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
-        """The source and the schema with the groups and times as row columns."""
+        """The source and the schema with the groups and times as row columns, and the rule by which rows are held out.
+
+        The columns of a table that they were taken from are ignored in later tables.
+        """
         counted = positions_among_given(source, sample_weight) if self._given else None
         kept, n_given = (None, None) if counted is None else counted
         # the last one determines how rows are held out: by group if both are given
