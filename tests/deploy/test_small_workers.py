@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,20 @@ def script() -> Any:
     with pytest.MonkeyPatch.context() as patch, spawned:
         patch.syspath_prepend(str(DEPLOY))
         module = importlib.import_module("small_workers")
-        compile_for(module, "aligned", "posterior")
+        compile_for("aligned", "posterior")
         yield module
 
 
-def compile_for(module: Any, *learners: str) -> None:
+def compile_for(*learners: str) -> None:
+    """In a process started as workers are, since this one may have imported another copy of the package."""
+    process = multiprocessing.get_context("spawn").Process(target=fit_few, args=(learners,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def fit_few(learners: tuple[str, ...]) -> None:
+    module = importlib.import_module("small_workers")
     # so many rows in a block that the kernels of large blocks are among them: compiling them takes a worker 60 MB
     few = np.random.default_rng(0).normal(size=(20_000, 30)).astype(np.float32)
     with dask.config.set(scheduler="synchronous"):
@@ -39,7 +49,7 @@ def compile_for(module: Any, *learners: str) -> None:
 @pytest.fixture(scope="module")
 def compiled(script: Any) -> None:
     """The kernels of all learners are."""
-    compile_for(script, "margin", "stochastic")
+    compile_for("margin", "stochastic")
 
 
 @pytest.fixture(scope="module")
