@@ -41,9 +41,10 @@ def bench(
 ) -> Result:
     """Measure the promises of dkl: speed as ratios of alternating runs in one process, or peak memory.
 
-    Speed: block sums compared with the matrix product or the cosines that they need, a pass over a store with the same
-    sums in memory, and predictions while another process is busy with those of one BLAS thread. Memory: learning and
-    fitting on datasets of several sizes, for each process in addition to its imports.
+    Speed, as ratios of seconds: block sums to the matrix product or the cosines that they need; a pass over a store to
+    the same sums of rows in memory; and, while another process keeps a core busy, predictions with all BLAS threads to
+    predictions with one. Memory: the peak bytes of each process that learns or fits, beyond its imports, for datasets
+    of several sizes.
     """
     if gigabytes and not memory:
         raise typer.BadParameter("--gigabytes belongs to --memory")

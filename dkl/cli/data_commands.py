@@ -153,7 +153,7 @@ class CsvOptions:
     ] = None
     decimal: Annotated[
         Literal[".", ","] | None,
-        typer.Option(help="CSV: the decimal mark of numbers.", show_default="that of most values of a column"),
+        typer.Option(help="CSV: the decimal mark of numbers.", show_default="the mark in most values of each column"),
     ] = None
     na: Annotated[list[str] | None, typer.Option(help="CSV: another text that means missing. May be repeated.")] = None
     encoding: Annotated[

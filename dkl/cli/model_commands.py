@@ -408,8 +408,8 @@ def predict(
         except ValueError as error:
             if exposure is None and exposure_column is not None and repr(exposure_column) in str(error):
                 error.add_note(
-                    f"the fit counted targets over {exposure_column!r}: name the column of these rows by --exposure "
-                    "COLUMN, or answer for one unit by --exposure ''"
+                    f"the fit counted targets over {exposure_column!r}, the exposure of each row: give the column with "
+                    "that of these rows by --exposure COLUMN, or predict for an exposure of 1 by --exposure ''"
                 )
             raise
     facts = {"model": model, "data": data, "output": output, "rows": writer.rows}

@@ -307,7 +307,7 @@ def named_learner(
     """The unfitted feature learner that the options describe; "aligned" if they do not name one."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
-    # options about candidates and families, without a learner, are those of "aligned", as in earlier releases
+    # without --learner, options about candidates or families choose the learner "aligned", as in earlier releases
     name, size = "aligned" if options.learner == "auto" else options.learner, options.features or _FEATURES
     given = {
         "rho": options.rho,

@@ -65,7 +65,8 @@ _CSV_HEADER = re.compile(
 # Backslashes and what follows: an escape sequence as in Python's source code, or one character.
 _ESCAPED = re.compile(r"(\\+)(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[^\\])", re.DOTALL)
 
-# Columns of predictions are NumPy arrays; those of --id are Arrow arrays, which support missing integers.
+# Columns of a part of the output, by name: predictions are NumPy arrays, and columns that --id copies are Arrow arrays,
+# which support missing integers.
 Part = Mapping[str, Any]
 
 
@@ -327,7 +328,7 @@ class Answers:
                 X = table.to_pandas()
                 yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy(), carried
             else:
-                # encoded columns have no names; the encoding has checked those of the raw table
+                # encoded columns have no names, and `transform` has checked the names of the raw columns
                 yield self.without_names(), encoding.transform(table, first_row=start, differences=differences), carried
             start += table.num_rows
 

@@ -344,7 +344,7 @@ def _table_losses(
     options: NewtonOptions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`_line_losses` for all losses in the table `dkl.solvers.losses`, for rows on the host."""
-    loss, counted = newton_loss(options.loss, options.epsilon, options.quantiles), weight > 0.0
+    loss, counted = _loss_at(options, start), weight > 0.0
     losses = np.empty(steps.shape)
     # exp(f) overflows for a step that is far too long; its loss is infinite, so that the step is rejected
     with np.errstate(over="ignore", invalid="ignore"):

@@ -107,6 +107,11 @@ class LinearProblem:
         return self.alpha in PENALTY_RULES
 
     @property
+    def penalty_rule(self) -> str:
+        """The rule by which penalties are chosen; "auto" where the user has given one and they are compared anyway."""
+        return str(self.alpha) if self.chooses_penalty else "auto"
+
+    @property
     def n_models(self) -> int:
         """Linear models: one for two classes, one a class for more, one a target or quantile."""
         if self.classes is None:

@@ -64,26 +64,6 @@ def most_log_loss_features(n_classes: int) -> int:
     return _GRADIENT_BYTES // (8 * n_classes) - 1
 
 
-def uses_products(n_features: int, n_rows: float, *, n_functions: int = 1) -> bool:
-    """Whether directions come from conjugate gradients, by products of Hessians with vectors, without any Hessian.
-
-    More than `MOST_FEATURES` have no Hessian. The factor of a Hessian takes D^3 / 3 operations, and conjugate gradients
-    take at most `_MOST_PRODUCTS` products, each of at most 4 n D operations for each function of a model on features
-    that are columns, which need no mapping (eight classes of 1,875 sparse rows x 6,000 columns: 84 s of factors).
-
-    Parameters
-    ----------
-    n_features : int
-        D.
-    n_rows : float
-        n, of rows whose features are their columns.
-    n_functions : int
-        Linear functions of a model: the classes of the softmax.
-    """
-    factor, products = n_features**3 / 3.0, _MOST_PRODUCTS * 4.0 * n_rows * n_features * n_functions
-    return n_features > MOST_FEATURES or (n_features >= _FEATURES_BY_PRODUCTS and products <= factor)
-
-
 @dataclass(frozen=True, eq=False)
 class NewtonProblem:
     """Minimise ``alpha/2 |w|^2 + (1/N) sum_i s_i loss(y_i, w.phi(x_i) + b)`` for each of several models.
@@ -139,7 +119,7 @@ class NewtonProblem:
         pass corrects the step by an exact gradient, until a step is a millionth of the coefficients. If a gradient is
         not halved, the Hessian is summed again in `dtype`.
     n_rows : float
-        The number of rows, which decides between Hessians and products with them (`uses_products`).
+        The number of rows, which decides between Hessians and products with them (`is_wide`).
     needs_hessian : bool
         Whether the Hessian is needed beside the coefficients, so that it is summed wherever memory allows: for the
         variances of coefficients, or the evidence.
@@ -191,11 +171,17 @@ class NewtonProblem:
 
     @property
     def is_wide(self) -> bool:
-        """Whether conjugate gradients compute the directions."""
-        m = self.feature_map.n_features
-        if self.needs_hessian or self.feature_map.activation != "identity":
-            return m > MOST_FEATURES
-        return uses_products(m, self.n_rows, n_functions=self.n_functions)
+        """Whether conjugate gradients compute the directions, by products of Hessians with vectors, without a Hessian.
+
+        More than `MOST_FEATURES` have no Hessian. The factor of a Hessian takes D^3 / 3 operations, and conjugate
+        gradients take at most `_MOST_PRODUCTS` products, each of at most 4 n D operations for each function of a model
+        on features that are columns, which need no mapping (eight classes of 1,875 sparse rows x 6,000 columns: 84 s of
+        factors).
+        """
+        D, are_columns = self.feature_map.n_features, self.feature_map.activation == "identity"
+        if self.needs_hessian or not are_columns or not _FEATURES_BY_PRODUCTS <= D <= MOST_FEATURES:
+            return D > MOST_FEATURES
+        return _MOST_PRODUCTS * 4.0 * self.n_rows * D * self.n_functions <= D**3 / 3.0
 
     @property
     def varies(self) -> bool:

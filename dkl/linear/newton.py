@@ -442,7 +442,7 @@ def penalty_problem(
         single=single,
         near=problem.choice,
         calibrated=problem.calibrated,
-        rule=problem.alpha if problem.chooses_penalty else "auto",
+        rule=problem.penalty_rule,
     )
 
 

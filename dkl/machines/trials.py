@@ -244,8 +244,8 @@ class Bench:
     ) -> PenaltyChoice:
         """The scores of all penalties of a loss on a fold that the features have not seen."""
         problem = self.terms.new_problem(pilot, sample.rows, self.weights)
-        rule = problem.alpha if problem.chooses_penalty else "auto"
-        problem = replace(problem, validation=sample.folds[fold], choice=near, loss=loss, alpha=rule)
+        folds = sample.folds[fold]
+        problem = replace(problem, validation=folds, choice=near, loss=loss, alpha=problem.penalty_rule)
         own = replace(self.run, checkpoint=stage_checkpoint(self.terms.checkpoint, f"linear-{stage}"))
         source = sample.rows.source
         targets, mapped = (source, loss in LOG_LINK), (source, problem.feature_map)
