@@ -13,7 +13,14 @@ from dkl.data.dataset import Dataset
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.view import View
 from dkl.encodings.fitted import FittedEncoding, Made, code_places, named_rules
-from dkl.encodings.gains import centred_gains, clear_mean_gain, cross_moments, held_out_gains, slope_gains
+from dkl.encodings.gains import (
+    ADOPTED_GAIN,
+    centred_gains,
+    clear_mean_gain,
+    cross_moments,
+    held_out_gains,
+    slope_gains,
+)
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.source import CategoryNumbers
@@ -574,7 +581,8 @@ class CategoryFit:
                 best.append(int(last_least(-of_priors.mean(axis=1, keepdims=True))[0]) if of_priors.size else -1)
                 per_target.append(of_priors[best[-1]])
             of_slopes[pair] = np.asarray(PRIORS)[best]
-            gains[pair] = clear_mean_gain(per_target)
+            gain = clear_mean_gain(per_target)
+            gains[pair] = gain if gain > ADOPTED_GAIN else 0.0
         return {pair: of_slopes[pair] for pair in _largest(gains)}
 
     def _slopes(self, of_pair: dict[str, np.ndarray], prior: np.ndarray, of_all: bool = False) -> np.ndarray:

@@ -16,6 +16,10 @@ from dkl.linear.judge import is_clear
 
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
 """A mean gain over folds is clear if it is _ERRORS standard errors above LEAST_GAIN, a share of the squared error."""
+ADOPTED_GAIN = 0.01
+"""The share of the squared error by which the means of a number's values, beyond those of neighbouring values, the
+means of a cross of numbers, beyond those of its parts, or slopes have to lower it: slopes that lower it by .005, as on
+adult, move the machine's choice and gain nothing."""
 
 
 def clear_gain(gains: np.ndarray) -> float:
