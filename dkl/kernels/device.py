@@ -717,7 +717,7 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """`dkl.kernels.maps.map_rows` for rows on a GPU; the result stays there."""
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
     out = xp.empty((X.shape[0], feature_map.n_features), dtype=dtype)
-    fused = {"cos-sin": _write_waves, "cos": _write_waves, "steps": _write_steps}.get(feature_map.activation)
+    fused = _write_waves if feature_map.is_fourier else _write_steps if feature_map.activation == "steps" else None
     for rows, tile in dense_tiles(X, feature_map, dtype):
         if fused is not None and out[rows].size:
             fused(xp, tile, feature_map, out[rows])
