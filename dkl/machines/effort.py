@@ -20,7 +20,7 @@ from dkl.methods.steps.atoms import PARENTS
 
 # Nanoseconds of one operation of linear algebra: in single precision (Gram matrices, maps), and in double precision
 # (triangular systems and factors).
-_SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 40.0
+SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 40.0
 # Nanoseconds of one cosine or kernel value; and of one number that a compiled loop adds to a distance or a histogram.
 _VALUE, _NUMBER = 4.0, 0.35
 # Nanoseconds of the passes of one trial, whatever its features; and of the beginning of a round of steps.
@@ -42,7 +42,7 @@ _KEPT_BYTES = 1 << 29
 # more rows than usual; and the most rows, whose matrices take 130 MB.
 _ADVICE, _SHARE_OF_ADVICE, _MOST_ADVISED = 1.4, 0.0035, 2_000
 # The most rows of the sample; where memory allows more, one row for this many rows of the data.
-_MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
+MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
 # Factor on the expected time of a trial, so that it ends within the limit; the measured pace of work is averaged with
 # this many seconds at the counted pace, since short trials are slower.
 _CAUTION, _USUAL = 1.3, 1.0
@@ -85,7 +85,7 @@ class Effort:
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
         """The most rows of the sample; with many rows, no more than fit in memory."""
-        return max(_MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
+        return max(MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
 
     def advising(self, shape: Shape) -> float:
         """Work of comparing scalings and bandwidths, in counted nanoseconds."""
@@ -147,8 +147,8 @@ class Shape:
             return 0.0
         if "landmarks" in parameters:
             # whitening multiplies by a triangular matrix
-            return n * D * (_VALUE + _NUMBER * d + D * _SINGLE)
-        return n * D * (_VALUE + 2.0 * d * _SINGLE)
+            return n * D * (_VALUE + _NUMBER * d + D * SINGLE)
+        return n * D * (_VALUE + 2.0 * d * SINGLE)
 
     def learning(self, learner: FeatureLearner) -> float:
         """Work of learning the features themselves, without the linear model."""
@@ -200,9 +200,9 @@ class Shape:
         steps = 0.0 if self.loss == "squared_error" or is_joint else _HESSIANS
         hessians, passes = max(1.0, steps * K * n_penalties), _PASSES * n_penalties if is_joint else 0.0
         maps = 1.0 if 4.0 * n * D <= _KEPT_BYTES else 2.0 + steps + passes
-        products = hessians * n * D**2 * _SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
+        products = hessians * n * D**2 * SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
         # a pass computes the scores of all classes, their change along the step, and the gradients
-        one_pass = K * n * (6.0 * D * _SINGLE + _PROBABILITY)
+        one_pass = K * n * (6.0 * D * SINGLE + _PROBABILITY)
         return maps * self.mapping(learner) + products + passes * one_pass
 
 

@@ -547,7 +547,6 @@ class KernelMachine(
             self.effort,
             unfitted._terms.shape(dataset),
             sampled=unfitted._terms.sample(dataset).rows.n_rows,
-            has_codes=has_codes,
             law=law,
             slots=slots,
             flops_per_second=flops_per_second,
