@@ -202,7 +202,9 @@ class Choice:
             race.plan, self._clock = saved.values["trials"], Clock(None)
         self._clock.start_counting()
         self._publish(Event("started", "choice"))
-        race.run(self._try)
+        with suppress(Ended):
+            for one, fold in race.trials():
+                self._try(one, fold)
         self._publish(Event("finished", "choice", len(race.tried), len(race.tried), seconds=self._clock.elapsed))
         if not self._cut_short:
             return
