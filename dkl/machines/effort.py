@@ -10,10 +10,12 @@ import numpy as np
 from dkl.features.families import FiniteFamily
 from dkl.linear import head
 from dkl.linear.penalty_choice import NEIGHBOURS, OTHER_PENALTIES, PENALTIES
+from dkl.machines.suggest import JUDGED_ROWS
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LEAST_LANDMARKS
 from dkl.methods.rounds.learner import columns_a_round
 from dkl.methods.steps.atoms import PARENTS
+from dkl.passes.memory import LARGEST_DEFAULT_CACHE
 
 # Work is counted in nanoseconds of one core. These costs were measured on tables of 2,000 to 8,000 rows and 5 to 70
 # columns, on two cores with AVX2.
@@ -36,8 +38,6 @@ _PASSES, _PROBABILITY = 30.0, 45.0
 # With too many features for a Gram matrix, conjugate gradients are used: nanoseconds for each sparse row and model, and
 # how often all rows are mapped.
 _SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
-# Mapped rows of at most this many bytes stay in memory, so that all passes of one fit map them once.
-_KEPT_BYTES = 1 << 29
 # Comparing scalings and bandwidths: nanoseconds for each triple of rows; the share of the budget that may be spent on
 # more rows than usual; and the most rows, whose matrices take 130 MB.
 _ADVICE, _SHARE_OF_ADVICE, _MOST_ADVISED = 1.4, 0.0035, 2_000
@@ -60,10 +60,10 @@ class Effort:
         Rows of the sample that candidates are tried on, at least; more where trying them all is cheap.
     advised_rows : int
         Rows on which scalings and bandwidths are compared, at least.
-    folds : int
-        Largest number of folds that candidates are scored on.
     n_features, most_features : int
         Features of the first candidate of a kind, and of the largest.
+    folds : int
+        Largest number of folds that candidates are scored on.
     most_bags : int
         Repetitions of the rounds of steps at most, each with other rows held out.
     """
@@ -72,10 +72,10 @@ class Effort:
     work_a_value: float
     judged_rows: int
     advised_rows: int
-    folds: int
     n_features: int
     most_features: int
-    most_bags: int
+    folds: int = 5
+    most_bags: int = 1
 
     def advised(self, shape: Shape) -> int:
         """Rows on which scalings and bandwidths are compared; more than usual where the fit takes long anyway."""
@@ -97,15 +97,9 @@ class Effort:
 
 
 EFFORTS = {
-    "fast": Effort(
-        1e9, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400, most_bags=1
-    ),
-    "balanced": Effort(
-        5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
-    ),
-    "best": Effort(
-        2e11, 2e4, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000, most_bags=16
-    ),
+    "fast": Effort(1e9, 2e2, judged_rows=2_000, advised_rows=300, n_features=200, most_features=400, folds=2),
+    "balanced": Effort(5e9, 3e3, judged_rows=5_000, advised_rows=600, n_features=400, most_features=4_000),
+    "best": Effort(2e11, 2e4, MOST_JUDGED, advised_rows=JUDGED_ROWS, n_features=500, most_features=8_000, most_bags=16),
 }
 
 
@@ -199,7 +193,8 @@ class Shape:
         # one Hessian of the squared error serves all penalties and models, as does the metric of jointly fitted classes
         steps = 0.0 if self.loss == "squared_error" or is_joint else _HESSIANS
         hessians, passes = max(1.0, steps * K * n_penalties), _PASSES * n_penalties if is_joint else 0.0
-        maps = 1.0 if 4.0 * n * D <= _KEPT_BYTES else 2.0 + steps + passes
+        # mapped rows that fit in the cache stay there, so that all passes of one fit map them once
+        maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes
         products = hessians * n * D**2 * SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
         # a pass computes the scores of all classes, their change along the step, and the gradients
         one_pass = K * n * (6.0 * D * SINGLE + _PROBABILITY)

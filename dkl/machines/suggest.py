@@ -34,11 +34,11 @@ from dkl.solvers.leave_one_out import left_out_ridge
 
 # Sampled rows, each predicted by a kernel machine fitted to all others: 0.3 s for one kernel on one core.
 JUDGED_ROWS = 1_000
-PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
+PENALTIES = np.logspace(-3, 1, 5)
 # Bandwidths tried, in units of the median distance between the scaled rows.
 _BANDWIDTHS = (0.35, 1.0, 2.5)
-# Numbers of features that are advised: round ones, since the loss changes little near the best number.
-_SIZES = (100, 200, 300, 500, 1_000)
+# Fewest and most features that are advised.
+_FEWEST, _MOST = 100, 1_000
 # A search over directions gains little with more sparse columns than this.
 _WIDE = 5_000
 
@@ -148,10 +148,10 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
             scaling = "quantile"
         reasons = (
             _rows_sentence(dataset, sample.n_rows).split(";")[0] + ".",
-            f"Learner: RandomFeatures, 1,000 columns, scaling {scaling or 'none'}: without a target nothing says "
+            f"Learner: RandomFeatures, {_MOST:,} columns, scaling {scaling or 'none'}: without a target nothing says "
             "which features matter.",
         )
-        return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
+        return Advice(learner_entry("random").learner_class(n_features=_MOST, scaling=scaling), {}, reasons)
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
     return replace(_decided(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
@@ -299,11 +299,12 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
     ]
     # four columns for each degree of freedom, at most half as many as rows
     wanted = max(min(4.0 * kernel.degrees_of_freedom, dataset.total_weight / 2.0), 1.0)
-    size = min(_SIZES, key=lambda size: abs(np.log(size / wanted)))
+    # a round number, of one digit and zeros, since the loss changes little near the best number
+    size = int(np.clip(float(f"{wanted:.0e}"), _FEWEST, _MOST))
     features: FeatureLearner
     if sparse.issparse(sample.X) and dataset.n_columns > _WIDE:
         features = learner_entry("aligned").learner_class(
-            Coordinates(), n_candidates=None, n_features=1_000, scaling=kernel.scaling
+            Coordinates(), n_candidates=None, n_features=_MOST, scaling=kernel.scaling
         )
         reasons.append(
             f"Learner: AlignedFeatures on single columns, since there are {dataset.n_columns:,} sparse ones: a search "
