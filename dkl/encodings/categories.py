@@ -380,14 +380,14 @@ class CategoryFit:
             for each in record.operands["sums"]:
                 self._sums[each.name].write(each.first, found[each.name].T)
 
-    def _read(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
+    def _stored_sums(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
         """The stored sum of that name for the codes `first` to `last` - 1: (F, last - first)."""
         return np.ascontiguousarray(self._sums[name].read(first, last).T)
 
     def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights (F, V) and targets (T, F, V) of a range of codes."""
-        weight = self._read(f"weight of {key}", first, last)
-        targets = [self._read(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
+        weight = self._stored_sums(f"weight of {key}", first, last)
+        targets = [self._stored_sums(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
         return weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
 
     @property
@@ -404,15 +404,15 @@ class CategoryFit:
     def totals(self) -> FoldTotals:
         """The sums of weights, targets and squares in each fold, from the stored sums."""
         T = range(self.n_targets)
-        sums = [np.array([self._read(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
+        sums = [np.array([self._stored_sums(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
         targets, squares = (each.reshape(self.n_targets, self.folds.count) for each in sums)
         source = self.dataset.source
         is_by_time = by_time(next(block.held_with for block in source.blocks_without_x() if block.n_rows))
-        return FoldTotals(self._read("weight")[:, 0], targets, squares, is_by_time)
+        return FoldTotals(self._stored_sums("weight")[:, 0], targets, squares, is_by_time)
 
     def _totals_of(self, place: int) -> FoldTotals:
         """The totals by fold of a column of numbers, in the role of a target."""
-        sums, squares = (self._read(f"number {place} power {power}")[:, 0] for power in (1, 2))
+        sums, squares = (self._stored_sums(f"number {place} power {power}")[:, 0] for power in (1, 2))
         return replace(self.totals, targets=sums[None], squares=squares[None])
 
     def _priors(self, key: CategoryKey) -> np.ndarray:
@@ -497,7 +497,7 @@ class CategoryFit:
         for (name, number), (place, _) in self.tried_numbers.items():
             key, totals = self.codes[name], self._totals_of(place)
             weight, targets = self._cells(key, 0, key.size)
-            sums = self._read(f"number {place} of {key}", 0, key.size)
+            sums = self._stored_sums(f"number {place} of {key}", 0, key.size)
             losses = [
                 prior_losses(weight[:, first:last], sums[None, :, first:last], totals, first=first)
                 for first, last in self._ranges(key)
@@ -508,7 +508,7 @@ class CategoryFit:
             per_target = []
             for t in range(self.n_targets):
                 of_pair = {"weight": weight, "target": targets[t], "number": sums, "square": totals.squares[0]}
-                of_pair["product"] = self._read(f"number {place} target {t}")[:, 0]
+                of_pair["product"] = self._stored_sums(f"number {place} target {t}")[:, 0]
                 per_target.append(centred_gains(of_pair, deviation[:, t], mean, self.totals.only(t)))
             gains[name, number] = clear_mean_gain(per_target)
         return {pair: of_means[pair] for pair in _largest(gains)}
@@ -527,7 +527,7 @@ class CategoryFit:
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
             of_new = [new_numbers(weight, targets, self.totals, prior, first=first)]
             for (place, shift), of_mean in centred.items():
-                totals, sums = self._totals_of(place), self._read(f"number {place} of {key}", first, last)[None]
+                totals, sums = self._totals_of(place), self._stored_sums(f"number {place} of {key}", first, last)[None]
                 deviation = fold_deviations(weight, sums, totals, of_mean, first=first)
                 of_folds.append(shift + totals.mean[0] + deviation.swapaxes(1, 2))
                 means = new_numbers(weight, sums, totals, of_mean, first=first)[:, :1]

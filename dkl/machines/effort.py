@@ -177,13 +177,13 @@ class Shape:
     def comparing(self, learner: FeatureLearner, is_near: bool = False) -> float:
         """Work of comparing penalties on learned features; with `is_near`, only of those near a given penalty."""
         n_penalties = NEIGHBOURS if is_near else len(PENALTIES.get(self.loss, OTHER_PENALTIES))
-        return _TRIAL + self._penalised(learner, n_penalties)
+        return _TRIAL + self._fits_at_penalties(learner, n_penalties)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of the last fit: learning the features, and fitting the models at one penalty."""
-        return _TRIAL + self.learning(learner) + self._penalised(learner, 1)
+        return _TRIAL + self.learning(learner) + self._fits_at_penalties(learner, 1)
 
-    def _penalised(self, learner: FeatureLearner, n_penalties: int) -> float:
+    def _fits_at_penalties(self, learner: FeatureLearner, n_penalties: int) -> float:
         """Work of fitting models at several penalties: Hessians, n D^2 each, linear systems, D^3 / 3 each, and maps."""
         n, K, D = self.n_rows, self.n_models, float(self.features_of(learner))
         if D > head.MOST_FEATURES:
@@ -211,9 +211,9 @@ class Clock:
     """
 
     def __init__(self, limit: float | None) -> None:
-        self.limit, self._begun = limit, time.monotonic()
+        self.limit, self._start_time = limit, time.monotonic()
         self._work = 0.0
-        self._tried: float | None = None
+        self._trials_start_time: float | None = None
 
     def count(self, work: float) -> None:
         """Add counted work that has been done since the last call."""
@@ -221,16 +221,16 @@ class Clock:
 
     def start_counting(self) -> None:
         """Measure the pace of work from now on."""
-        self._tried = time.monotonic()
+        self._trials_start_time = time.monotonic()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the beginning."""
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._start_time
 
     def seconds_of(self, work: float) -> float:
         """Expected seconds of further counted work at the pace so far, with a margin."""
-        seconds = time.monotonic() - (self._begun if self._tried is None else self._tried)
+        seconds = time.monotonic() - (self._start_time if self._trials_start_time is None else self._trials_start_time)
         return _CAUTION * work * (seconds + _USUAL) / (self._work + 1e9 * _USUAL)
 
     def allows(self, work: float) -> bool:

@@ -137,7 +137,7 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     RowsAlikeError
         If all rows are equal.
     """
-    sample, scalers, moments = _read(dataset, run, seed)
+    sample, scalers, moments = _sample_and_moments(dataset, run, seed)
     if dataset.task is not None and judged_rows == 0:
         if np.all(moments.low == moments.high):
             raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
@@ -154,7 +154,7 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
         return Advice(learner_entry("random").learner_class(n_features=_MOST, scaling=scaling), {}, reasons)
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
-    return replace(_decided(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
+    return replace(_advice_from_trials(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
 
 
 def advice_memory(n_rows: int) -> dict[str, int]:
@@ -165,7 +165,7 @@ def advice_memory(n_rows: int) -> dict[str, int]:
 _Scalers = dict[ScalingKind | None, Scaler | None]
 
 
-def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _Scalers, Moments]:
+def _sample_and_moments(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _Scalers, Moments]:
     """A sample of the rows, the scalers to compare, and the moments of all rows."""
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
     moments_of_all = moments_record(dataset.n_columns, is_sparse=problem.is_sparse)
@@ -237,9 +237,9 @@ class _Judge:
             rows = scale_rows(self._rows, self._scalers[scaling], "float64")
             matrix, sigma = _kernel_matrix(rows, kernel, factor)
             if matrix is not None:
-                yield self._judged(scaling, kernel, factor, matrix, sigma)
+                yield self._leave_one_out(scaling, kernel, factor, matrix, sigma)
 
-    def _judged(
+    def _leave_one_out(
         self, scaling: ScalingKind | None, kernel: str, factor: float, matrix: np.ndarray, sigma: float
     ) -> TriedKernel:
         """Leave-one-out kernel ridge regression, at the best of the penalties."""
@@ -280,7 +280,7 @@ def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: flo
     return np.exp(-away / (2.0 * sigma**2) if kernel == "gaussian" else -away / sigma), sigma
 
 
-def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
+def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
     """The advice that follows from the trials: the usual kernel and scaling unless others are clearly better.
 
     The first trial must be the usual kernel in the usual scaling.
