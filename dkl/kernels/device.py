@@ -1062,7 +1062,8 @@ def _at_once(width: int, number: int, dtype: np.dtype) -> int:
 def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
     """Dense tiles of the raw rows of a block on a GPU; sparse rows become dense there, a tile at a time.
 
-    The number of rows depends on the widest array that is computed from a tile; `width` may raise its columns.
+    A tile has as many rows as the widest array that is computed from it has memory for; `width` is the number of that
+    array's columns if the caller makes a wider one than features and angles.
     """
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")

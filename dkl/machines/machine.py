@@ -668,7 +668,7 @@ class KernelMachine(
         weights: np.ndarray | None,
         run: Run,
     ) -> PenaltyChoice:
-        """The scores of all penalties on a fold that the features have not seen."""
+        """The scores of all penalties on the fold of `context`, whose rows the features are learned without."""
         fold: Any = context.withheld
         # the stage names a folder of the checkpoint
         stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"

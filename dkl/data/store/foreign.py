@@ -128,7 +128,7 @@ class ForeignArray:
 
     @classmethod
     def of(cls, name: str, array: zarr.Array, token: str) -> ForeignArray:
-        """The array with its present metadata, on a store that records reads."""
+        """`array` opened again, so that its metadata are current, through a `MeteredStore`, which counts bytes read."""
         metered = zarr.open_array(MeteredStore(array.store, token), path=array.path, mode="r")
         return cls(name, metered, token, place_of(array))
 

@@ -203,7 +203,10 @@ def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str,
 
 
 def _projected_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The state after a reduction: exact projections narrow brackets, alternating ones add a multiplier."""
+    """The state after a pass of the projection to feasible dual weights.
+
+    Exact projections narrow the brackets of the multipliers; alternating ones add the multiplier of this alternation.
+    """
     if problem.rules.projection == "exact":
         return _with_narrower_edges(problem, state, results[0])
     # the mean of y_i alpha_i, which Algorithm 3 subtracts to return to the hyperplane sum_i c_i y_i alpha_i = 0
@@ -228,7 +231,10 @@ def _with_narrower_edges(problem: GameProblem, state: GameState, sums: Mapping[s
 
 
 def _verified_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """Choose the kernel player's features among the verified candidates, bound the value from below, set the step."""
+    """The state with the features of highest potential as the kernel player's answer, and a lower bound on the value.
+
+    Also sets the length of the next dual step.
+    """
     sums, K, rules = results[0], problem.n_blocks, problem.rules
     # (candidates, parts, K): C and Q of the frequencies, sum_i c_i y_i alpha_i (cos, sin)(w.x_i); K more columns hold
     # the same under the mean dual weights if the pass was to check these
