@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dkl.protocols.arrays import Array
-
 
 @dataclass(frozen=True)
 class Activation(ABC):
@@ -35,7 +33,7 @@ class Activation(ABC):
         """The name of each value, as in "cos(age)"; a frequency has one column of features for each."""
 
     @abstractmethod
-    def values(self, xp: ModuleType, z: Array) -> Sequence[Any]:
+    def values(self, xp: ModuleType, z: Any) -> Sequence[Any]:
         """The features without amplitudes, one array of shape (n, m) for each of `names`.
 
         Parameters
@@ -46,7 +44,7 @@ class Activation(ABC):
             The linear forms w.x + b of n rows and m frequencies.
         """
 
-    def slopes(self, xp: ModuleType, z: Array) -> Sequence[Any] | None:
+    def slopes(self, xp: ModuleType, z: Any) -> Sequence[Any] | None:
         """The derivatives of `values` in z; None if they have none, or none is known: then no gradients are offered."""
         return None
 
@@ -58,10 +56,10 @@ class Pair(Activation):
     names = ("cos", "sin")
     is_wave = True
 
-    def values(self, xp: ModuleType, z: Array) -> Sequence[Any]:
+    def values(self, xp: ModuleType, z: Any) -> Sequence[Any]:
         return [xp.cos(z), xp.sin(z)]
 
-    def slopes(self, xp: ModuleType, z: Array) -> Sequence[Any] | None:
+    def slopes(self, xp: ModuleType, z: Any) -> Sequence[Any] | None:
         return [-xp.sin(z), xp.cos(z)]
 
 
@@ -72,10 +70,10 @@ class Cosine(Activation):
     names = ("cos",)
     is_wave = True
 
-    def values(self, xp: ModuleType, z: Array) -> Sequence[Any]:
+    def values(self, xp: ModuleType, z: Any) -> Sequence[Any]:
         return [xp.cos(z)]
 
-    def slopes(self, xp: ModuleType, z: Array) -> Sequence[Any] | None:
+    def slopes(self, xp: ModuleType, z: Any) -> Sequence[Any] | None:
         return [-xp.sin(z)]
 
 
@@ -94,7 +92,7 @@ class Ramp(Activation):
     def names(self) -> tuple[str, ...]:
         return (("step", "relu", "relu2")[self.order],)
 
-    def values(self, xp: ModuleType, z: Array) -> Sequence[Any]:
+    def values(self, xp: ModuleType, z: Any) -> Sequence[Any]:
         zero = xp.zeros_like(z)
         if self.order == 0:
             return [xp.where(z > 0, xp.ones_like(z), zero)]
@@ -102,7 +100,7 @@ class Ramp(Activation):
         positive = xp.where(z > 0, z, zero)
         return [positive if self.order == 1 else positive * positive]
 
-    def slopes(self, xp: ModuleType, z: Array) -> Sequence[Any] | None:
+    def slopes(self, xp: ModuleType, z: Any) -> Sequence[Any] | None:
         return None if self.order == 0 else [self.order * Ramp(self.order - 1).values(xp, z)[0]]
 
 
@@ -113,10 +111,10 @@ class Identity(Activation):
     names = ("",)
     numpy_functions = ()
 
-    def values(self, xp: ModuleType, z: Array) -> Sequence[Any]:
+    def values(self, xp: ModuleType, z: Any) -> Sequence[Any]:
         return [z]
 
-    def slopes(self, xp: ModuleType, z: Array) -> Sequence[Any] | None:
+    def slopes(self, xp: ModuleType, z: Any) -> Sequence[Any] | None:
         return [xp.ones_like(z)]
 
 
