@@ -8,10 +8,11 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from dkl.features.activations import ACTIVATIONS, Activation, Identity, Ramp, function_of
+from dkl.features.activations import ACTIVATIONS, Identity, Ramp, function_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.kernels.maps import map_rows
+from tests.kernels.cases import Powers
 
 EVERY = {**{name: found for name, found in ACTIVATIONS.items() if name != "arc-cosine"}} | {
     f"arc-cosine {order}": Ramp(order) for order in (0, 1, 2)
@@ -57,15 +58,6 @@ def test_functions_of_numpy_give_the_values(name: str) -> None:
     if function.numpy_functions is not None:
         found = reduce(lambda z, one: one(z), function.numpy_functions, Z)
         np.testing.assert_allclose(found, function.values(np, Z)[0], rtol=1e-12)
-
-
-class Powers(Activation):
-    """z and z^2: two values that are no waves."""
-
-    names = ("power", "square")
-
-    def values(self, xp, z):  # type: ignore[no-untyped-def]
-        return [z, z * z]
 
 
 def test_a_map_holds_an_activation_by_name_or_as_an_object() -> None:
