@@ -157,7 +157,7 @@ class Grown:
 
 
 def grown(seed: int = 0) -> Iterator[Grown]:
-    """Fits to more and more made rows: an SVM on few, boosted trees, and 100 searched waves of dkl from a store.
+    """Fits to synthetic rows of growing number: an SVM on few, boosted trees, 100 searched waves of dkl from a store.
 
     The most rows are learned by a process of its own that may use 400 MB in all; the others have them in memory.
 

@@ -502,7 +502,7 @@ def planned_rows(
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
     weighs = getattr(learner, "_exposure_weighs", None)
-    rows = exposed.beside(rows, weighs is not None)
+    rows = exposed.with_exposures(rows, weighs is not None)
     return (rows if exposed.name is None else with_planned_rates(rows, weighs=bool(weighs))), exposed
 
 

@@ -146,7 +146,7 @@ def _free_in(group: Path) -> int | None:
 
 @contextmanager
 def telling_of_compilation() -> Iterator[None]:
-    """The first kernel that is compiled inside, once a process, is told of: somebody waits, and wonders for what."""
+    """Logs a message when the first kernel is compiled inside, once a process, since compilation delays a first fit."""
     if _COMPILATION_TOLD.is_set():
         yield
         return
@@ -163,7 +163,7 @@ def telling_of_compilation() -> Iterator[None]:
                 )
 
         def on_end(self, event: Any) -> None:
-            """Nobody asks how long it took."""
+            """Does nothing: the listener's interface requires it, and durations of compilations are not used."""
 
     with event.install_listener("numba:compile", Telling()):
         yield

@@ -255,7 +255,7 @@ class ProgressLine:
                     self._place.say(f"{event.name}: {event.detail.get('message', '')}")
                 return
             self._hear(event)
-            self._text = self._said(event)
+            self._text = self._status_text(event)
             if self._text:
                 self._place.show(self._text)
             if not self._under_way and not self._is_shared:
@@ -287,7 +287,7 @@ class ProgressLine:
         # passes alone say how many blocks were in the cache
         self._passes += event.kind == "finished" and "cache_hits" in event.detail
 
-    def _said(self, last: Event) -> str:
+    def _status_text(self, last: Event) -> str:
         """Where the work is after the last event, in one line."""
         elapsed = self._clock() - (self._begun or 0.0)
         if self._trial is not None:

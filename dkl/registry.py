@@ -71,7 +71,10 @@ _FAMILIES = dict.fromkeys(
     ("Gaussian", "Laplacian", "Cauchy", "Matern", "ArcCosine", "Coordinates"), "dkl.features.families"
 ) | {"SphericalHarmonics": "dkl.features.harmonics", "SparseFrequencies": "dkl.features.sparse_frequencies"}
 # What `MarginFeatures(family=[...])` may list beside families of waves.
-_DICTIONARIES = {"Steps": "dkl.features.dictionaries", "Landmarks": "dkl.methods.dictionaries.landmarks"}
+_DICTIONARIES = {
+    "Steps": "dkl.features.dictionaries",
+    "Landmarks": "dkl.methods.dictionaries.landmarks",
+}
 _META_KERNELS = dict.fromkeys(
     ("RBFMetaKernel", "MaternMetaKernel", "PolynomialMetaKernel", "SumMetaKernel", "DeltaMetaKernel"),
     "dkl.methods.density.meta_kernels",

@@ -55,7 +55,7 @@ ARROW["encodings"] = ARROW["linear"] | {"linear"}
 ARROW["methods"] = ARROW["linear"] | {"linear", "encodings", "methods, pure", "bounds", "registry"}
 ARROW["uncertainty"] = ARROW["methods"] | {"methods"}
 ARROW["machines"] = ARROW["uncertainty"] | {"uncertainty"}
-ARROW["testing"] = ARROW["machines"] | {"machines"}
+ARROW["testing"] = ARROW["machines"] | {"machines", "model_io"}
 TOP = {
     "cli",
     "model_selection",

@@ -38,7 +38,7 @@ from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Lapl
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.nystrom_projection import NystromProjection, in_metric
-from dkl.features.projections import SparseProjection
+from dkl.features.projections import DenseProjection, SparseProjection
 from dkl.features.step_projection import StepProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
@@ -411,6 +411,19 @@ def test_of_frequencies_with_few_entries_these_alone_are_sent(gpu: str, monkeypa
     np.testing.assert_allclose(
         device.map_rows(rows_on(X, "gpu"), drawn, "float64").get(), expected, rtol=1e-11, atol=1e-12
     )
+
+
+def test_an_activation_of_an_extension_has_the_maps_and_sums_of_the_cpu(gpu: str) -> None:
+    X, S = rows()[0], np.random.default_rng(1).normal(size=(300, 2))
+    W = np.random.default_rng(2).normal(size=(5, 4))
+    feature_map = FeatureMap(cases.Powers(), DenseProjection(W), np.linspace(0.5, 1.5, 5), np.arange(5.0))
+    there = device.rows_on(X, "gpu")
+    for found, expected in (
+        (device.map_rows(there, feature_map, "float64").get(), map_rows(X, feature_map, "float64")),
+        (feature_sums(there, S, feature_map, "float64"), feature_sums(X, S, feature_map, "float64")),
+        (feature_squares(there, S[:, 0], feature_map, "float64"), feature_squares(X, S[:, 0], feature_map, "float64")),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
 def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -457,11 +457,12 @@ def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_l
     def expected(kind: str, n: int, **options: Any) -> Any:
         return plan(KernelClassifier(progress=False, **options), *made_rows(kind, n))
 
-    curved, lines = expected("waves", 20_000), expected("lines", 20_000)
+    # more rows than candidates are tried on, so that the last fit differs
+    curved, lines = expected("waves", 100_000), expected("lines", 100_000)
     assert lines.expected_seconds < curved.expected_seconds < curved.seconds
-    fast = expected("waves", 20_000, effort="fast")
+    fast = expected("waves", 100_000, effort="fast")
     assert fast.expected_seconds < curved.expected_seconds / 3
-    assert expected("waves", 20_000, time_limit=10.0, effort="best").expected_seconds == 10.0
+    assert expected("waves", 100_000, time_limit=10.0, effort="best").expected_seconds == 10.0
     far = curved.at(10_000_000)
     assert far.expected_seconds > 10 * curved.expected_seconds
     assert curved.at(10_000_000, slots=64).expected_seconds < far.expected_seconds

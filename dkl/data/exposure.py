@@ -56,7 +56,7 @@ class Exposure:
             self._given = exposure_of(beside.X, self.name)
             beside.leave_out(self.name)
 
-    def beside(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
+    def with_exposures(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
         """The dataset with the exposures as a row column, if there are any.
 
         Parameters

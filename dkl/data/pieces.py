@@ -45,7 +45,7 @@ class Pieces(Generic[Rows]):
                 piece = _cut(piece, slice(n_rows))
             found.append(piece)
             n_rows -= _n_rows(piece)
-        return found[0] if len(found) == 1 else _joined(found)
+        return found[0] if len(found) == 1 else _concatenated(found)
 
 
 def joined_blocks(blocks: list[Block]) -> Block:
@@ -68,5 +68,5 @@ def _cut(rows: Any, part: slice) -> Any:
     return rows.rows(part) if isinstance(rows, Block) else rows[part]
 
 
-def _joined(pieces: Any) -> Any:
+def _concatenated(pieces: Any) -> Any:
     return joined_blocks(pieces) if isinstance(pieces[0], Block) else np.concatenate(pieces)

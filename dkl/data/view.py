@@ -293,7 +293,7 @@ class View:
 
     def blocks_without_x(self, extra: Parts = ()) -> Iterator[Block]:
         parts = (*PARTS_WITHOUT_X, *extra)
-        asked = _asked(self._steps_at(0), parts)
+        asked = _needed_parts(self._steps_at(0), parts)
         if "X" in asked[0]:
             reader = self.reader()
             for index in range(self.n_blocks):
@@ -338,11 +338,11 @@ class ViewReader:
         for step in steps:
             if (block := step.instead()) is not None:
                 return block
-        asked = _asked(steps, tuple(dict.fromkeys([*parts, *(self.along if "X" in parts else ())])))
+        asked = _needed_parts(steps, tuple(dict.fromkeys([*parts, *(self.along if "X" in parts else ())])))
         return _after(self.base.load(ticket.base, asked[0]), steps, asked)
 
 
-def _asked(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:
+def _needed_parts(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:
     """The parts that are needed before each of the steps so that `parts`, the last ones, are available at the end."""
     asked = [parts]
     for step in reversed(steps):

@@ -404,14 +404,14 @@ class CategoryFit:
             for each in record.operands["sums"]:
                 self._sums[each.name].write(each.first, found[each.name].T)
 
-    def _read(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
+    def _stored_sums(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
         """The stored sum of that name for the codes `first` to `last` - 1: (F, last - first)."""
         return np.ascontiguousarray(self._sums[name].read(first, last).T)
 
     def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights (F, V) and targets (T, F, V) of a range of codes."""
-        weight = self._read(f"weight of {key}", first, last)
-        targets = [self._read(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
+        weight = self._stored_sums(f"weight of {key}", first, last)
+        targets = [self._stored_sums(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
         return weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
 
     @property
@@ -428,15 +428,15 @@ class CategoryFit:
     def totals(self) -> FoldTotals:
         """The sums of weights, targets and squares in each fold, from the stored sums."""
         T = range(self.n_targets)
-        sums = [np.array([self._read(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
+        sums = [np.array([self._stored_sums(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
         targets, squares = (each.reshape(self.n_targets, self.folds.count) for each in sums)
         source = self.dataset.source
         is_by_time = by_time(next(block.held_with for block in source.blocks_without_x() if block.n_rows))
-        return FoldTotals(self._read("weight")[:, 0], targets, squares, is_by_time)
+        return FoldTotals(self._stored_sums("weight")[:, 0], targets, squares, is_by_time)
 
     def _totals_of(self, place: int) -> FoldTotals:
         """The totals by fold of a column of numbers, in the role of a target."""
-        sums, squares = (self._read(f"number {place} power {power}")[:, 0] for power in (1, 2))
+        sums, squares = (self._stored_sums(f"number {place} power {power}")[:, 0] for power in (1, 2))
         return replace(self.totals, targets=sums[None], squares=squares[None])
 
     def _priors(self, key: CategoryKey) -> np.ndarray:
@@ -522,8 +522,8 @@ class CategoryFit:
             key, totals = self.codes[name], self._totals_of(place)
             losses = [
                 prior_losses(
-                    self._read(f"weight of {key}", first, last),
-                    self._read(f"number {place} of {key}", first, last)[None],
+                    self._stored_sums(f"weight of {key}", first, last),
+                    self._stored_sums(f"number {place} of {key}", first, last)[None],
                     totals,
                     first=first,
                 )
@@ -539,13 +539,13 @@ class CategoryFit:
             f"number {place} power 2 of {key}",
             f"number {place} target {t} of {key}",
         )
-        sums = {which: self._read(name, 0, key.size) for which, name in names.items()}
-        product = self._read(f"number {place} target {t}")[:, 0]
+        sums = {which: self._stored_sums(name, 0, key.size) for which, name in names.items()}
+        product = self._stored_sums(f"number {place} target {t}")[:, 0]
         return {**sums, "square": self._totals_of(place).squares[0], "product": product}
 
     def _mean_of_number(self, key: CategoryKey, place: int, prior: np.ndarray) -> np.ndarray:
         """The mean of a number in each category minus its mean, for rows of each fold: (F, V)."""
-        weight, sums = (self._read(f"{what} of {key}", 0, key.size) for what in ("weight", f"number {place}"))
+        weight, sums = (self._stored_sums(f"{what} of {key}", 0, key.size) for what in ("weight", f"number {place}"))
         return fold_deviations(weight, sums[None], self._totals_of(place), prior, first=0)[:, 0]
 
     def _gaining_numbers(
@@ -616,7 +616,7 @@ class CategoryFit:
             of_folds += [each[:, first:last, None] for each in slopes]
             of_new += [each[first:last, None] for each in new_slopes]
             for (place, shift), of_mean in centred.items():
-                totals, sums = self._totals_of(place), self._read(f"number {place} of {key}", first, last)[None]
+                totals, sums = self._totals_of(place), self._stored_sums(f"number {place} of {key}", first, last)[None]
                 deviation = fold_deviations(weight, sums, totals, of_mean, first=first)
                 of_folds.append(shift + totals.mean[0] + deviation.swapaxes(1, 2))
                 means = new_numbers(weight, sums, totals, of_mean, first=first)[:, :1]

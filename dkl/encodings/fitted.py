@@ -302,7 +302,7 @@ class FittedEncoding:
         crosses = [" x ".join(cross) for cross in self.crosses]
         # the priors of target means come first, those of centred numbers are not shown
         shown = [
-            f"{' x '.join(names)} {_spoken(prior[: len(self.outputs) - 1])}"
+            f"{' x '.join(names)} {_range_text(prior[: len(self.outputs) - 1])}"
             for names, prior in zip(self.tabled, self.priors, strict=False)
         ]
         parts = [f"of {'codes' if self.table.has_codes else 'categories'} the fit made {means}"]
@@ -324,7 +324,7 @@ def category_reasons(encoding: object) -> tuple[str, ...]:
     return (f"Categories: {encoding.summary}.",) if isinstance(encoding, FittedEncoding) else ()
 
 
-def _spoken(priors: np.ndarray) -> str:
+def _range_text(priors: np.ndarray) -> str:
     """One number, or the least and the largest of several."""
     least, largest = priors.min(), priors.max()
     return f"{least:g}" if least == largest else f"{least:g} to {largest:g}"

@@ -127,7 +127,7 @@ def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record]
     if not _is_searched(dataset):
         return []
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
-    passes: list[tuple[Sequence[Record], int]] = [([_sampled(dataset, seed)], 1)]
+    passes: list[tuple[Sequence[Record], int]] = [([_sample_record(dataset, seed)], 1)]
     passes.append((trial.records(trial.sums_of_folds), 1))
     # once in the search, and once more in the fit that uses the categories found
     for codes in _planned_codes(trial):
@@ -204,13 +204,13 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
 
 def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
     """The sampled rows of the dataset in the order of their identities."""
-    record = _sampled(dataset, seed)
+    record = _sample_record(dataset, seed)
     (rows,) = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
     X = rows.X[np.argsort(rows.row_id, kind="stable")]
     return X.toarray() if sparse.issparse(X) else X
 
 
-def _sampled(dataset: Dataset, seed: int) -> RowSample:
+def _sample_record(dataset: Dataset, seed: int) -> RowSample:
     """The record of the pass that draws the sample."""
     most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
     return RowSample("rows to look for names in", min(most, dataset.n_rows), seed)

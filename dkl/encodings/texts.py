@@ -65,12 +65,12 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
         is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
         totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
         weights = [score_weights(sums[f"gram {k}"], sums[f"answers {k}"], totals) for k in range(len(sizes))]
-    kept = [_kept(each.sizes) for each in dataset.encoding.directions]
+    kept = [_kept_directions(each.sizes) for each in dataset.encoding.directions]
     mixings = [
         np.stack([np.hstack([each, of_text]) for each in of_folds])
         for of_folds, of_text in zip(weights, kept, strict=True)
     ]
-    return _mixed(dataset, mixings, folds if targets else None, targets)
+    return _with_mixed_directions(dataset, mixings, folds if targets else None, targets)
 
 
 def planned_texts(dataset: Dataset) -> tuple[Dataset, list[BlockSum]]:
@@ -78,9 +78,9 @@ def planned_texts(dataset: Dataset) -> tuple[Dataset, list[BlockSum]]:
     if not _has_texts(dataset):
         return dataset, []
     folds, targets = CategoryFolds(HeldOut(0.1)), _targets(dataset)
-    kept = [_kept(each.sizes).shape for each in dataset.encoding.directions]
+    kept = [_kept_directions(each.sizes).shape for each in dataset.encoding.directions]
     mixings = [np.zeros((folds.count + 1, size, len(targets) + columns)) for size, columns in kept]
-    return _mixed(dataset, mixings, folds, targets), [_record(dataset, folds)] if targets else []
+    return _with_mixed_directions(dataset, mixings, folds, targets), [_record(dataset, folds)] if targets else []
 
 
 def has_scores(encoding: Any) -> bool:
@@ -158,7 +158,7 @@ def _ridge(gram: np.ndarray, answers: np.ndarray, factor: float) -> np.ndarray:
     return np.asarray(np.linalg.solve(gram + np.diag(penalty), answers))
 
 
-def _kept(sizes: Sequence[int]) -> np.ndarray:
+def _kept_directions(sizes: Sequence[int]) -> np.ndarray:
     """The 0-1 matrix (K, k) that selects the directions which become columns, the first `KEPT` of each part."""
     starts = np.append(0, np.cumsum(sizes)[:-1])
     stays = [start + np.arange(min(most, size)) for start, size, most in zip(starts, sizes, KEPT, strict=True)]
@@ -213,7 +213,7 @@ def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
     return BlockSum("words of texts", text_sums, accumulators, operands, cost)
 
 
-def _mixed(
+def _with_mixed_directions(
     dataset: Dataset, mixings: Sequence[np.ndarray], folds: CategoryFolds | None, targets: Sequence[str]
 ) -> Dataset:
     """The dataset with directions @ mixing for each text; a mixing is (F + 1, K, j), its last entry for new rows."""

@@ -94,8 +94,10 @@ def to_onnx(
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:
         raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
-    said = _said_of(getattr(model, "encoding_", None))
-    made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(inputs, outputs, opset, said)
+    comments = _input_comments(getattr(model, "encoding_", None))
+    made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(
+        inputs, outputs, opset, comments
+    )
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
         with written_whole(path, GRAPH) as hidden:
@@ -175,17 +177,17 @@ def _check_texts(encoding: TableEncoding) -> None:
         )
 
 
-def _said_of(encoding: TableEncoding | FittedEncoding | None) -> dict[str, str]:
+def _input_comments(encoding: TableEncoding | FittedEncoding | None) -> dict[str, str]:
     """What inputs hold of columns whose values no graph reads, by name."""
-    said = {}
+    comments = {}
     for rule in () if encoding is None else encoding.rules:
         if rule.kind == "date":
-            said[rule.name] = f"days since 1970-01-01 by the clock of {rule.zone or 'the column'}"
+            comments[rule.name] = f"days since 1970-01-01 by the clock of {rule.zone or 'the column'}"
         elif rule.parts:
-            said[rule.name] = "days" if rule.kind == "duration" else "part of a day since midnight"
+            comments[rule.name] = "days" if rule.kind == "duration" else "part of a day since midnight"
         elif rule.kind == "number" and rule.form:
-            said[rule.name] = f"the number that the text writes as {rule.form} in place of 1234.56"
-    return said
+            comments[rule.name] = f"the number that the text writes as {rule.form} in place of 1234.56"
+    return comments
 
 
 def _of_times(xp: SymbolNamespace, rule: ColumnRule, days: Symbol) -> list[Symbol]:
@@ -383,24 +385,26 @@ class _Writer:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def model(self, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int, said: Mapping[str, str]) -> Any:
-        """The whole graph: the nodes of the outputs in their order, behind the inputs, of which `said` says more."""
+    def model(
+        self, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int, comments: Mapping[str, str]
+    ) -> Any:
+        """The whole graph: the nodes of the outputs in their order, behind the inputs, which have `comments`."""
         helper = self._onnx.helper
         # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
         for symbol in needed(list(outputs.values())):
             self.write(symbol)
 
-        def typed(name: str, symbol: Symbol, said: str = "") -> Any:
+        def typed(name: str, symbol: Symbol, comment: str = "") -> Any:
             """The name, type and shape of an input or output; the number of rows is left open."""
             shape = ["rows" if size == ROWS else size for size in symbol.shape]
             is_text = symbol.dtype.kind in "OU"
             kind = self._onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(symbol.dtype)
-            return helper.make_tensor_value_info(name, kind, shape, doc_string=said)
+            return helper.make_tensor_value_info(name, kind, shape, doc_string=comment)
 
         graph = helper.make_graph(
             self.nodes,
             "dkl",
-            [typed(symbol.name, symbol, said.get(symbol.name, "")) for symbol in inputs],
+            [typed(symbol.name, symbol, comments.get(symbol.name, "")) for symbol in inputs],
             [typed(name, symbol) for name, symbol in outputs.items()],
             initializer=self.constants,
         )

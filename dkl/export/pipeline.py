@@ -47,6 +47,7 @@ from dkl.errors import Problems
 from dkl.explain.model import model_of
 from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
+from dkl.features.activations import Activation, function_of
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
@@ -59,8 +60,8 @@ _PLAIN = (("[\u00a0\u2007\u2009\u202f]", " "), ("[\u2018\u2019´`]", "'"), ("[\u
 _SECONDS = 86_400.0
 
 
-# The features that transformers of scikit-learn compute.
-_COMPUTED = {"cos-sin", "cos", "identity", "landmarks", "steps", "nystrom"}
+# The projections whose features transformers of scikit-learn compute, beside functions of one linear form.
+_COMPUTED = ("landmarks", "steps", "nystrom")
 
 
 def to_sklearn(model: ScoringModel) -> Pipeline:
@@ -71,7 +72,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
         lacking = "scaling='quantile'" if part.scaler is not None and part.scaler.kind == "quantile" else None
         if part.scaler is not None and part.scaler.kind == "counts" and part.scaler.passthrough.any():
             lacking = "scaling='counts' beside columns that are not counts"
-        if part.activation not in _COMPUTED:
+        if not _is_computed(part):
             lacking = f"{part.activation} features"
         if lacking:
             raise TypeError(
@@ -95,6 +96,14 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     return Pipeline(steps)
 
 
+def _is_computed(feature_map: FeatureMap) -> bool:
+    """Whether transformers of scikit-learn compute these features."""
+    function = feature_map.function
+    if function is None:
+        return feature_map.activation in _COMPUTED
+    return function.is_wave or function.numpy_functions is not None
+
+
 def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
     """The steps of a machine: waves whose scaling is part of their frequencies, and the linear model on them."""
     scorer = model_of(model)
@@ -114,13 +123,26 @@ def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
     if forms.activation == "identity":
         linear = _LinearStep(model, forms.matrix.T, forms.intercept + forms.offset)
         return [*first, ("linear", linear.fitted())]
-    matrix, offset = forms.matrix, forms.offset
+    matrix, offset, function = forms.matrix, forms.offset, function_of(forms.activation)
+    if function is not None and not function.is_wave:
+        linear = _LinearStep(model, forms.coef.T, forms.intercept)
+        return [*first, *_function_steps(function, matrix, offset), ("linear", linear.fitted())]
     if forms.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
     # The sampler multiplies its cosines by a factor of its own, which the coefficients take back.
     linear = _LinearStep(model, forms.coef.T / _factor(sampler), forms.intercept)
     return [*first, ("waves", sampler), ("linear", linear.fitted())]
+
+
+def _function_steps(function: Activation, matrix: np.ndarray, offset: np.ndarray) -> list[tuple[str, Any]]:
+    """A function of x matrix + offset: the linear forms, their offsets, and the function's own steps."""
+    forms = [
+        ("forms", linear_map(matrix, np.zeros(len(matrix)))),
+        ("offsets", affine_scaler(-offset, np.ones(len(offset)))),
+    ]
+    functions = [FunctionTransformer(one, feature_names_out="one-to-one") for one in function.numpy_functions or ()]
+    return [*forms, *((f"function {place}", one) for place, one in enumerate(functions))]
 
 
 def _with_sines(matrix: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -216,6 +238,11 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     has_landmarks = isinstance(feature_map.projection, Similarities)
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
+    if not has_landmarks and feature_map.function is not None and not feature_map.is_fourier:
+        with np.errstate(divide="ignore"):
+            scale = 1.0 / feature_map.amplitudes
+        steps = _function_steps(feature_map.function, matrix, offset)
+        return [*_count_steps(feature_map), *steps, ("amplitudes", affine_scaler(None, scale))]
     if waves.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)

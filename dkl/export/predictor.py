@@ -21,11 +21,11 @@ from dkl.data.soundness import check_sound
 from dkl.encodings.fitted import FittedEncoding
 from dkl.explain.model import model_of
 from dkl.explain.wave_pass import dense
-from dkl.features.feature_map import FeatureMap, combined_map
+from dkl.features.activations import Activation, function_of
+from dkl.features.feature_map import ActivationName, FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import Scaler
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.generic import ramp
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
@@ -223,7 +223,8 @@ class Forms:
     offset : ndarray of shape (m,), float64
     coef : ndarray of shape (m, K), or (2 m, K) for cosines and then sines; float64
     intercept : ndarray of shape (K,), float64
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "steps", "nystrom", "combined"}
+    activation : str or Activation
+        As of `FeatureMap`.
     order : int
         Of "arc-cosine".
     scaler : Scaler or None
@@ -236,7 +237,7 @@ class Forms:
     offset: np.ndarray
     coef: np.ndarray
     intercept: np.ndarray
-    activation: str
+    activation: ActivationName | Activation
     order: int = 0
     scaler: Scaler | None = None
     feature_map: FeatureMap | None = None
@@ -257,7 +258,7 @@ class Forms:
             parts.append((part, own))
         feature_map = parts[0][0] if len(parts) == 1 else combined_map([part for part, _ in parts])
         coef = np.concatenate([own for _, own in parts], axis=1)
-        if feature_map.activation in ("harmonics", "steps", "nystrom", "combined"):
+        if feature_map.function is None:
             # These are no functions of single linear forms, and are mapped as the model maps them.
             empty = np.zeros((feature_map.n_columns, 0))
             return cls(empty, empty[0], coef.T, intercept, feature_map.activation, feature_map=feature_map)
@@ -297,17 +298,17 @@ class Forms:
             # Checked before the quantiles, which would make a number of an infinity.
             x = scale_dense(np.atleast_2d(_finite(x)), self.scaler, np.dtype(np.float64)).reshape(x.shape)
         z = _finite(x @ self.matrix + self.offset)
-        if self.activation in ("cos", "cos-sin"):
+        function = function_of(self.activation, self.order)
+        if function is None:
+            raise TypeError(f"{self.activation!r} features are no function of linear forms")
+        if function.is_wave:
             # NumPy's cosines take ten times as long; with two columns a frequency the sines stand behind.
-            width, n_columns = z.shape[-1], 2 if self.activation == "cos-sin" else 1
+            width, n_columns = z.shape[-1], len(function.names)
             out = np.empty((*z.shape[:-1], n_columns * width))
             write_waves(z.reshape(-1, width), np.ones(width), 0, out.reshape(-1, n_columns * width), n_columns == 2)
             return out
-        if self.activation == "arc-cosine":
-            return ramp(np, z, self.order)
-        if self.activation != "identity":
-            raise TypeError(f"a predictor has no formula for {self.activation!r} features")
-        return z
+        values = function.values(np, z)
+        return values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
 
 
 def _finite(numbers: np.ndarray) -> np.ndarray:

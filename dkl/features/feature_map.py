@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.errors import refuse_non_finite
+from dkl.features.activations import Activation, function_of
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
@@ -17,7 +18,7 @@ from dkl.features.projections import ColumnProjection, Projection, StructuredPro
 from dkl.features.scaling import Scaler, same_scaling
 from dkl.features.step_projection import StepProjection
 
-Activation = Literal[
+ActivationName = Literal[
     "cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom", "combined"
 ]
 
@@ -28,12 +29,14 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom", "combined"}
-        "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
-        "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
-        "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
-        "nystrom": similarities to landmarks by a kernel in closed form, whitened. "combined": the columns of several
-        maps, one after the other, each with its own scaler.
+    activation : str or Activation
+        A function of one linear form w.x + b, by its name in `dkl.features.activations.ACTIVATIONS` or as an
+        `Activation` of an extension; or the name of a projection whose features are no such function. "cos-sin": two
+        columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b). "arc-cosine": H(w.x) (w.x)^order.
+        "identity": w.x itself. "harmonics": a spherical harmonic, one column each. "landmarks": a similarity to a
+        landmark, one column each. "steps": a product of thresholds of columns, one each. "nystrom": similarities to
+        landmarks by a kernel in closed form, whitened. "combined": the columns of several maps, one after the other,
+        each with its own scaler.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
         "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a
@@ -41,7 +44,7 @@ class FeatureMap:
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None
-        For "cos" alone.
+        The number b that is added to each linear form; in radians for waves.
     order : int
         For "arc-cosine" alone: 0, 1 or 2.
     scaler : Scaler or None
@@ -57,7 +60,7 @@ class FeatureMap:
     ('cos-sin', 10, 20)
     """
 
-    activation: Activation
+    activation: ActivationName | Activation
     projection: Projection
     amplitudes: np.ndarray
     phases: np.ndarray | None = None
@@ -78,9 +81,14 @@ class FeatureMap:
         return self.projection.n_frequencies
 
     @property
+    def function(self) -> Activation | None:
+        """The function of one linear form that features are; None where they are no such function."""
+        return function_of(self.activation, self.order)
+
+    @property
     def is_fourier(self) -> bool:
         """Whether features are cosines, or pairs of cosines and sines."""
-        return self.activation in ("cos-sin", "cos")
+        return self.function is not None and self.function.is_wave
 
     @property
     def has_similarities(self) -> bool:
@@ -103,7 +111,7 @@ class FeatureMap:
 
     @property
     def columns_a_frequency(self) -> int:
-        return 2 if self.activation == "cos-sin" else 1
+        return 1 if self.function is None else len(self.function.names)
 
     @property
     def n_features(self) -> int:
@@ -140,14 +148,7 @@ class FeatureMap:
         """The name of each feature by the columns that it depends on; empty where it depends on more than three."""
         if isinstance(self.projection, StepProjection):
             return self.projection.described(list(columns))
-        relu = ("step", "relu", "relu2")[self.order]
-        functions: dict[str, tuple[str, ...]] = {
-            "cos-sin": ("cos", "sin"),
-            "cos": ("cos",),
-            "arc-cosine": (relu,),
-            "identity": ("",),
-        }
-        if self.activation not in functions or isinstance(self.projection, StructuredProjection):
+        if self.function is None or isinstance(self.projection, StructuredProjection):
             return [""] * self.n_features
         # a copy, since zero entries are removed in place
         matrix = sparse.csr_array(formed(self.projection), copy=True)
@@ -159,7 +160,7 @@ class FeatureMap:
         one_alone = isinstance(self.projection, ColumnProjection)
         return [
             (name if one_alone and not function else f"{function or 'sum'}({name})") if name else ""
-            for function in functions[self.activation]
+            for function in self.function.names
             for name in named
         ]
 

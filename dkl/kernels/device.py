@@ -717,7 +717,7 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """`dkl.kernels.maps.map_rows` for rows on a GPU; the result stays there."""
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
     out = xp.empty((X.shape[0], feature_map.n_features), dtype=dtype)
-    fused = {"cos-sin": _write_waves, "cos": _write_waves, "steps": _write_steps}.get(feature_map.activation)
+    fused = _write_waves if feature_map.is_fourier else _write_steps if feature_map.activation == "steps" else None
     for rows, tile in dense_tiles(X, feature_map, dtype):
         if fused is not None and out[rows].size:
             fused(xp, tile, feature_map, out[rows])
@@ -1062,7 +1062,8 @@ def _at_once(width: int, number: int, dtype: np.dtype) -> int:
 def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
     """Dense tiles of the raw rows of a block on a GPU; sparse rows become dense there, a tile at a time.
 
-    The number of rows depends on the widest array that is computed from a tile; `width` may raise its columns.
+    A tile has as many rows as the widest array that is computed from it has memory for; `width` is the number of that
+    array's columns if the caller makes a wider one than features and angles.
     """
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")

@@ -123,8 +123,9 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     rows = scaled(xp, X, feature_map.scaler, dtype)
     if isinstance(feature_map.projection, Similarities):
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
-    z = angles(xp, rows, feature_map, dtype)
-    return [phi * amplitudes for phi in activate(xp, z, feature_map)]
+    if feature_map.function is None:
+        raise TypeError(f"features {feature_map.activation!r} are not a function of one linear form")
+    return [phi * amplitudes for phi in feature_map.function.values(xp, angles(xp, rows, feature_map, dtype))]
 
 
 def _precision(nystrom: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
@@ -196,11 +197,13 @@ def slopes(xp: ModuleType, z: Array, feature_map: FeatureMap, outer: Array) -> A
 
     For several models, with outer (parts, K, 1, m), it is (K, n, m).
     """
-    if feature_map.activation == "arc-cosine":
-        return xp.asarray(ramp(xp, z, feature_map.order - 1), dtype=z.dtype) * (feature_map.order * outer[0])
-    # (a cos z + b sin z)' = b cos z - a sin z, where a map of cosines has no b
-    down = outer[0] * xp.sin(z)
-    return -down if len(outer) == 1 else outer[1] * xp.cos(z) - down
+    derivatives = None if feature_map.function is None else feature_map.function.slopes(xp, z)
+    if derivatives is None:
+        raise TypeError(f"features {feature_map.activation!r} have no derivative")
+    total = outer[0] * derivatives[0]
+    for own, derivative in zip(outer[1:], derivatives[1:], strict=True):
+        total = total + own * derivative
+    return total
 
 
 def angles(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
@@ -325,36 +328,3 @@ def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:
         tied = xp.take(knots, left) == x
         columns.append(xp.where(tied, 0.5 * (high + xp.take(scores, right)), between))
     return xp.stack(columns, axis=1)
-
-
-def activate(xp: ModuleType, z: Array, feature_map: FeatureMap) -> list[Any]:
-    """The parts of phi without amplitudes: [cos z, sin z], [cos z], [H(z) z^order] or [z].
-
-    Parameters
-    ----------
-    xp : array namespace of `z`
-    z : array of shape (n, m)
-        Radians, the phases included.
-    feature_map : FeatureMap
-    """
-    # a pair of features is the real and the imaginary part of exp(i w.x)
-    if feature_map.activation == "cos-sin":
-        return [xp.cos(z), xp.sin(z)]
-    if feature_map.activation == "cos":
-        return [xp.cos(z)]
-    if feature_map.activation == "arc-cosine":
-        return [ramp(xp, z, feature_map.order)]
-    if feature_map.activation != "identity":
-        raise TypeError(f"features {feature_map.activation!r} are not a function of one linear form")
-    # coordinates and linear forms are features themselves
-    return [z]
-
-
-def ramp(xp: ModuleType, z: Array, order: int) -> Any:
-    """H(z) z^order: a step (0 at z = 0), a ramp, a squared ramp."""
-    zero = xp.zeros_like(z)
-    if order == 0:
-        return xp.where(z > 0, xp.ones_like(z), zero)
-    # numbers that are not positive are replaced before squaring, so that they cannot overflow
-    positive = xp.where(z > 0, z, zero)
-    return positive if order == 1 else positive * positive

@@ -15,7 +15,6 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
 from dkl.kernels.landmark_tiles import KERNEL_FLOPS, NYSTROM_ROWS, NystromProduct, SimilarityProduct, wave_map
 from dkl.kernels.products import Product
@@ -132,7 +131,9 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
         ]
         return _combined_mapper(parts, feature_map, dtype)
     product = Product(X, feature_map, dtype, alike=alike)
-    amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
+    function, m, amplitudes = feature_map.function, feature_map.n_frequencies, feature_map.amplitudes.astype(dtype)
+    if function is None:
+        raise TypeError(f"features {feature_map.activation!r} are not a function of one linear form")
 
     def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
         n_rows, n_features = rows.stop - rows.start, feature_map.n_features
@@ -140,14 +141,15 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
         for part, tile in product.tiles.within(rows):
             if dtype == np.float32:
                 refuse_overflow(tile, rows.start + part.start)
-            for chosen in spans(feature_map.n_frequencies, product.step):
+            for chosen in spans(m, product.step):
                 z = product(tile, chosen)
-                if feature_map.is_fourier:
+                if function.is_wave:
                     # one loop over the angles computes cosine and sine, applies amplitudes, and writes the result
-                    write_waves(z, amplitudes, chosen.start, out[part], paired)
-                else:
-                    (phi,) = activate(np, z, feature_map)
-                    np.multiply(phi, amplitudes[chosen], out=out[part, chosen])
+                    write_waves(z, amplitudes, chosen.start, out[part], len(function.names) == 2)
+                    continue
+                for value, phi in enumerate(function.values(np, z)):
+                    columns = slice(value * m + chosen.start, value * m + chosen.stop)
+                    np.multiply(phi, amplitudes[chosen], out=out[part, columns])
         return out[:, :n_features]
 
     return RowMapper(mapped, product.tiles.step)

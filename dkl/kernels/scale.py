@@ -221,7 +221,7 @@ def _score_few_quantiles(
     first = np.arange(len(chosen)) * knots.shape[1]
 
     def counted(is_below: np.ufunc) -> np.ndarray:
-        """The number of knots below each number, or up to it."""
+        """The number of knots of its column that are below each number, or (with `np.less_equal`) at most it."""
         count, length = np.zeros(x.shape, np.intp), last + 1
         while length > 0:
             half = max(length // 2, 1)

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, formed
 from dkl.kernels import device
-from dkl.kernels.generic import ramp
+from dkl.kernels.generic import slopes as slopes_of
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin
 from dkl.kernels.tiles import checked_dtype, checked_rows, checked_weights, spans
@@ -97,10 +97,8 @@ def linear_slopes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
 
 
 def has_slopes(feature_map: FeatureMap) -> bool:
-    """Whether each feature is a differentiable function of one linear form."""
-    if feature_map.activation == "arc-cosine":
-        return feature_map.order > 0
-    return feature_map.is_fourier or feature_map.activation == "identity"
+    """Whether each feature is a differentiable function of one linear form, whose derivative is known."""
+    return feature_map.function is not None and feature_map.function.slopes(np, np.zeros((0, 0))) is not None
 
 
 def spoken_features(feature_map: FeatureMap) -> str:
@@ -111,9 +109,8 @@ def spoken_features(feature_map: FeatureMap) -> str:
 
 def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Iterable[np.ndarray]:
     """The derivative of f_k in the linear form of each frequency, (n, F), for one output k after the other."""
-    if feature_map.activation == "arc-cosine":
-        inner = ramp(np, z, feature_map.order - 1) * feature_map.order
-        return (inner.astype(z.dtype) * coefficients[0] for coefficients in outer)
+    if not feature_map.is_fourier:
+        return (slopes_of(np, z, feature_map, coefficients) for coefficients in outer)
     # cosines with phases are pairs whose sines have the coefficient 0
     out = np.empty((len(outer), *z.shape), z.dtype)
     pairs = outer if outer.shape[1] == 2 else np.concatenate([outer, np.zeros_like(outer)], axis=1)

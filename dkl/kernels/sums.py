@@ -17,7 +17,6 @@ from dkl.features.projections import ColumnProjection, SparseProjection, Structu
 from dkl.kernels import device
 from dkl.kernels.blas import product
 from dkl.kernels.few_entries import FewEntries, has_few_entries
-from dkl.kernels.generic import activate
 from dkl.kernels.hadamard import HadamardPlan, structured_sums
 from dkl.kernels.harmonic_tiles import harmonic_sums
 from dkl.kernels.landmark_tiles import nystrom_sums, similarity_sums
@@ -135,7 +134,7 @@ def squares_of_pair(total: float, doubled: np.ndarray) -> np.ndarray:
 
 
 def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
-    """sum_i S[i, k] phi_j(x_i)^power of features with amplitudes that are no waves: (1, m, K)."""
+    """sum_i S[i, k] phi_j(x_i)^power of features with amplitudes that are no waves: (parts, m, K)."""
     # sums of these features include their amplitudes
     if feature_map.activation == "landmarks":
         return similarity_sums(X, S, feature_map, dtype, power=power)
@@ -158,14 +157,16 @@ def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype
 
 
 def _activated_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, power: int) -> np.ndarray:
-    """Sums of ramps and linear forms without amplitudes: a tile of angles, the activation, a product with weights."""
+    """Sums of features without amplitudes: a tile of linear forms, their activation, a product with weights."""
+    if feature_map.function is None:
+        raise TypeError(f"features {feature_map.activation!r} are not a function of one linear form")
     product = Product(X, feature_map, dtype)
-    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
+    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
         weights = S[rows].astype(dtype)
         for chosen in spans(feature_map.n_frequencies, product.step):
-            (phi,) = activate(np, product(tile, chosen), feature_map)
-            total[0, chosen] += np.dot(phi.T if power == 1 else np.square(phi).T, weights)
+            for part, phi in enumerate(feature_map.function.values(np, product(tile, chosen))):
+                total[part, chosen] += np.dot(phi.T if power == 1 else np.square(phi).T, weights)
     return total
 
 

@@ -508,7 +508,7 @@ class NewtonDriver:
         return _records(problem, state, models)
 
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
-        """Accept or shorten the step of each model in the pass, and compute the next direction."""
+        """The state after a pass: each model's trial step is accepted, with a new direction, or shortened."""
         models = _next_models(problem, state)
         searching = _searching(state, models)
         if len(searching):

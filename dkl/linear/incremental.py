@@ -275,7 +275,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
             if y is not None:
                 raise ValueError("y was given beside a Dataset, whose own targets are used; pass the Dataset alone")
             # the arrays of a Dataset are lazy, so the score is computed block by block
-            return self.score(self._encoded(X).X, X.y, compute)
+            return self.score(self._encoded_rows(X).X, X.y, compute)
         has_targets = is_classifier(self.estimator_) or is_regressor(self.estimator_)
         if has_targets and y is None:
             raise ValueError(f"score compares the predictions of {self.estimator_!r} with y, which is None; pass y")
@@ -288,7 +288,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
                     f"{type(self.estimator_).__name__} has a score of its own, which takes rows in memory; set "
                     "scoring=, or pass some of the rows as an array"
                 )
-            return _BlockAnswer(self.estimator_, self.feature_map, "score")(self._encoded(X))
+            return _BlockAnswer(self.estimator_, self.feature_map, "score")(self._encoded_rows(X))
         predicted = self.predict(X)
         lazy = dask.is_dask_collection(predicted) or dask.is_dask_collection(y)
         # scikit-learn scores rows in memory
@@ -357,10 +357,10 @@ class BlockIncremental(DocumentedMixin, Incremental):
     def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> Self:
         """Fit an estimator, new or fitted, to all rows for all epochs."""
         goes_on = estimator is getattr(self, "estimator_", None)
-        X = self._encoded(X) if goes_on and not dask.is_dask_collection(X) else X
+        X = self._encoded_rows(X) if goes_on and not dask.is_dask_collection(X) else X
         dataset, options = self._rows_and_options(estimator, X, y, fit_options)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        dataset = self._numbered(dataset, seed, goes_on)
+        dataset = self._with_category_numbers(dataset, seed, goes_on)
         source = dataset.source
         problem = EpochProblem(
             step=estimator_step,
@@ -386,7 +386,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         self.__dict__.update(learned, estimator_=fitted)
         return self
 
-    def _numbered(self, dataset: Dataset, seed: int, goes_on: bool) -> Dataset:
+    def _with_category_numbers(self, dataset: Dataset, seed: int, goes_on: bool) -> Dataset:
         """The rows of a fit with target means for codes of categories, checked for the estimator's columns.
 
         Raises
@@ -452,7 +452,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
             raise TypeError(f"{name}.partial_fit takes no {unknown[0]!r}; it takes {sorted(accepted)}")
         return dataset, options
 
-    def _encoded(self, X: object) -> Any:
+    def _encoded_rows(self, X: object) -> Any:
         """The rows encoded as those of `fit`: data frames, and the codes of a Dataset."""
         from dkl.encodings.categories import rows_like_fit
 
@@ -468,7 +468,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
         """The result of an estimator's method: at once for rows in memory, lazily by blocks for Dask collections."""
         check_is_fitted(self, "estimator_")
-        rows, answer = self._encoded(X), _BlockAnswer(self.estimator_, self.feature_map, method)
+        rows, answer = self._encoded_rows(X), _BlockAnswer(self.estimator_, self.feature_map, method)
         rows = rows.X if isinstance(rows, Dataset) else rows
         if len(np.shape(rows)) == 2 and np.shape(rows)[1] != self.n_features_in_:
             raise ValueError(

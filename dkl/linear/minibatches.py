@@ -44,7 +44,7 @@ class Minibatch:
     order: np.ndarray | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Minibatch], tuple[Any, ...]]:
-        return _arrived, (*map(sent, (self.phi, self.y, self.weight)), self.order)
+        return _received_minibatch, (*map(sent, (self.phi, self.y, self.weight)), self.order)
 
     @property
     def ordered(self) -> Minibatch:
@@ -161,7 +161,7 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
     return min(_TILE_ROWS, row_tile(feature_map, dtype))
 
 
-def _arrived(
+def _received_minibatch(
     phi: tuple[Any, bool], y: tuple[Any, bool], weight: tuple[Any, bool], order: np.ndarray | None
 ) -> Minibatch:
     """The minibatch in the process that receives it."""

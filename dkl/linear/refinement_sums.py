@@ -218,7 +218,7 @@ def _entries(projection: Projection) -> np.ndarray:
     return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
 
 
-def _formed(projection: Projection, entries: np.ndarray, span: slice) -> np.ndarray:
+def _dense_rows(projection: Projection, entries: np.ndarray, span: slice) -> np.ndarray:
     """The dense rows `span` of the W that has these entries."""
     if not isinstance(projection, SparseProjection):
         return entries[span]
@@ -240,7 +240,7 @@ def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) ->
     waves = xp.empty((rows.n_rows, 2 * m), entries.dtype)
     phases = xp.zeros(m) if feature_map.phases is None else xp.asarray(feature_map.phases) * TURN
     for span in spans(m, _FREQUENCIES):
-        W = _formed(feature_map.projection, entries, span)
+        W = _dense_rows(feature_map.projection, entries, span)
         # W (x - c) = W x - W c: sparse rows stay sparse
         shift = phases[span] if rows.constant is None else phases[span] - W @ rows.constant
         z = xp.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
@@ -318,10 +318,10 @@ class ScaledMinibatch:
     weight: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.rows.constant, *map(sent, (self.rows.X, self.targets, self.weight)))
+        return _received_minibatch, (self.rows.constant, *map(sent, (self.rows.X, self.targets, self.weight)))
 
 
-def _arrived(
+def _received_minibatch(
     constant: np.ndarray | None, X: tuple[Any, bool], targets: tuple[Any, bool], weight: tuple[Any, bool]
 ) -> ScaledMinibatch:
     """The minibatch in the process that receives it."""

@@ -255,7 +255,10 @@ class FoldedRows:
     targets: NewtonTargets
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The positions of these rows (k,), their folds, targets (k, K), weights, and weights without class factors."""
+        """The k rows of a block that belong to a fold: positions, folds, targets (k, K), and weights.
+
+        The last two arrays are the weights with the factors of the classes and without them.
+        """
         folds = self.folds(block.held_with)
         # rows of no fold are not mapped
         some = np.flatnonzero(folds >= 0)

@@ -202,7 +202,9 @@ class Choice:
             race.plan, self._clock = saved.values["trials"], Clock(None)
         self._clock.start_counting()
         self._publish(Event("started", "choice"))
-        race.run(self._try)
+        with suppress(Ended):
+            for one, fold in race.trials():
+                self._try(one, fold)
         self._publish(Event("finished", "choice", len(race.tried), len(race.tried), seconds=self._clock.elapsed))
         if not self._cut_short:
             return
@@ -433,21 +435,21 @@ class LogLoss:
     """
 
     def __init__(self, bench: Bench, sample: Sample, dataset: Dataset, own_columns: int | None = None) -> None:
-        self._bench, self._sample, self._allowed = bench, sample, bench.terms.allowed(dataset, own_columns)
-        self._judged, self._whole = (bench.terms.shape(rows, "log_loss") for rows in (sample.rows, dataset))
-        self._by_squares = bench.terms.shape(dataset)
+        self._bench, self._sample, self._budget = bench, sample, bench.terms.allowed(dataset, own_columns)
+        self._sample_shape, self._shape = (bench.terms.shape(rows, "log_loss") for rows in (sample.rows, dataset))
+        self._squares_shape = bench.terms.shape(dataset)
         self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
         self._is_promising = False
-        self._compared: dict[Candidate, Compared] = {}
+        self._comparisons: dict[Candidate, Compared] = {}
 
     def kept_work(self, contender: Contender) -> float:
         """Work that variants leave for a promising log loss, beyond a fit of a contender by the squared error."""
         if not self._is_promising:
             return 0.0
         learner = contender.learner
-        more = self._whole.fitting(learner) - self._by_squares.fitting(learner)
-        return min(SIDE_SHARE * self._allowed, self._judged.comparing(learner, True) + more)
+        more = self._shape.fitting(learner) - self._squares_shape.fitting(learner)
+        return min(SIDE_SHARE * self._budget, self._sample_shape.comparing(learner, True) + more)
 
     def ask(self, one: Candidate, rounds: int) -> float:
         """Compare the losses on the best kind of features before its variants are tried; returns the work this took.
@@ -455,8 +457,8 @@ class LogLoss:
         With the squared error, a class that lies between others rarely has the largest score; the log loss then gains
         more than additional features.
         """
-        work = self._judged.comparing(one.contender.learner, True)
-        if not self._can_fit(one, work) or work > SIDE_SHARE * self._allowed:
+        work = self._sample_shape.comparing(one.contender.learner, True)
+        if not self._can_fit(one, work) or work > SIDE_SHARE * self._budget:
             return 0.0
         _, least, squared = self.compared(one, rounds)
         self._is_promising = gains(least, squared)
@@ -465,17 +467,17 @@ class LogLoss:
     def _can_fit(self, one: Candidate, spent: float) -> bool:
         """Whether the features are few enough for a Hessian, and the last fit is within the budget after this work."""
         learner = one.contender.learner
-        is_small = self._whole.features_of(learner) <= self._most_features
-        return self._is_possible and is_small and spent + self._whole.fitting(learner) <= self._allowed
+        is_small = self._shape.features_of(learner) <= self._most_features
+        return self._is_possible and is_small and spent + self._shape.fitting(learner) <= self._budget
 
     def compared(self, one: Candidate, rounds: int) -> Compared:
         """Compare the penalties of the log loss on the first fold, near the best penalty of squares on all folds."""
-        if one not in self._compared:
+        if one not in self._comparisons:
             pilot, by_squares, near = one.pilots[0], one.choices[0], near_squares(one.choices[:rounds])
             choice = self._bench.penalties(pilot, self._sample, 0, f"{one.number}-log_loss", "log_loss", near)
             least, squared = (self._bench.log_loss([(pilot, each)], self._sample) for each in (choice, by_squares))
-            self._compared[one] = choice, least, squared
-        return self._compared[one]
+            self._comparisons[one] = choice, least, squared
+        return self._comparisons[one]
 
     def taken(self, race: Race, won: Candidate, expected: float) -> tuple[PenaltyChoice | None, tuple[str, ...]]:
         """Whether the last fit uses the log loss: if its probabilities are better on held-out rows.
@@ -495,7 +497,7 @@ class LogLoss:
             The scores of its penalties; None for the squared error.
         reasons : tuple of str
         """
-        work = 0.0 if won in self._compared else self._judged.comparing(won.contender.learner, True)
+        work = 0.0 if won in self._comparisons else self._sample_shape.comparing(won.contender.learner, True)
         if not self._can_fit(won, race.spent + work):
             return None, ()
         race.spent += work
@@ -531,7 +533,7 @@ class PlannedChoice:
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
         # one-hot columns are the same in any scaling
         self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
-        self._tried = self._reachable()
+        self._reachable_contenders = self._reachable()
         self._takes_log_loss = may_take_log_loss(terms, dataset)
 
     def _reachable(self) -> list[Contender]:
@@ -570,10 +572,10 @@ class PlannedChoice:
         shape = self._terms.shape(self._dataset, self.loss if self._takes_log_loss else None)
         race = replace(self._race, fitting=lambda contender: shape.fitting(contender.learner))
         # kernels may have the most landmarks of the last fit
-        grown = [race.largest(one, 1) or one for one in self._tried if one.has_kernel]
-        costliest = max((*self._tried, *grown), key=race.fitting).learner
+        grown = [race.largest(one, 1) or one for one in self._reachable_contenders if one.has_kernel]
+        costliest = max((*self._reachable_contenders, *grown), key=race.fitting).learner
         largest: dict[tuple[type, bool], FeatureLearner] = {}
-        for learner in (contender.learner for contender in self._tried):
+        for learner in (contender.learner for contender in self._reachable_contenders):
             kind = type(learner), bool(learner.get_params(deep=False).get("metric"))
             if kind not in largest or shape.features_of(learner) > shape.features_of(largest[kind]):
                 largest[kind] = learner
@@ -596,7 +598,7 @@ class PlannedChoice:
         passes += planned_gathering(rows, terms.seed) * (3 + of_texts + (CATEGORY_TRIALS if looks else 0))
         passes += planned_columns(rows, terms.seed)
         stages: list[tuple[Passes, dict[str, int]]] = []
-        for place, contender in enumerate(self._tried):
+        for place, contender in enumerate(self._reachable_contenders):
             pilot = terms.new_learner(contender.learner, "pilot")
             judging = chosen_penalty_passes(self._problem(contender.learner, terms.judging_loss, weights), rows.n_rows)
             is_plainest = place == 0
@@ -623,7 +625,7 @@ class PlannedChoice:
         """Bytes between passes: the largest of penalties, on the largest features, of advice, and of categories."""
         terms, dataset, rows = self._terms, self._dataset, self._sample.rows
         size, advised = terms.shape(rows).features_of, terms.budget.advised(terms.shape(dataset))
-        largest = max(self._tried, key=lambda contender: size(contender.learner)).learner
+        largest = max(self._reachable_contenders, key=lambda contender: size(contender.learner)).learner
         problem = self._problem(largest, terms.judging_loss)
         stage_bytes = [chosen_penalty_memory(problem, rows.n_rows), advice_memory(min(advised, dataset.n_rows))]
         if looks_for_categories(terms, dataset):
@@ -644,10 +646,10 @@ class PlannedChoice:
         most_features = most_log_loss_features(self._dataset.schema.n_classes or 1)
         affordable = [
             contender.learner
-            for contender in self._tried
+            for contender in self._reachable_contenders
             if size(contender.learner) <= most_features
             and judged.comparing(contender.learner, True) + whole.fitting(contender.learner) <= allowed
         ]
         squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
-        problem = self._problem(max(affordable or [self._tried[0].learner], key=size), "log_loss")
+        problem = self._problem(max(affordable or [self._reachable_contenders[0].learner], key=size), "log_loss")
         return replace(problem, choice=near_squares([squares]))

@@ -96,7 +96,11 @@ class ColumnChoice:
             # one column of the table may be many encoded ones, most of their entries 0: they must not enlarge the
             # budget
             self._own_columns = min(self._own_columns, _MOST_NUMBERS * len(plain.encoding.rules))
-        rows = self._with_categories(plain) if looks_for_categories(self._terms, plain) else self._numbered(plain)
+        rows = (
+            self._with_categories(plain)
+            if looks_for_categories(self._terms, plain)
+            else self._with_category_numbers(plain)
+        )
         # target means were computed without the judging rows, so every later comparison must hold out the same rows
         is_numbered = rows is not plain or has_scores(rows.encoding)
         seed = self._seed if is_numbered else None
@@ -161,13 +165,13 @@ class ColumnChoice:
     def _with_categories(self, dataset: Dataset) -> Dataset:
         """The rows with target means for codes; numbers and crosses become categories, too, where a trial gains."""
         suspects = more_categories(dataset, self._judging_rows, self._run, self._seed)
-        rows, adopted = self._numbered(dataset), NOTHING
+        rows, adopted = self._with_category_numbers(dataset), NOTHING
         for change in ("taken", "crosses"):
             if not (names := getattr(suspects.made, change)):
                 continue
             tried = replace(adopted, numbers=suspects.made.numbers, **{change: names})
-            other = self._numbered(dataset, tried)
-            is_better, before, after = self._compared(rows, other, change)
+            other = self._with_category_numbers(dataset, tried)
+            is_better, before, after = self._comparison(rows, other, change)
             self._reasons.append(suspects.told(change, is_better, before, after))
             if is_better:
                 adopted, rows = tried, other
@@ -175,7 +179,7 @@ class ColumnChoice:
             self._reasons.append(suspects.told("taken", False))
         return rows
 
-    def _numbered(self, dataset: Dataset, more: Made = NOTHING) -> Dataset:
+    def _with_category_numbers(self, dataset: Dataset, more: Made = NOTHING) -> Dataset:
         """The rows with target means and counts in place of codes."""
         return with_categories(dataset, self._judging_rows, self._run, more=more)
 
@@ -190,7 +194,7 @@ class ColumnChoice:
         seed = self._seed if is_numbered else None
         return self._bench.sample(dataset, self._own_columns, judging_seed=seed)
 
-    def _compared(self, rows: Dataset, other: Dataset, change: str) -> tuple[bool, float, float]:
+    def _comparison(self, rows: Dataset, other: Dataset, change: str) -> tuple[bool, float, float]:
         """Whether plain models do better on changed columns, and the best score before and after the change.
 
         The models are a linear one on the columns, and a kernel that is a product over columns, which finds by itself

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,7 +40,7 @@ _LAST_GROWTH = 1.1
 
 
 class Ended(Exception):
-    """Ends the trials of a race; its text is the phrase on it in the reasons."""
+    """Ends the trials of a race; its text is the phrase for it in the reasons of the machine."""
 
 
 @dataclass(eq=False)
@@ -130,7 +130,7 @@ class Race:
     """Candidates on held-out rows: all on one fold, those not behind on further folds, then variants of the best.
 
     The next trial depends on the losses so far and on counted work alone, so that the same rows give the same race on
-    any machine. `run` has the rule of the trials, and `settled` that of the winner.
+    any machine. `trials` has the rule of the trials, and `settled` that of the winner.
 
     Parameters
     ----------
@@ -203,13 +203,14 @@ class Race:
         """The candidates that are not variants."""
         return self.candidates[: len(self.contenders)]
 
-    def run(self, trial: Callable[[Candidate, int], None]) -> None:
-        """Run the trials: every kind on one fold, those not behind on further folds, and then variants of the best.
+    def trials(self) -> Iterator[tuple[Candidate, int]]:
+        """The trials in order: every kind on one fold, those not behind on further folds, then variants of the best.
 
-        Parameters
-        ----------
-        trial : callable
-            Tries a candidate on a fold, and calls `record` with the result, or sets `left_out`; it may raise `Ended`.
+        Yields
+        ------
+        one : Candidate
+            Before the next trial the caller passes the result of this one to `record`, or sets `left_out`.
+        fold : int
         """
         try:
             for kind in self.kinds:
@@ -217,23 +218,23 @@ class Race:
                 if kind.number > 0 and self._is_needless(kind):
                     kind.left_out = "needless"
                 elif kind.number == 0 or self.affords(kind):
-                    self._try(kind, trial)
+                    yield from self._planned(kind)
                 else:
                     kind.left_out = "takes more work"
             for fold in range(1, self.n_folds):
                 while waiting := self._waiting(fold):
-                    self._try(waiting[0], trial)
+                    yield from self._planned(waiting[0])
                 if waiting is None:
                     break
                 self.rounds = fold + 1
             while True:
-                self._try(self._next_variant(), trial)
+                yield from self._planned(self._next_variant())
         except Ended as ended:
             is_done = self.plan is not None and len(self.tried) >= len(self.plan)
             self.ended = "as was asked for" if is_done else str(ended)
 
-    def _try(self, one: Candidate, trial: Callable[[Candidate, int], None]) -> None:
-        """The next trial of a candidate, unless the plan has another one in its place."""
+    def _planned(self, one: Candidate) -> Iterator[tuple[Candidate, int]]:
+        """The next trial of a candidate and its fold, unless the plan has another one in its place."""
         if self.plan is not None and len(self.tried) >= len(self.plan):
             raise Ended
         if self.plan is not None and one.number != self.plan[len(self.tried)]:
@@ -241,7 +242,7 @@ class Race:
             return
         if one.parents and not one.choices:
             one.preferred = agreed(one.parents[0].choices)
-        trial(one, len(one.choices))
+        yield one, len(one.choices)
 
     def _waiting(self, fold: int) -> list[Candidate] | None:
         """The kinds still to be scored on a further fold; None if no further fold is tried.

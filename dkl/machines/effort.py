@@ -10,17 +10,19 @@ import numpy as np
 from dkl.features.families import FiniteFamily
 from dkl.linear import head
 from dkl.linear.penalty_choice import NEIGHBOURS, OTHER_PENALTIES, PENALTIES
+from dkl.machines.suggest import JUDGED_ROWS
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LEAST_LANDMARKS
 from dkl.methods.rounds.learner import columns_a_round
 from dkl.methods.steps.atoms import PARENTS
+from dkl.passes.memory import LARGEST_DEFAULT_CACHE
 
 # Work is counted in nanoseconds of one core. These costs were measured on tables of 2,000 to 8,000 rows and 5 to 70
 # columns, on two cores with AVX2.
 
 # Nanoseconds of one operation of linear algebra: in single precision (Gram matrices, maps), and in double precision
 # (triangular systems and factors).
-_SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 40.0
+SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 40.0
 # Nanoseconds of one cosine or kernel value; and of one number that a compiled loop adds to a distance or a histogram.
 _VALUE, _NUMBER = 4.0, 0.35
 # Nanoseconds of the passes of one trial, whatever its features; and of the beginning of a round of steps.
@@ -36,13 +38,11 @@ _PASSES, _PROBABILITY = 30.0, 45.0
 # With too many features for a Gram matrix, conjugate gradients are used: nanoseconds for each sparse row and model, and
 # how often all rows are mapped.
 _SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
-# Mapped rows of at most this many bytes stay in memory, so that all passes of one fit map them once.
-_KEPT_BYTES = 1 << 29
 # Comparing scalings and bandwidths: nanoseconds for each triple of rows; the share of the budget that may be spent on
 # more rows than usual; and the most rows, whose matrices take 130 MB.
 _ADVICE, _SHARE_OF_ADVICE, _MOST_ADVISED = 1.4, 0.0035, 2_000
 # The most rows of the sample; where memory allows more, one row for this many rows of the data.
-_MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
+MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
 # Factor on the expected time of a trial, so that it ends within the limit; the measured pace of work is averaged with
 # this many seconds at the counted pace, since short trials are slower.
 _CAUTION, _USUAL = 1.3, 1.0
@@ -60,10 +60,10 @@ class Effort:
         Rows of the sample that candidates are tried on, at least; more where trying them all is cheap.
     advised_rows : int
         Rows on which scalings and bandwidths are compared, at least.
-    folds : int
-        Largest number of folds that candidates are scored on.
     n_features, most_features : int
         Features of the first candidate of a kind, and of the largest.
+    folds : int
+        Largest number of folds that candidates are scored on.
     most_bags : int
         Repetitions of the rounds of steps at most, each with other rows held out.
     """
@@ -72,10 +72,10 @@ class Effort:
     work_a_value: float
     judged_rows: int
     advised_rows: int
-    folds: int
     n_features: int
     most_features: int
-    most_bags: int
+    folds: int = 5
+    most_bags: int = 1
 
     def advised(self, shape: Shape) -> int:
         """Rows on which scalings and bandwidths are compared; more than usual where the fit takes long anyway."""
@@ -85,7 +85,7 @@ class Effort:
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
         """The most rows of the sample; with many rows, no more than fit in memory."""
-        return max(_MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
+        return max(MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
 
     def advising(self, shape: Shape) -> float:
         """Work of comparing scalings and bandwidths, in counted nanoseconds."""
@@ -97,15 +97,9 @@ class Effort:
 
 
 EFFORTS = {
-    "fast": Effort(
-        1e9, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400, most_bags=1
-    ),
-    "balanced": Effort(
-        5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
-    ),
-    "best": Effort(
-        2e11, 2e4, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000, most_bags=16
-    ),
+    "fast": Effort(1e9, 2e2, judged_rows=2_000, advised_rows=300, n_features=200, most_features=400, folds=2),
+    "balanced": Effort(5e9, 3e3, judged_rows=5_000, advised_rows=600, n_features=400, most_features=4_000),
+    "best": Effort(2e11, 2e4, MOST_JUDGED, advised_rows=JUDGED_ROWS, n_features=500, most_features=8_000, most_bags=16),
 }
 
 
@@ -147,8 +141,8 @@ class Shape:
             return 0.0
         if "landmarks" in parameters:
             # whitening multiplies by a triangular matrix
-            return n * D * (_VALUE + _NUMBER * d + D * _SINGLE)
-        return n * D * (_VALUE + 2.0 * d * _SINGLE)
+            return n * D * (_VALUE + _NUMBER * d + D * SINGLE)
+        return n * D * (_VALUE + 2.0 * d * SINGLE)
 
     def learning(self, learner: FeatureLearner) -> float:
         """Work of learning the features themselves, without the linear model."""
@@ -183,13 +177,13 @@ class Shape:
     def comparing(self, learner: FeatureLearner, is_near: bool = False) -> float:
         """Work of comparing penalties on learned features; with `is_near`, only of those near a given penalty."""
         n_penalties = NEIGHBOURS if is_near else len(PENALTIES.get(self.loss, OTHER_PENALTIES))
-        return _TRIAL + self._penalised(learner, n_penalties)
+        return _TRIAL + self._fits_at_penalties(learner, n_penalties)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of the last fit: learning the features, and fitting the models at one penalty."""
-        return _TRIAL + self.learning(learner) + self._penalised(learner, 1)
+        return _TRIAL + self.learning(learner) + self._fits_at_penalties(learner, 1)
 
-    def _penalised(self, learner: FeatureLearner, n_penalties: int) -> float:
+    def _fits_at_penalties(self, learner: FeatureLearner, n_penalties: int) -> float:
         """Work of fitting models at several penalties: Hessians, n D^2 each, linear systems, D^3 / 3 each, and maps."""
         n, K, D = self.n_rows, self.n_models, float(self.features_of(learner))
         if D > head.MOST_FEATURES:
@@ -199,10 +193,11 @@ class Shape:
         # one Hessian of the squared error serves all penalties and models, as does the metric of jointly fitted classes
         steps = 0.0 if self.loss == "squared_error" or is_joint else _HESSIANS
         hessians, passes = max(1.0, steps * K * n_penalties), _PASSES * n_penalties if is_joint else 0.0
-        maps = 1.0 if 4.0 * n * D <= _KEPT_BYTES else 2.0 + steps + passes
-        products = hessians * n * D**2 * _SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
+        # mapped rows that fit in the cache stay there, so that all passes of one fit map them once
+        maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes
+        products = hessians * n * D**2 * SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
         # a pass computes the scores of all classes, their change along the step, and the gradients
-        one_pass = K * n * (6.0 * D * _SINGLE + _PROBABILITY)
+        one_pass = K * n * (6.0 * D * SINGLE + _PROBABILITY)
         return maps * self.mapping(learner) + products + passes * one_pass
 
 
@@ -216,9 +211,9 @@ class Clock:
     """
 
     def __init__(self, limit: float | None) -> None:
-        self.limit, self._begun = limit, time.monotonic()
+        self.limit, self._start_time = limit, time.monotonic()
         self._work = 0.0
-        self._tried: float | None = None
+        self._trials_start_time: float | None = None
 
     def count(self, work: float) -> None:
         """Add counted work that has been done since the last call."""
@@ -226,16 +221,16 @@ class Clock:
 
     def start_counting(self) -> None:
         """Measure the pace of work from now on."""
-        self._tried = time.monotonic()
+        self._trials_start_time = time.monotonic()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the beginning."""
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._start_time
 
     def seconds_of(self, work: float) -> float:
         """Expected seconds of further counted work at the pace so far, with a margin."""
-        seconds = time.monotonic() - (self._begun if self._tried is None else self._tried)
+        seconds = time.monotonic() - (self._start_time if self._trials_start_time is None else self._trials_start_time)
         return _CAUTION * work * (seconds + _USUAL) / (self._work + 1e9 * _USUAL)
 
     def allows(self, work: float) -> bool:

@@ -223,7 +223,7 @@ class KernelMachine(
             dataset, judging_seed = self._keep_choice(chosen), chosen.columns.judging_seed
             advised, choice = chosen.features, chosen.penalty
         else:
-            dataset, judging_seed = self._numbered(dataset, run)
+            dataset, judging_seed = self._with_category_numbers(dataset, run)
         if self.features is None:
             # one pass and a sample choose the features; the machine keeps the parameters that the user gave
             advice = advise(dataset, run, self.seed_)
@@ -235,7 +235,7 @@ class KernelMachine(
         # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
-        learner = self._staged(template, "features", last).set_params(**changes)
+        learner = self._learner_of_stage(template, "features", last).set_params(**changes)
         context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
         self.features_ = learner.fit_within(dataset, context)
         n_features = self.features_.feature_map_.n_features
@@ -277,7 +277,7 @@ class KernelMachine(
         # The learner inside would warn again that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
-        dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
+        dataset = exposed.with_exposures(dataset, self._exposure_weighs is not None, sample_weight)
         exposed.remember(self)
         self._calibration = (None, None)
         self._check_targets(dataset)
@@ -317,7 +317,7 @@ class KernelMachine(
             self.time_limit,
             self.trials,
             self.checkpoint,
-            new_learner=lambda advised, stage: self._staged(self._template(advised), stage),
+            new_learner=lambda advised, stage: self._learner_of_stage(self._template(advised), stage),
             new_problem=self._problem_on,
             planned_problem=self._planned_problem,
         )
@@ -331,7 +331,7 @@ class KernelMachine(
         self._calibration = (chosen.temperature, chosen.shift)
         return dataset
 
-    def _numbered(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
+    def _with_category_numbers(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
         """The rows with numbers in place of categories and texts, and the seed of the rows that judge comparisons.
 
         The numbers, such as target means, are learned without the judging rows, so that no other rows may judge later
@@ -447,7 +447,7 @@ class KernelMachine(
         check_constraints(self)
         self._check_features()
         self._check_solver()
-        unfitted = self._unfitted()
+        unfitted = self._unfitted_copy()
         weights = unfitted._class_weights(dataset)
         loss = unfitted._settle(dataset).loss
         stages: list[tuple[Passes, dict[str, int]]] = []
@@ -459,12 +459,12 @@ class KernelMachine(
             *others, advised = planned.may_win()
             # any of these may be the choice in place of the costliest: they add no time, but their memory must suffice
             for other in others:
-                learner = unfitted._staged(unfitted._template(other), "features")
+                learner = unfitted._learner_of_stage(unfitted._template(other), "features")
                 records = [(of_pass, 0) for of_pass, _ in learner.planned_passes(dataset)]
                 stages.append((records, {**learner.planned_memory(dataset), **rows}))
         template = unfitted._template(advised)
         last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
-        learner = unfitted._staged(template, "features", last)
+        learner = unfitted._learner_of_stage(template, "features", last)
         passes, driver_bytes = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
         folds = unfitted._judging_folds(template, dataset)
         for changes in unfitted._rivals(template) if len(folds) > 1 else ():
@@ -504,7 +504,7 @@ class KernelMachine(
         settled = self
         if not hasattr(self, "loss_"):
             # before a fit, on a copy; a fitted machine has settled its parameters already
-            settled = self._unfitted()
+            settled = self._unfitted_copy()
             settled._settle(dataset)
         return settled._template().planned_features(dataset)
 
@@ -512,9 +512,9 @@ class KernelMachine(
         """Seconds of the driver between the passes of its features and of exact steps; 0 where it chooses features."""
         if self._chooses:
             return 0.0
-        unfitted = self._unfitted()
+        unfitted = self._unfitted_copy()
         loss = unfitted._settle(dataset).loss
-        learner = unfitted._staged(unfitted._template(), "features")
+        learner = unfitted._learner_of_stage(unfitted._template(), "features")
         seconds = planned_driving(learner, dataset, few, flops_per_second)
         if unfitted._settings.solver != "newton":
             return seconds
@@ -539,7 +539,7 @@ class KernelMachine(
         """
         if not self._chooses or dataset.total_weight < FEWEST_ROWS:
             return None
-        unfitted, has_codes = self._unfitted(), dataset.schema.has_codes
+        unfitted, has_codes = self._unfitted_copy(), dataset.schema.has_codes
         unfitted._settle(dataset)
         # whether categories matter is only known once they are encoded
         law: Law = "waves" if block is None or has_codes else likely_law(block, dataset.schema.n_classes)
@@ -547,14 +547,13 @@ class KernelMachine(
             self.effort,
             unfitted._terms.shape(dataset),
             sampled=unfitted._terms.sample(dataset).rows.n_rows,
-            has_codes=has_codes,
             law=law,
             slots=slots,
             flops_per_second=flops_per_second,
         )
         return usual if self.time_limit is None else replace(usual, seconds=min(usual.seconds, self.time_limit))
 
-    def _unfitted(self) -> Self:
+    def _unfitted_copy(self) -> Self:
         """An unfitted copy with a fixed seed, on which plans settle parameters; the machine itself stays unchanged."""
         unfitted = clone(self)
         unfitted.seed_ = 0
@@ -608,7 +607,7 @@ class KernelMachine(
         """The rows held out for any decision of this fit: the larger share of the machine's and its features' own."""
         shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
         if self.features is not None and not self._chooses:
-            shares.append(judging_share(self._staged(self._template(), "features"), dataset.source))
+            shares.append(judging_share(self._learner_of_stage(self._template(), "features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
     def _judging_folds(self, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
@@ -643,7 +642,10 @@ class KernelMachine(
         # each rival is learned once for each fold, without its rows
         context = FitContext(for_machine=True, is_pilot=True, judging_seed=judging_seed)
         choices, *rivals = (
-            [self._judged(template, replace(context, withheld=fold), changes, dataset, weights, run) for fold in folds]
+            [
+                self._fold_scores(template, replace(context, withheld=fold), changes, dataset, weights, run)
+                for fold in folds
+            ]
             for changes in self._rivals(template)
         )
         if not rivals or clear_gain(choices, rivals[0]):
@@ -657,7 +659,7 @@ class KernelMachine(
             run.publish(Event("note", "features", detail={"message": message}))
         return None, _DRAWN
 
-    def _judged(
+    def _fold_scores(
         self,
         template: FeatureLearner,
         context: FitContext,
@@ -666,7 +668,7 @@ class KernelMachine(
         weights: np.ndarray | None,
         run: Run,
     ) -> PenaltyChoice:
-        """The scores of all penalties on a fold that the features have not seen."""
+        """The scores of all penalties on the fold of `context`, whose rows the features are learned without."""
         fold: Any = context.withheld
         # the stage names a folder of the checkpoint
         stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
@@ -694,14 +696,16 @@ class KernelMachine(
 
     def _pilot(self, template: FeatureLearner, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A copy with fewer features and no refinement, cheaper and sufficient for comparing penalties."""
-        pilot = self._staged(template, f"pilot-{stage}").set_params(**changes)
+        pilot = self._learner_of_stage(template, f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
         if "refine" in pilot.get_params(deep=False):
             pilot.set_params(refine=0)
         return pilot
 
-    def _staged(self, template: FeatureLearner, stage: str, last: FeatureLearner | None = None) -> FeatureLearner:
+    def _learner_of_stage(
+        self, template: FeatureLearner, stage: str, last: FeatureLearner | None = None
+    ) -> FeatureLearner:
         """A copy of the features for one stage of the fit, or one that continues the last fit.
 
         Features without their own checkpoint use a folder of the machine's, named after the stage.

@@ -34,11 +34,11 @@ from dkl.solvers.leave_one_out import left_out_ridge
 
 # Sampled rows, each predicted by a kernel machine fitted to all others: 0.3 s for one kernel on one core.
 JUDGED_ROWS = 1_000
-PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
+PENALTIES = np.logspace(-3, 1, 5)
 # Bandwidths tried, in units of the median distance between the scaled rows.
 _BANDWIDTHS = (0.35, 1.0, 2.5)
-# Numbers of features that are advised: round ones, since the loss changes little near the best number.
-_SIZES = (100, 200, 300, 500, 1_000)
+# Fewest and most features that are advised.
+_FEWEST, _MOST = 100, 1_000
 # A search over directions gains little with more sparse columns than this.
 _WIDE = 5_000
 
@@ -137,7 +137,7 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     RowsAlikeError
         If all rows are equal.
     """
-    sample, scalers, moments = _read(dataset, run, seed)
+    sample, scalers, moments = _sample_and_moments(dataset, run, seed)
     if dataset.task is not None and judged_rows == 0:
         if np.all(moments.low == moments.high):
             raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
@@ -148,13 +148,13 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
             scaling = "quantile"
         reasons = (
             _rows_sentence(dataset, sample.n_rows).split(";")[0] + ".",
-            f"Learner: RandomFeatures, 1,000 columns, scaling {scaling or 'none'}: without a target nothing says "
+            f"Learner: RandomFeatures, {_MOST:,} columns, scaling {scaling or 'none'}: without a target nothing says "
             "which features matter.",
         )
-        return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
+        return Advice(learner_entry("random").learner_class(n_features=_MOST, scaling=scaling), {}, reasons)
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
-    return replace(_decided(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
+    return replace(_advice_from_trials(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
 
 
 def advice_memory(n_rows: int) -> dict[str, int]:
@@ -165,7 +165,7 @@ def advice_memory(n_rows: int) -> dict[str, int]:
 _Scalers = dict[ScalingKind | None, Scaler | None]
 
 
-def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _Scalers, Moments]:
+def _sample_and_moments(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _Scalers, Moments]:
     """A sample of the rows, the scalers to compare, and the moments of all rows."""
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
     moments_of_all = moments_record(dataset.n_columns, is_sparse=problem.is_sparse)
@@ -237,9 +237,9 @@ class _Judge:
             rows = scale_rows(self._rows, self._scalers[scaling], "float64")
             matrix, sigma = _kernel_matrix(rows, kernel, factor)
             if matrix is not None:
-                yield self._judged(scaling, kernel, factor, matrix, sigma)
+                yield self._leave_one_out(scaling, kernel, factor, matrix, sigma)
 
-    def _judged(
+    def _leave_one_out(
         self, scaling: ScalingKind | None, kernel: str, factor: float, matrix: np.ndarray, sigma: float
     ) -> TriedKernel:
         """Leave-one-out kernel ridge regression, at the best of the penalties."""
@@ -280,7 +280,7 @@ def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: flo
     return np.exp(-away / (2.0 * sigma**2) if kernel == "gaussian" else -away / sigma), sigma
 
 
-def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
+def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
     """The advice that follows from the trials: the usual kernel and scaling unless others are clearly better.
 
     The first trial must be the usual kernel in the usual scaling.
@@ -299,11 +299,12 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
     ]
     # four columns for each degree of freedom, at most half as many as rows
     wanted = max(min(4.0 * kernel.degrees_of_freedom, dataset.total_weight / 2.0), 1.0)
-    size = min(_SIZES, key=lambda size: abs(np.log(size / wanted)))
+    # a round number, of one digit and zeros, since the loss changes little near the best number
+    size = int(np.clip(float(f"{wanted:.0e}"), _FEWEST, _MOST))
     features: FeatureLearner
     if sparse.issparse(sample.X) and dataset.n_columns > _WIDE:
         features = learner_entry("aligned").learner_class(
-            Coordinates(), n_candidates=None, n_features=1_000, scaling=kernel.scaling
+            Coordinates(), n_candidates=None, n_features=_MOST, scaling=kernel.scaling
         )
         reasons.append(
             f"Learner: AlignedFeatures on single columns, since there are {dataset.n_columns:,} sparse ones: a search "

@@ -7,30 +7,31 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.machines.effort import EFFORTS, Shape
+from dkl.machines.effort import EFFORTS, MOST_JUDGED, SINGLE, Shape
+from dkl.machines.settings import MOST_CLASSES
+from dkl.machines.suggest import JUDGED_ROWS
 from dkl.protocols.block import Block
 
 Law = Literal["lines", "steps", "waves"]
 
-# Measured in 40 fits of 150 to 10,000,000 rows: operations a second of a matrix product on one core, and the cores, of
-# the machine measured on; seconds over counted seconds, of trials and of the last fit; and seconds to read and map one
-# number.
-_REFERENCE, _CORES = 1e11, 2
-_TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.4, 1.6e-7
-# With fewer rows than the first number trials end sooner; with more sampled rows than the second they take longer in
-# proportion; with more rows than the third rounds of steps take no longer, since they use a sample. The factor is for
-# the trials of categories.
-_FULL_TRIALS, _LONGER_TRIALS, _MOST_OF_STEPS, _OF_CATEGORIES = 600, 12_000, 300_000, 1.5
-# Usual passes of a fit, most of them over the sample.
-_PASSES = {"fast": 90, "balanced": 110, "best": 200}
-# Factor of the longest time over the usual one.
+# Seconds of the last fit over the counted seconds of its part of the budget; and seconds of a core for reading and
+# mapping one number of the table for one model. Found from 18 fits of 1e5 to 1e7 rows on two cores, whose estimates are
+# within a factor of 1.5 for all but two of 3 s.
+_LAST_FIT, _A_NUMBER = 0.8, 3.2e-7
+# Rows from which trials take their whole budget; with fewer they end sooner, in proportion (fits of 150 to 569 rows).
+_FULL_TRIALS = 600
+# Rows beyond which rounds of steps take no longer, since they use a sample (fits of 1e6 and 1e7 rows).
+_MOST_OF_STEPS = 300_000
+# Usual passes of a fit, most of them over the sample; between the means of fits with the least and the most effort.
+_PASSES = 110
+# Factor of the longest time over the usual one: the largest that was seen in 41 fits of tables is 1.8.
 _AT_MOST = 3.0
-# The block examined: its rows at most and at least, outputs and columns at most; the gain in R^2 above which more than
-# a linear model is expected; and the share of this gain that thresholds of single columns must reach to be the law.
-_LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN, _OF_STEPS = 20_000, 1_000, 20, 200, 3e-3, 0.7
-# With more columns than this, only three quarters of the rows and this many bins are examined: with 150 columns that
-# takes a second.
-_WIDE, _MOST_BINS = 60, 160
+# A block is examined if it has at most this many columns; then at most this many of its rows, and bins of columns: of
+# 150 columns that takes a second.
+_MOST_COLUMNS, _LOOKED_AT, _MOST_BINS = 200, 15_000, 160
+# Gain in R^2 above which more than a linear model is expected, and the share of it that thresholds of single columns
+# must reach to be the law; on made rows of 28 to 200 columns, of each law.
+_GAIN, _OF_STEPS = 3e-3, 0.7
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,11 @@ class UsualTime:
         return replace(self, seconds=seconds, at_most=self.fixed + (self.at_most - self.fixed) * longer)
 
 
-def usual_time(
-    effort: str, shape: Shape, *, sampled: int, has_codes: bool, law: Law, slots: int, flops_per_second: float
-) -> UsualTime:
-    """The usual time of a machine without settings on rows of this shape.
+def usual_time(effort: str, shape: Shape, *, sampled: int, law: Law, slots: int, flops_per_second: float) -> UsualTime:
+    """The usual time of a machine without settings on rows of this shape: that of the work that its effort allows.
+
+    Trials take the constant part of the budget on one core. The part that grows with the table is shared by all slots;
+    where the rows seem linear, or steps, it is that of a sample.
 
     Parameters
     ----------
@@ -70,26 +72,25 @@ def usual_time(
         Of all rows, not of the sample.
     sampled : int
         Rows of the sample that candidates are tried on.
-    has_codes : bool
-        Whether the rows have categories.
     law : {"lines", "steps", "waves"}
-        The law that the rows seem to follow: for "lines" trials end with the columns themselves; for "steps" the last
-        fit uses a sample of the rows.
+        The law that the rows seem to follow: for "lines" the last fit is of the columns themselves; for "steps" it uses
+        a sample of the rows.
     slots : int
         Blocks that are computed at the same time.
     flops_per_second : float
         The speed of a matrix product on one thread.
     """
-    allowed, numbers = EFFORTS[effort], shape.n_rows * shape.n_columns * shape.n_models
-    trials = _TRIALS * 1e-9 * allowed.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / _LONGER_TRIALS)
-    lines = numbers * _A_NUMBER * _CORES / slots
-    waves = numbers * _LAST_FIT * 1e-9 * allowed.work_a_value * _CORES / slots
-    # the square root, since the speed of memory differs less between machines than that of products: a machine with 1.5
-    # times the operations a second took .9 of the time in seven fits
-    pace = np.sqrt(_REFERENCE / flops_per_second) * (_OF_CATEGORIES if has_codes else 1.0)
-    last_fit = {"lines": 0.0, "steps": waves * min(1.0, _MOST_OF_STEPS / max(shape.n_rows, 1)), "waves": waves}[law]
-    usual, longest = (pace * (trials + lines + curves) for curves in (last_fit, waves))
-    return UsualTime(usual, _AT_MOST * longest, _PASSES[effort], pace * trials)
+    budget, columns = EFFORTS[effort], shape.n_columns * shape.n_models
+    trials = 1e-9 * budget.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / MOST_JUDGED)
+    fitted = min(shape.n_rows, {"lines": sampled, "steps": _MOST_OF_STEPS, "waves": shape.n_rows}[law])
+    usual, longest = (
+        trials + columns * (_LAST_FIT * 1e-9 * budget.work_a_value * rows + _A_NUMBER * shape.n_rows) / slots
+        for rows in (fitted, shape.n_rows)
+    )
+    # work is counted at 1 / SINGLE operations a nanosecond; the square root, since the speed of memory differs less
+    # between machines than that of products: one with 1.5 times the operations a second took .9 of the time in 7 fits
+    pace = np.sqrt(1e9 / SINGLE / flops_per_second)
+    return UsualTime(pace * usual, _AT_MOST * pace * longest, _PASSES, pace * trials)
 
 
 def likely_law(block: Block, n_classes: int | None) -> Law:
@@ -109,15 +110,14 @@ def likely_law(block: Block, n_classes: int | None) -> Law:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
-    most = _LOOKED_AT if block.X.shape[1] <= _WIDE else _LOOKED_AT * 3 // 4
-    rows = block.rows(np.arange(min(block.n_rows, most)))
+    rows = block.rows(np.arange(min(block.n_rows, _LOOKED_AT)))
     X, y = rows.X, rows.y
-    if rows.n_rows < _TOO_FEW or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
+    if rows.n_rows < JUDGED_ROWS or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
         return "waves"
     if n_classes is not None:
         y = np.asarray(y)[:, None] == np.unique(y)
     Y = np.asarray(y, dtype=np.float64).reshape(rows.n_rows, -1)
-    if Y.shape[1] > _MOST_OUTPUTS or np.any(np.ptp(Y, axis=0) == 0.0):
+    if Y.shape[1] > MOST_CLASSES or np.any(np.ptp(Y, axis=0) == 0.0):
         return "waves"
     is_finite = np.isfinite(X)
     means = np.sum(X, axis=0, where=is_finite, dtype=np.float64) / np.maximum(is_finite.sum(axis=0), 1)
@@ -127,7 +127,7 @@ def likely_law(block: Block, n_classes: int | None) -> Law:
         return "waves"
     half = rows.n_rows // 2
     bins = KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf", random_state=0).fit_transform(X)
-    is_wide = X.shape[1] > _WIDE
+    is_wide = bins.shape[1] > _MOST_BINS
     if is_wide:
         left = Y[:half] - Ridge().fit(X[:half], Y[:half]).predict(X[:half]).reshape(half, -1)
         # |1_b' left|^2 / |1_b|^2 is the squared error that the mean residual of bin b explains

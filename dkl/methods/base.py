@@ -364,7 +364,7 @@ class FeatureLearner(
         family = self._prior()
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
 
-    def _unfitted(self) -> Self:
+    def _unfitted_copy(self) -> Self:
         """A copy for plans, with an arbitrary seed and bandwidth in place of fitted ones."""
         unfitted = copy.copy(self)
         unfitted.seed_, unfitted.family_ = 0, self._planned_family()

@@ -38,7 +38,7 @@ def accuracy(predicted: Values, X: object, y: object, sample_weight: object) -> 
         If there is no y, or one in addition to a Dataset, if the total weight is 0, or if labels or weights are
         missing, or of another number or kind than the predictions.
     """
-    values, targets, weight = _checked(predicted, X, y, sample_weight)
+    values, targets, weight = _checked_predictions(predicted, X, y, sample_weight)
     if not isinstance(values, da.Array):
         return float(accuracy_score(targets, values, sample_weight=weight))
     right = values == targets
@@ -57,15 +57,15 @@ def r_squared(predicted: Values, X: object, y: object, sample_weight: object) ->
     X, y, sample_weight
         As in `accuracy`.
     """
-    values, targets, weight = _checked(predicted, X, y, sample_weight)
+    values, targets, weight = _checked_predictions(predicted, X, y, sample_weight)
     if not isinstance(values, da.Array):
         return float(r2_score(targets, values, sample_weight=weight))
     weight = da.ones_like(targets) if weight is None else weight
     weight = weight[:, None] if weight.ndim < targets.ndim else weight
-    total, first = _summed(weight, da.ones_like(targets), targets)
+    total, first = _weighted_sums(weight, da.ones_like(targets), targets)
     check_total_weight(total)
     # the mean is subtracted first: for targets far from 0 the squares would contain little else
-    deviation, error = _summed(weight, (targets - first / total) ** 2, (targets - values) ** 2)
+    deviation, error = _weighted_sums(weight, (targets - first / total) ** 2, (targets - values) ** 2)
     # the R^2 of a constant target is 1 or 0, as in scikit-learn
     unexplained = np.where(deviation > 0.0, error / np.where(deviation > 0.0, deviation, 1.0), error > 0.0)
     return float(np.mean(1.0 - unexplained))
@@ -92,7 +92,7 @@ def mean_loss(
     ValueError
         If a target is outside the domain of the loss, or y is missing.
     """
-    values, targets, weight = _checked(predicted, X, y, sample_weight)
+    values, targets, weight = _checked_predictions(predicted, X, y, sample_weight)
     lazy = isinstance(values, da.Array)
     if weight is None:
         weight = (da if lazy else np).ones_like(targets if targets.ndim == 1 else targets[:, 0])
@@ -138,7 +138,7 @@ def quantile_score(
     # targets are checked against the first quantile of each
     first = predicted if predicted.ndim == 1 else predicted[:, :: len(quantiles)]
     first = first[:, 0] if first.shape[1:] == (1,) else first
-    _, targets, weight = _checked(first, X, y, sample_weight)
+    _, targets, weight = _checked_predictions(first, X, y, sample_weight)
     values, targets, weight = dask.compute(predicted, targets, weight)
     targets = np.repeat(np.reshape(targets, (len(targets), -1)), len(quantiles), axis=1)
     columns = np.reshape(values, targets.shape)
@@ -164,12 +164,12 @@ def check_log_rows(dataset: Dataset, loss: str, *, of_fit: bool = True) -> None:
         raise ValueError("y holds nothing but 0: loss='poisson' needs a count above 0, of which a mean can be told")
 
 
-def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
+def _weighted_sums(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
     """The weighted sums of each of the values over the rows."""
     return [np.asarray(total) for total in dask.compute(*((weight * part).sum(axis=0) for part in values))]
 
 
-def _checked(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
+def _checked_predictions(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
     """Predictions, targets and weights, checked: arrays if all are in memory, else Dask arrays of equal chunks."""
     targets: Any = y
     weight: Any = sample_weight

@@ -117,7 +117,7 @@ class Updated:
         """The arguments of `_run` for a driver with one pass, which reads and stores block sums if `sums` is set."""
         if self.sums is None:
             return driver, problem, dataset
-        record, source = _summed(driver, problem), dataset.source
+        record, source = _sums_record(driver, problem), dataset.source
         rows: RowSource
         if isinstance(source, SummedSource):
             # these blocks are stored sums already, so none are stored again
@@ -129,7 +129,7 @@ class Updated:
 
     def summed(self, dataset: Dataset) -> BlockSum:
         """The record of the pass whose sums `_weigh` uses; sums over parts of the rows may be added."""
-        return _summed(*self._summing(dataset))
+        return _sums_record(*self._summing(dataset))
 
     def _summing(self, dataset: Dataset) -> tuple[Driver[Any, Any], Any]:
         """The driver whose pass computes the sums, and its problem on the present candidates."""
@@ -139,7 +139,7 @@ class Updated:
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
 
 
-def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
+def _sums_record(driver: Driver[P, S], problem: P) -> BlockSum:
     """The record of a driver with one pass.
 
     Raises

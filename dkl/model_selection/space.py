@@ -167,7 +167,7 @@ class Space:
         return {name: dimension.decode(part) for name, dimension, part in self._parts(np.atleast_2d(point), first=True)}
 
     def rounded(self, points: np.ndarray) -> np.ndarray:
-        """Points (n, width), each replaced by the common point of all points with the same values."""
+        """Points (n, width) of the cube, rounded so that points that decode to the same parameter values are equal."""
         # Points from gradient ascents may lie outside the cube by a rounding error.
         points = np.clip(np.atleast_2d(points), 0.0, 1.0)
         parts = [dimension.rounded(part) for _, dimension, part in self._parts(points)]

@@ -91,7 +91,7 @@ class IdleThreads:
         return ThreadPoolExecutor(n_threads, "dkl-pass")
 
     def give(self, n_threads: int, pool: ThreadPoolExecutor) -> None:
-        """Keep a pool of threads that are idle."""
+        """Store a pool whose threads are idle, for the next `take`; the threads of a pool stored before end."""
         kept = self._exchange((n_threads, pool))
         if kept is not None:
             kept[1].shutdown(wait=False)
@@ -192,7 +192,7 @@ class ThreadBackend(LocalBackend):
 
 
 def in_worker(function: Callable, *args: Any) -> Any:
-    """`unpacking` in a process that exists for this work alone."""
+    """`unpacking` in a process that runs nothing else and may therefore end by `leave_quickly`."""
     leave_quickly()
     return unpacking(function, *args)
 

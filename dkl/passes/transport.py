@@ -86,10 +86,10 @@ class Carried:
         # arrays are buffers beside the pickle, which Dask sends without copying them
         head = cloudpickle.dumps(self.value, protocol=5, buffer_callback=buffers.append)
         # before protocol 5 pickles have no buffers
-        return _arrived, (head, *(buffers if int(protocol) >= 5 else map(bytes, buffers)))
+        return _received_object, (head, *(buffers if int(protocol) >= 5 else map(bytes, buffers)))
 
 
-def _arrived(head: bytes, *buffers: Buffer) -> Carried:
+def _received_object(head: bytes, *buffers: Buffer) -> Carried:
     """The object in the receiving process: each array in memory of its own, which the allocator has aligned."""
     return Carried(pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers]))
 

@@ -1,19 +1,34 @@
-"""Checks a dictionary of rounds: its proposals explain more than chance does, and use only the columns they may use."""
+"""Checks a dictionary of rounds: proposals, block sums, plans, exports and model files of fits that choose from it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 
+from dkl.data.coerce import as_dataset
+from dkl.events import Event
 from dkl.features.dictionaries import ListedDictionary, Steps
+from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.rounds.dictionary import Dictionary, SampleSlopes
+from dkl.model_io import load_model
 from dkl.testing.learners import check_learner
 from dkl.testing.require import require, same_bits
 
 
 def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None:
-    """Raise AssertionError if `dictionary` breaks a promise that rounds rely on.
+    """Raise AssertionError if `dictionary` breaks a promise of rounds, or of the models that are fitted with it.
+
+    Sums over a block are compared with sums of mapped rows; passes of a fit with its plan; and the predictions of a
+    machine with those of its predictor, its model file, its ONNX graph (if onnx and onnxruntime are installed), and its
+    pipeline of scikit-learn objects (unless `to_sklearn` refuses the features with a TypeError).
 
     Parameters
     ----------
@@ -51,6 +66,7 @@ def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None
         phi.shape[1] == len(points) * searched.columns_a_point,
         f"{name}.feature_map has columns_a_point columns for each point",
     )
+    _check_sums(X, np.hstack([slopes, weight[:, None]]), searched.feature_map(points), name)
     unit = searched.unit(X)
     require(np.isfinite(unit) and unit > 0.0, f"{name}.unit is a positive number")
     deviation = unit * float(np.sqrt(phi.var(axis=0).mean()))
@@ -67,7 +83,52 @@ def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None
     moved = X + np.outer(generator.standard_normal(n_rows), 1.0 - free)
     before, after = (map_rows(rows, searched.feature_map(points), "float64") for rows in (X, moved))
     require(np.allclose(before, after), f"{name}: columns do not look at a column whose metric is 0")
-    check_learner(MarginFeatures([dictionary, Steps(depth=1)], n_features=16, scaling="standard"), n_rows=n_rows)
+    both = [dictionary, Steps(depth=1)]
+    check_learner(MarginFeatures(both, n_features=16, scaling="standard"), n_rows=n_rows)
+    for family in (both[:1], both):
+        _check_machine(family, X, y, name)
+
+
+def _check_sums(X: np.ndarray, S: np.ndarray, feature_map: FeatureMap, name: str) -> None:
+    """Compare the sums of features over a block, and of their squares, with sums of mapped rows."""
+    phi = map_rows(X, feature_map, "float64")
+    for what, sums, expected in (
+        ("features", feature_sums(X, S, feature_map, "float64").reshape(-1, S.shape[1]), phi.T @ S),
+        ("squares", feature_squares(X, S[:, -1], feature_map, "float64").reshape(-1), (phi**2).T @ S[:, -1]),
+    ):
+        gap = float(np.max(np.abs(sums - expected)) / np.max(np.abs(expected)))
+        require(gap < 1e-10, f"{name}: block sums of {what} equal sums of mapped rows; they differ by {gap:.1e}")
+
+
+def _check_machine(family: Sequence[ListedDictionary], X: np.ndarray, y: np.ndarray, name: str) -> None:
+    """Compare the passes of a fit with its plan, and its predictions with those of everything it is exported to."""
+    events: list[Event] = []
+    features = MarginFeatures(list(family), n_features=16, scaling="standard", dtype="float64", random_state=0)
+    machine = KernelRegressor(features, random_state=0, progress=events.append)
+    most = sum(calls for _, calls in machine.planned_passes(as_dataset(X, y)))
+    machine.fit(X, y)
+    n_passes = sum(event.kind == "started" and event.name != "rounds" for event in events)
+    require(n_passes <= most, f"{name}: a fit takes at most the {most} passes that are planned, not {n_passes}")
+    machine.set_params(progress=False)
+    expected = machine.predict(X)
+    answers = {"predictor() for few rows": machine.predictor().predict(X[:20])}
+    with TemporaryDirectory() as folder:
+        store = str(Path(folder, "model.zarr"))
+        machine.save(store)
+        loaded = load_model(store, classes=[type(dictionary) for dictionary in family])
+    require(same_bits(loaded.predict(X), expected), f"{name}: a model file predicts with the bits of the model")
+    try:
+        answers["to_sklearn()"] = machine.to_sklearn().predict(X)
+    except TypeError as refusal:
+        require("scikit-learn" in str(refusal), f"{name}: to_sklearn() names what scikit-learn lacks, not {refusal}")
+    if find_spec("onnx") is not None and find_spec("onnxruntime") is not None:
+        from onnxruntime import InferenceSession
+
+        session = InferenceSession(machine.to_onnx().SerializeToString())
+        answers["to_onnx()"] = session.run(None, {session.get_inputs()[0].name: X})[0].reshape(-1)
+    for export, answer in answers.items():
+        gap = float(np.max(np.abs(answer - expected[: len(answer)])) / np.max(np.abs(expected)))
+        require(gap < 1e-8, f"{name}: {export} predicts as the model does; they differ by {gap:.1e}")
 
 
 def _explained(phi: np.ndarray, slopes: np.ndarray) -> float:

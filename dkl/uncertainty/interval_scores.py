@@ -186,5 +186,5 @@ def ends_of(score: IntervalScore, answers: np.ndarray, radii: np.ndarray) -> np.
 
 
 def by_target(n_targets: int, ends: np.ndarray) -> np.ndarray:
-    """Ends as columns (n, 2 t), reshaped to (n, t, 2)."""
+    """Interval ends (n, 2 t), the lower and upper one of each of t targets in turn, reshaped to (n, t, 2)."""
     return ends.reshape(len(ends), n_targets, 2)

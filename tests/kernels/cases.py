@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from dkl.features.activations import Activation
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
@@ -119,3 +120,12 @@ def assert_same_rows(actual: Any, desired: Any, *, atol: float) -> None:
         np.testing.assert_array_equal(actual, desired)
     else:
         np.testing.assert_allclose(actual, desired, rtol=0, atol=atol)
+
+
+class Powers(Activation):
+    """z and z^2: an activation of an extension with two values a frequency, which are no waves."""
+
+    names = ("power", "square")
+
+    def values(self, xp: Any, z: Any) -> list[Any]:
+        return [z, z * z]

@@ -525,7 +525,7 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
     def judged(n_rows: int, n_columns: int, effort: str) -> int:
         generator = np.random.default_rng(0)
         X = generator.normal(size=(n_rows, n_columns))
-        machine = dkl.KernelRegressor(effort=effort, random_state=0)._unfitted()
+        machine = dkl.KernelRegressor(effort=effort, random_state=0)._unfitted_copy()
         dataset = as_dataset(X, X[:, 0])
         machine._settle(dataset)
         return machine._terms.sample(dataset).rows.n_rows

@@ -131,7 +131,8 @@ def run(
         score = scores(one.number, fold)
         race.record(one, None if score is None else judged(score), features(found))
 
-    race.run(trial)
+    for one, fold in race.trials():
+        trial(one, fold)
     return trials
 
 
@@ -355,7 +356,8 @@ def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
         preferred.append(one.preferred and one.preferred.alpha)
         race.record(one, judged(0.1, 0.3, 0.2), features())
 
-    race.run(trial)
+    for one, fold in race.trials():
+        trial(one, fold)
     assert preferred == [None, 2.0]
     # other folds of its parent change nothing: the penalties of all folds are averaged one by one
     race.candidates[0].choices.append(judged(0.9, 0.1, 0.1))
@@ -485,7 +487,8 @@ def test_what_both_found_on_a_fold_is_not_learned_again_where_they_are_joined() 
         # the second kind is given up after the first fold
         race.record(one, judged((0.8, 0.72, 0.9)[one.number]), features())
 
-    race.run(trial)
+    for one, fold in race.trials():
+        trial(one, fold)
     assert parts == [(0, 0, 0), (1, 0, 0), (2, 0, 2)]
     assert race.spent == 2.25
     # of a fold that one of them has not seen both are learned

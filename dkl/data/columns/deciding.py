@@ -399,7 +399,10 @@ def _differ_by(group: list[str]) -> str:
 
 
 def _names_as_numbers(texts: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """The numbers that names write, (n,) float64, NaN for other names; all NaN unless nearly all names are numbers."""
+    """The number that each text spells, such as 12.5 for "12.5", (n,) float64; NaN for texts that spell none.
+
+    All are NaN unless nearly all values (`SHARE_READ` of them) spell numbers in the same unit.
+    """
     parts = NumberParts.of(texts)
     values = np.full(len(texts), np.nan)
     is_number = parts.place >= 0

@@ -107,7 +107,7 @@ class Stage:
 
     def _in_input_order(self) -> Iterator[pa.Table]:
         for run in self._runs:
-            table = _read(run, range(1))
+            table = _rows_of_buckets(run, range(1))
             # a run is one batch, which is returned in parts of half a buffer
             rows = max(1, math.ceil(table.num_rows * self._read_bytes / max(table.nbytes, 1)))
             for start in range(0, table.num_rows, rows):
@@ -118,13 +118,13 @@ class Stage:
         step = max(1, math.floor(self._read_bytes * self._n_buckets / max(self.n_bytes, 1)))
         for start in range(0, self._n_buckets, step):
             buckets = range(start, min(start + step, self._n_buckets))
-            table = pa.concat_tables([_read(run, buckets) for run in self._runs])
+            table = pa.concat_tables([_rows_of_buckets(run, buckets) for run in self._runs])
             if table.num_rows:
                 keys = shuffle_keys(table.column(ROW).to_numpy(), seed)
                 yield table.take(pa.array(np.argsort(keys, kind="stable"))).combine_chunks()
 
 
-def _read(run: Path, buckets: range) -> pa.Table:
+def _rows_of_buckets(run: Path, buckets: range) -> pa.Table:
     """The rows of some buckets of a run."""
     # not memory-mapped, as mapped pages would count as memory of the process
     with pa.OSFile(str(run)) as source, pa.ipc.open_file(source) as reader:

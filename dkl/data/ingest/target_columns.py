@@ -121,12 +121,12 @@ class TargetSummary:
                 self._texts = self._texts.merge(TextStatistics.of(values, pc.value_counts(values), self.rows))
             # labels that occur only in rows of weight 0 are not classes
             values = values if counted is None else values.filter(pa.array(counted))
-            labels = _counted(values) if len(self._labels) <= MAX_CLASSES else {}
+            labels = _text_counts(values) if len(self._labels) <= MAX_CLASSES else {}
             if wrong := sorted(label for label in labels if "\0" in label):
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
             self._labels.update(labels)
         else:
-            values = self._checked(numbers(column))
+            values = self._checked_numbers(numbers(column))
             self._add_numbers(values if counted is None else values[counted])
         self.kind = kind
         self.rows += len(column)
@@ -147,7 +147,7 @@ class TargetSummary:
     def _instead_of_dates(self) -> str:
         return f"turn it into numbers, such as the days from a day, or into labels, categorical=['{self.name}']"
 
-    def _checked(self, values: np.ndarray) -> np.ndarray:
+    def _checked_numbers(self, values: np.ndarray) -> np.ndarray:
         """The numbers, after checking that none is missing or infinite."""
         self._check_present(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
@@ -284,7 +284,7 @@ class TargetSummary:
             )
 
 
-def _counted(values: pa.ChunkedArray) -> dict[str, int]:
+def _text_counts(values: pa.ChunkedArray) -> dict[str, int]:
     """The number of rows with each text."""
     counted = pc.value_counts(values)
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
@@ -361,7 +361,7 @@ class SplitColumn:
             raise RowError(
                 f"split column '{self.name}' is missing in row {row}; every row needs the name of its split", row
             )
-        self._names.update(_counted(values))
+        self._names.update(_text_counts(values))
         if len(self._names) > MAX_SPLITS:
             raise ValueError(f"split column '{self.name}' has more than {MAX_SPLITS} values; is it the right column?")
         self.rows += len(values)
@@ -407,7 +407,7 @@ class GroupOrTimeColumn:
         """
         self._codes(column, self.rows)
         if self.role == "group" and len(self._names) <= MAX_CLASSES:
-            self._names.update(_counted(texts(column)))
+            self._names.update(_text_counts(texts(column)))
         self.rows += len(column)
 
     def doubts(self) -> list[str]:

@@ -122,7 +122,7 @@ class DirectChunks:
             if not self._compressed and nbytes != len(target):
                 raise NotDirectError(f"chunk {place} has {nbytes} bytes and not {len(target)}")
             stored = np.empty(nbytes, np.uint8) if self._compressed else target
-            _read(file, stored)
+            _fill_from_file(file, stored)
             checksum = file.read(tail)
         LEDGER.note(Noted(stored=nbytes + tail))
         if tail and int.from_bytes(checksum, "little") != crc32c(stored):
@@ -142,7 +142,7 @@ class DirectChunks:
         index = np.empty(self._in_a_shard, _ENTRY)
         file.seek(size - index.nbytes - _CHECKSUM_BYTES)
         content = index.reshape(-1).view(np.uint8)
-        _read(file, content)
+        _fill_from_file(file, content)
         if int.from_bytes(file.read(_CHECKSUM_BYTES), "little") != crc32c(content):
             raise NotDirectError("the index of a shard is not what its checksum says")
         entry = index[tuple(number % n for number, n in zip(place, self._in_a_shard, strict=False))]
@@ -211,7 +211,7 @@ def _names(codecs: Any) -> list[str]:
     return [codec["name"] for codec in codecs]
 
 
-def _read(file: Any, target: np.ndarray) -> None:
+def _fill_from_file(file: Any, target: np.ndarray) -> None:
     """Fill `target` from a file, in several reads, as one returns at most 2 GiB."""
     view = memoryview(target)  # type: ignore[arg-type]
     while len(view):

@@ -128,7 +128,7 @@ class ForeignArray:
 
     @classmethod
     def of(cls, name: str, array: zarr.Array, token: str) -> ForeignArray:
-        """The array with its present metadata, on a store that records reads."""
+        """`array` opened again, so that its metadata are current, through a `MeteredStore`, which counts bytes read."""
         metered = zarr.open_array(MeteredStore(array.store, token), path=array.path, mode="r")
         return cls(name, metered, token, place_of(array))
 
@@ -165,7 +165,7 @@ class ForeignArray:
             touched = range(start // chunk, -(-stop // chunk))
             return self._joined([self._part(number, start, stop) for number in touched])
         parts = [self._part(whole - 1, start, stop)] if start < whole * chunk else []
-        parts.append(self._decoded(whole, end))
+        parts.append(self._decoded_rows(whole, end))
         if stop > end * chunk:
             parts.append(self._part(end, start, stop))
         return self._joined(parts)
@@ -179,10 +179,10 @@ class ForeignArray:
         """The rows between `start` and `stop` of one row of chunks."""
         first, n_rows = number * self.chunk_rows, min(self.chunk_rows, self.shape[0] - number * self.chunk_rows)
         lowest, highest = max(start - first, 0), min(stop - first, n_rows)
-        decode = partial(self._decoded, number, number + 1)
+        decode = partial(self._decoded_rows, number, number + 1)
         return SHARED.get((self.token, self.name, number), lowest, highest, n_rows, decode)
 
-    def _decoded(self, first: int, end: int) -> np.ndarray:
+    def _decoded_rows(self, first: int, end: int) -> np.ndarray:
         """The decoded rows of chunks `first` to `end`, whose digests are recorded."""
         chunk = self.chunk_rows
         start, stop = first * chunk, min(end * chunk, self.shape[0])

@@ -68,10 +68,10 @@ class BesideFeatures:
         # False means that a machine must not choose a time itself
         by_time = by_time or None
         X = as_known_rows(X)
-        self._by = by_group, by_time
+        self._column_names = by_group, by_time
         if is_frame(X):
             groups, times = _first_given(groups, by_group, "group"), _first_given(times, by_time, "time")
-            self._by = None, None
+            self._column_names = None, None
         self.X = X
         self.taken: tuple[str, ...] = ()
         self.row_id: np.ndarray | None = None
@@ -80,7 +80,7 @@ class BesideFeatures:
         for role, values in (("group", groups), ("time", times)):
             with problems.collected():
                 if values is not None:
-                    self._given[role] = self._taken(role, values)
+                    self._given[role] = self._values_and_name(role, values)
         problems.raise_all()
         if not is_frame(X) and not hasattr(X, "schema") and (by_group, by_time) != (None, None) and not self._given:
             name, value = ("by_group", by_group) if by_group is not None else ("by_time", by_time)
@@ -99,7 +99,7 @@ class BesideFeatures:
                 given[role] = known.name
         return cls(X, given["group"], given["time"])
 
-    def _taken(self, role: str, values: Any) -> tuple[Any, str | None]:
+    def _values_and_name(self, role: str, values: Any) -> tuple[Any, str | None]:
         """Values and their name (None for given values); a group column is removed from the frame."""
         if not isinstance(values, str):
             check_order(self.X, values, f"{role}s")
@@ -168,10 +168,10 @@ class BesideFeatures:
 
     def noted(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset with the groups and times as row columns."""
-        source, schema = self.on(dataset.source, dataset.schema, sample_weight)
+        source, schema = self.with_rule(dataset.source, dataset.schema, sample_weight)
         return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
 
-    def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
+    def with_rule(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
         """The source and the schema with the groups and times as row columns, and the rule by which rows are held out.
 
         The columns of a table that they were taken from are ignored in later tables.
@@ -185,7 +185,7 @@ class BesideFeatures:
             with problems.collected():
                 source, schema = with_values(source, schema, role, values, name, kept, n_given)  # type: ignore[arg-type]
         problems.raise_all()
-        source, schema = chosen_rows_together(source, schema, *self._by)
+        source, schema = chosen_rows_together(source, schema, *self._column_names)
         if self.taken and schema.encoding is not None:
             # later tables may contain these columns
             encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.taken))

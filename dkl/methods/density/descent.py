@@ -189,7 +189,7 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
     """
     n_classes, minibatch = operands["n_classes"], minibatch.ordered
     xp = array_module(minibatch.phi)
-    penalty = operands["penalty"] if xp is np else _placed(operands["penalty"], xp)
+    penalty = operands["penalty"] if xp is np else _penalty_on_device(operands["penalty"], xp)
     # copies on the device of the rows, since the steps below write to them
     values, first, second, average = (
         xp.array(numbers) for numbers in (state.values, state.first, state.second, state.average)
@@ -229,7 +229,7 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
 _on_gpu: WeakKeyDictionary[DensityPenalty, DensityPenalty] = WeakKeyDictionary()
 
 
-def _placed(penalty: DensityPenalty, xp: Any) -> DensityPenalty:
+def _penalty_on_device(penalty: DensityPenalty, xp: Any) -> DensityPenalty:
     """The penalty with its spectrum on the GPU, where it is copied once."""
     if penalty not in _on_gpu:
         values, vectors = penalty.spectrum.values, penalty.spectrum.vectors

@@ -49,7 +49,11 @@ class SquaredErrorDriver:
     def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
         """The optimum from the sums of the first pass, or its correction by the exact gradient of a further one."""
         with one_blas_thread():
-            return self._solved(problem, state, results) if state.fresh else self._corrected(problem, state, results[0])
+            return (
+                self._first_optimum(problem, state, results)
+                if state.fresh
+                else self._corrected_optimum(problem, state, results[0])
+            )
 
     def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
         """Objective and gap of the present model."""
@@ -82,7 +86,7 @@ class SquaredErrorDriver:
     def _residuals(self, problem: TunedProblem, state: TunedState) -> Record:
         return misfit_record(problem.feature_map, problem.targets, state.coefficients, problem.product_dtype)
 
-    def _solved(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
+    def _first_optimum(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
         """The optimum from the sums of the first pass, which is final unless their products are in float32."""
         (sums,) = self._sums(problem).collect(results)
         if problem.deviations is not None and isinstance(sums, SquaredSums):
@@ -93,12 +97,14 @@ class SquaredErrorDriver:
             optimum = replace(optimum, coef=optimum.coef * scale[:, None], intercept=intercept)
         else:
             optimum = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
-        state = self._at(optimum, replace(state, passes=state.passes + 1)).noted()
+        state = self._accepted_state(optimum, replace(state, passes=state.passes + 1)).noted()
         if problem.product_dtype == "float64" or not isinstance(sums, SquaredSums):
             return replace(state, ended=True)
         return replace(state, gram=sums.gram, cross=sums.cross, squares=sums.squares)
 
-    def _corrected(self, problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray]) -> TunedState:
+    def _corrected_optimum(
+        self, problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray]
+    ) -> TunedState:
         """Judge the model by its exact gradient, and solve again with it unless the residual is small enough."""
         if state.gram is None or state.cross is None or state.squares is None:
             raise ValueError("the state of a corrected solution lacks the sums of its first pass")
@@ -125,10 +131,10 @@ class SquaredErrorDriver:
         # the right-hand side for which the rounded matrix gives the exact gradient at this model
         exact = replace(first, cross=first.weight * descent + first.times(models))
         optimum = solve_squared(exact, problem.penalty, problem.lam, u, shared=problem.shared)
-        return replace(self._at(optimum, state), cross=exact.cross)
+        return replace(self._accepted_state(optimum, state), cross=exact.cross)
 
     @staticmethod
-    def _at(optimum: TunedSolution, state: TunedState) -> TunedState:
+    def _accepted_state(optimum: TunedSolution, state: TunedState) -> TunedState:
         """The state with the model of a solution as the accepted point."""
         return replace(
             state,

@@ -45,7 +45,7 @@ class JointDriver:
     def init(self, problem: JointProblem) -> JointState:
         """Zero weights, or those of the start, before any pass; the first pass evaluates all candidates."""
         working = np.zeros(1, np.int64) if problem.start is None else problem.start[0]
-        on_these = problem.on(working, 1.0)
+        on_these = problem.restricted_to(working, 1.0)
         if problem.start is not None:
             on_these = replace(on_these, start=problem.start[1:])
         first = driver_of(problem.loss).init(on_these)
@@ -58,16 +58,16 @@ class JointDriver:
             return None
         if state.ended:
             return [self._pricing_record(problem, state)]
-        return driver_of(problem.loss).request(problem.on(state.working, state.goal), state)
+        return driver_of(problem.loss).request(problem.restricted_to(state.working, state.goal), state)
 
     def step(self, problem: JointProblem, state: JointState, results: Sequence[Any]) -> JointState:
         """The state after that pass."""
         if not state.ended:
             # the driver of tuned features returns a copy of this state with changed fields, so it stays a JointState
-            solved: Any = driver_of(problem.loss).step(problem.on(state.working, state.goal), state, results)
+            solved: Any = driver_of(problem.loss).step(problem.restricted_to(state.working, state.goal), state, results)
             return solved
         with one_blas_thread():
-            return self._priced(problem, state, results[0])
+            return self._state_with_gap(problem, state, results[0])
 
     def metrics(self, problem: JointProblem, state: JointState) -> dict[str, float]:
         """The metrics of the last evaluation of all candidates."""
@@ -85,13 +85,15 @@ class JointDriver:
     def memory(self, problem: JointProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The matrices of the largest working set, and the sums of all candidates."""
         parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies
-        matrices = driver_of(problem.loss).memory(problem.on(problem.largest_working, 1.0), n_rows, row_bytes)
+        matrices = driver_of(problem.loss).memory(
+            problem.restricted_to(problem.largest_working, 1.0), n_rows, row_bytes
+        )
         return {**matrices, "sums of all candidates": 4 * 8 * parts * D * problem.n_outputs}
 
     def plan(self, problem: JointProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The passes that price all candidates, and passes on the largest working set."""
         largest = self.init(problem).moved_to(problem.largest_working)
-        solving = driver_of(problem.loss).plan(problem.on(problem.largest_working, 1.0))
+        solving = driver_of(problem.loss).plan(problem.restricted_to(problem.largest_working, 1.0))
         # max_passes bounds the total of steps; for the squared error each round has one pass
         rounds = _MOST_ROUNDS if problem.loss_row.takes_one_pass else 1
         return [
@@ -118,7 +120,7 @@ class JointDriver:
         cost = PricingCost(TunedCost(working, K, 0, problem.dtype), pool, K)
         return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
 
-    def _priced(self, problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
+    def _state_with_gap(self, problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
         """The state with the gap over all candidates; done if it is small or stuck, else with the next candidates."""
         point, inner_gap = dual_point(problem, state, sums), state.gap
         bound = max(state.bound, point.dual)
@@ -152,7 +154,9 @@ class JointDriver:
             return replace(state, ended=False, history=())
         state = replace(state, ended=False, step=1.0, promise=0.0, ahead=state.width, follows=False)
         # a JointState again, as in `step`
-        restarted: Any = from_subsample(problem.on(working, goal), state) if is_first else replace(state, share=1.0)
+        restarted: Any = (
+            from_subsample(problem.restricted_to(working, goal), state) if is_first else replace(state, share=1.0)
+        )
         return restarted
 
 

@@ -80,7 +80,7 @@ class JointProblem:
         """The largest set of working candidates, for plans."""
         return np.arange(min(self.most_working, self.pool.n_frequencies))
 
-    def on(self, working: np.ndarray, goal: float) -> TunedProblem:
+    def restricted_to(self, working: np.ndarray, goal: float) -> TunedProblem:
         """The problem on some candidates, with the relative gap `goal` to end at."""
         # equation (9) on these candidates is equation (22) with the ball in place of the penalty on the density
         return TunedProblem(

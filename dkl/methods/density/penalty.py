@@ -192,7 +192,7 @@ class DensityPenalty:
         return float(self._quadratic(np.asarray(u, dtype=np.float64)))
 
     def _quadratic(self, u: np.ndarray) -> Any:
-        """`value` of a density that is not fixed, as an array without axes, on the density's device."""
+        """Lam/2 (u - c)'H(u - c) of a density that is not fixed, an array of no dimension on the density's device."""
         e = u - self.center
         # (u - c)'H(u - c) = sum_i h_i (v_i'(u - c))^2 in the eigenvectors v_i: no matrix of H is formed
         along = e if self.spectrum.vectors is None else e @ self.spectrum.vectors

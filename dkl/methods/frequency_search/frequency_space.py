@@ -77,7 +77,7 @@ class FrequencySpace(ABC):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """At most `count` points with high potentials sum_k |sum_i S_ik phi(x_i)|^2 on scaled rows, with these.
+        """At most `count` points with high potentials sum_k |sum_i S_ik phi(x_i)|^2 on scaled rows, and the potentials.
 
         A point of a finite set may be found again in a later round, which increases its weight.
 

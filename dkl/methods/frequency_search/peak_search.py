@@ -180,7 +180,7 @@ def search_peaks(
     for group in groups:
         if group is None:
             continue
-        W, v = group.ascended(options, seed)
+        W, v = group.ascend(options, seed)
         frequencies.append(group.on_all_columns(W, X.shape[1]))
         heights.append(v)
         # 1 at each column that a frequency may use, even where its entry is 0
@@ -325,7 +325,7 @@ class _SplitRows:
         return column_scales(self.X, self.weight)
 
     @cached_property
-    def ascended(self) -> tuple[Rows, np.ndarray]:
+    def searched_rows(self) -> tuple[Rows, np.ndarray]:
         """The rows on which chains ascend, and their weights."""
         support = np.flatnonzero((self.S != 0.0).reshape(len(self.S), -1).any(axis=1))
         if not self.support_only or not 0 < len(support) < len(self.S):
@@ -372,7 +372,7 @@ class _Group:
     columns: np.ndarray | None = None
     steps: int | None = None
 
-    def ascended(self, options: SearchOptions, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def ascend(self, options: SearchOptions, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """The best frequency that each chain visits, float32, and its potential, float64; on the host."""
         judge, max_norm = self.judge, options.max_norm
 
@@ -427,7 +427,7 @@ def _all_columns(
     """Chains that move in all columns."""
     if n_chains == 0 and extra is None:
         return None
-    d, ascended, xp = rows.X.shape[1], landscape(*rows.ascended), array_module(rows.X)
+    d, ascended, xp = rows.X.shape[1], landscape(*rows.searched_rows), array_module(rows.X)
     draws = stream(seed, "starts").standard_normal((options.tries * n_chains, d), dtype=np.float32)
     W = xp.asarray(draws * np.float32(np.sqrt(options.start) / sigma))
     if options.tries > 1 and n_chains:
@@ -455,9 +455,9 @@ def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group 
     draws = generator.standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws / (scale * np.sqrt(counts[:, None], dtype=np.float32))
     if options.tries > 1:
-        best = _best_tries(landscape(*rows.ascended, columns=columns).potentials(xp.asarray(W)), options.tries)
+        best = _best_tries(landscape(*rows.searched_rows, columns=columns).potentials(xp.asarray(W)), options.tries)
         columns, W, counts, scale = columns[best], W[best], counts[best], scale[best]
-    ascended, judge = landscape(*rows.ascended, columns=columns), rows.judge(columns)
+    ascended, judge = landscape(*rows.searched_rows, columns=columns), rows.judge(columns)
     moving = xp.asarray(counts[:, None])
     return _Group(ascended, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
 
@@ -478,7 +478,7 @@ def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others:
     W = draws * (np.sqrt(options.start) / sigma).astype(np.float32)
     # in these coordinates the first step of every chain has the same length
     scale = xp.asarray((sigma / np.sqrt(counts)).astype(np.float32))
-    ascended, judge = landscape(*rows.ascended, columns=columns), rows.judge(columns)
+    ascended, judge = landscape(*rows.searched_rows, columns=columns), rows.judge(columns)
     moving = xp.asarray(counts)
     return _Group(ascended, judge, xp.asarray(W), options.stride, moving, scale, columns, options.near_steps)
 
@@ -529,15 +529,15 @@ class Slope:
     @property
     def best_points(self) -> Array:
         """The best point of each chain, (c, q)."""
-        return _visited(self._best)
+        return _best_values(self._best)
 
     @property
     def best_heights(self) -> Array:
         """The heights there, (c,)."""
-        return _visited(self._height)
+        return _best_values(self._height)
 
 
-def _visited(values: Array | None) -> Array:
+def _best_values(values: Array | None) -> Array:
     """Values at the best points; raises RuntimeError before the first evaluation."""
     if values is None:
         raise RuntimeError("the ascent has no best points yet: evaluate it once before they are asked for")
@@ -629,7 +629,7 @@ def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
         u, gradient = xp.where(gains, trial, u), xp.where(gains, ahead, gradient)
         v = xp.where(gains[:, 0], height, v)
         # the quasi-Newton move if it ascends, cut to the longest length; otherwise a step along the gradient
-        newton = pairs.applied(gradient)
+        newton = pairs.newton_direction(gradient)
         ascends = (newton * gradient).sum(axis=1, keepdims=True) > 0
         bounded = newton * (u.dtype.type(longest) / row_norms(newton)).clip(None, 1)
         move = xp.where(gains, xp.where(ascends, bounded, _of_length(gradient, longest / 2)), move)
@@ -659,7 +659,7 @@ class _Pairs:
         kept = slice(-_MEMORY + 1, None)
         return _Pairs((*self.steps[kept], step), (*self.changes[kept], change), (*self.inverses[kept], inverse))
 
-    def applied(self, gradient: Array) -> Array:
+    def newton_direction(self, gradient: Array) -> Array:
         """Minus the inverse Hessian by these pairs, times the gradient (Nocedal & Wright 2006, algorithm 7.4)."""
         xp, move, shares = array_module(gradient), gradient, []
         memory = list(zip(self.steps, self.changes, self.inverses, strict=True))

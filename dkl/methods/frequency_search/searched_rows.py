@@ -104,7 +104,7 @@ class SearchedRows:
             if number < len(self._features):
                 out += np.concatenate([tile @ weights for tile in self._features[number]])
             else:
-                out += self._formed(mapped(span), weights, is_next=number == len(self._features))
+                out += self._weighted_features(mapped(span), weights, is_next=number == len(self._features))
         return out
 
     def most_bytes(self, n_rows: int, row_bytes: int, n_features: int, dtype: str) -> dict[str, int]:
@@ -112,7 +112,7 @@ class SearchedRows:
         features = n_rows * n_features * np.dtype(dtype).itemsize
         return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(self._most_kept, features)}
 
-    def _formed(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
+    def _weighted_features(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
         """Features times weights, by tiles of rows; stores the features if they are not too large."""
         X, dtype = self.block.X, weights.dtype
         nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize

@@ -106,11 +106,11 @@ class GameDriver:
     def step(self, problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
         """The state after the pass of the current phase, from its results."""
         after = {
-            "open": _opened,
-            "resume": _continued,
-            "project": _projected,
-            "verify": _verified,
-            "step": _stepped,
+            "open": _first_state,
+            "resume": _continued_state,
+            "project": _projected_state,
+            "verify": _verified_state,
+            "step": _state_after_dual_step,
         }
         return after[state.phase](problem, state, results)
 
@@ -172,7 +172,7 @@ class GameDriver:
         ]
 
 
-def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+def _first_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     """The state after the first pass: equal dual weights for all rows, and in R^d the candidates for them."""
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
@@ -183,13 +183,13 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
     return _begin_projection(problem, state, results[0])
 
 
-def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+def _continued_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     """The state of a continued game after its first pass, which sums what the last step of the former fit left out."""
     if problem.pool is None:
         block: Block = results[1]
         state = _next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
     if problem.rules.projection == "alternating":
-        return _projected(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))), results)
+        return _projected_state(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))), results)
     return _begin_projection(problem, state, results[0])
 
 
@@ -202,8 +202,11 @@ def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str,
     return _with_narrower_edges(problem, state, sums)
 
 
-def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The state after a reduction: exact projections narrow brackets, alternating ones add a multiplier."""
+def _projected_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """The state after a pass of the projection to feasible dual weights.
+
+    Exact projections narrow the brackets of the multipliers; alternating ones add the multiplier of this alternation.
+    """
     if problem.rules.projection == "exact":
         return _with_narrower_edges(problem, state, results[0])
     # the mean of y_i alpha_i, which Algorithm 3 subtracts to return to the hyperplane sum_i c_i y_i alpha_i = 0
@@ -227,8 +230,11 @@ def _with_narrower_edges(problem: GameProblem, state: GameState, sums: Mapping[s
     )
 
 
-def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """Choose the kernel player's features among the verified candidates, bound the value from below, set the step."""
+def _verified_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """The state with the features of highest potential as the kernel player's answer, and a lower bound on the value.
+
+    Also sets the length of the next dual step.
+    """
     sums, K, rules = results[0], problem.n_blocks, problem.rules
     # (candidates, parts, K): C and Q of the frequencies, sum_i c_i y_i alpha_i (cos, sin)(w.x_i); K more columns hold
     # the same under the mean dual weights if the pass was to check these
@@ -307,7 +313,7 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
     return float(diameter / (steepest * np.sqrt(t)))
 
 
-def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+def _state_after_dual_step(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     """The state after the dual step: its features enter the dual measure; the gap, and the end or the next search."""
     sums = results[0]
     previous = state
@@ -326,8 +332,8 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
             pull=np.concatenate([state.pull, share * answer]),
         )
     state = replace(state, played=state.played + state.step_weight)
-    state, upper = _bounded(problem, state, sums["losses"])
-    state = _recorded(problem, state, sums, upper)
+    state, upper = _best_machine(problem, state, sums["losses"])
+    state = _state_with_history(problem, state, sums, upper)
     if why := _why_to_stop(problem, state):
         return replace(state, phase="done", message=why)
     if problem.pool is None:
@@ -342,7 +348,7 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
     return _begin_projection(problem, state, sums)
 
 
-def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
+def _best_machine(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
     """The best machine that the pass tried, and its primal value, an upper bound on max F(., lambda)."""
     trials = trials_of(state)
     # |w|^2 of f = sum_t sqrt(lambda_t) u_t.phi_t, whose coefficients w_t = sqrt(lambda_t) u_t are the mean response
@@ -359,7 +365,9 @@ def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tupl
     return replace(state, scale=scale, intercepts=intercepts, spread=spread, pending=pending), float(values[s])
 
 
-def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray], upper: float) -> GameState:
+def _state_with_history(
+    problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray], upper: float
+) -> GameState:
     """The state with this round's entry in the history."""
     lower = state.lower
     if state.mean_sums is not None:

@@ -174,7 +174,12 @@ class ExcessiveGapDriver:
 
     def step(self, problem: GameProblem, state: ExcessiveGapState, results: Sequence[Any]) -> ExcessiveGapState:
         """The state after the pass of the current phase, from its results."""
-        after = {"norm": _measured, "score": _scored, "project": _with_narrower_edges, "sum": _summed}
+        after = {
+            "norm": _smoothed_state,
+            "score": _scored_state,
+            "project": _with_narrower_edges,
+            "sum": _state_after_sums,
+        }
         return after[state.phase](problem, state, results[0])
 
     def metrics(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
@@ -309,7 +314,9 @@ def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
 
 
-def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+def _smoothed_state(
+    problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]
+) -> ExcessiveGapState:
     """The state with |A|^2 from the Gram matrix, and mu_1, mu_2 for which the first pair satisfies the condition."""
     # |A|^2 is the largest eigenvalue of A'A: the signs y_i do not change the Gram matrix of the features
     norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
@@ -324,7 +331,7 @@ def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
     return replace(state, phase="score", norm=norm, total=total, smoothing=np.array([first, second]))
 
 
-def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+def _scored_state(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
     """The state with the upper bound of the scored machine, and the first reduction of the projection."""
     # |w|_(1,2)^2 / 2 + C sum of losses, at the best of the intercepts that were tried
     value = 0.5 * float(_lengths(state.point).sum()) ** 2 + problem.rules.C * float(sums["losses"].min(axis=2).sum())
@@ -356,7 +363,9 @@ def _with_narrower_edges(
     )
 
 
-def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+def _state_after_sums(
+    problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]
+) -> ExcessiveGapState:
     """The state after the pass of sums of the current step; if it ends an iteration, with its entry in the history."""
     # (D, parts, K): A' alpha of the projected weights
     answer = sums["features"].transpose(1, 0, 2)
@@ -380,7 +389,7 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
         state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
         lower = least_value(problem, total, squares, float(np.square(state.dual_sums).sum(axis=(1, 2)).max()))
         state = replace(state, lower=max(state.lower, lower))
-    return _recorded(problem, state) if move == "ascend" else state
+    return _state_with_history(problem, state) if move == "ascend" else state
 
 
 def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
@@ -418,7 +427,7 @@ def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
     return float(0.5 * (np.sqrt(q * q + 4.0 * q) - q))
 
 
-def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
+def _state_with_history(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
     """The state with the iteration's entry in the history, finished if it was the last one."""
     rules, blocks = problem.rules, state.total * problem.n_blocks
     lengths = _lengths(state.best)

@@ -376,7 +376,7 @@ def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
 
 def candidates_of(problem: GameProblem, state: GameState) -> FeatureMap:
     """The features that the kernel player chooses from."""
-    return candidate_map(problem, _computed(state.candidates)) if problem.pool is None else problem.pool
+    return candidate_map(problem, _required_array(state.candidates)) if problem.pool is None else problem.pool
 
 
 def answer_map(problem: GameProblem, state: GameState) -> FeatureMap:
@@ -387,7 +387,7 @@ def answer_map(problem: GameProblem, state: GameState) -> FeatureMap:
 def dual_step(problem: GameProblem, state: GameState) -> DualStep:
     """The step along the features of this round: all cosines, then all sines, equally weighted."""
     # f_i = mean over the chosen features of C cos(w.x_i) + Q sin(w.x_i); y_i f_i is the gradient of the potential / 2
-    answer = _computed(state.answer)
+    answer = _required_array(state.answer)
     coefficients = answer.transpose(1, 0, 2).reshape(-1, problem.n_blocks) / len(answer)
     share = state.step_weight / (state.played + state.step_weight)
     return DualStep(
@@ -453,7 +453,7 @@ def last_metrics(history: Sequence[dict[str, float]]) -> dict[str, float]:
     return {"round": last["round"], "objective": last["upper"], "duality_gap": last["relative_gap"]}
 
 
-def _computed(value: np.ndarray | None) -> np.ndarray:
+def _required_array(value: np.ndarray | None) -> np.ndarray:
     """The array, which an earlier phase must have set."""
     if value is None:
         raise ValueError("the game has no candidates yet: a pass came out of turn")

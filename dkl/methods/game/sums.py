@@ -299,7 +299,7 @@ class DualStep:
     dtype: str = "float32"
 
     def __call__(self, X: Rows, alpha: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """alpha + eta gradient, not yet feasible, and f: both (n, K)."""
+        """Dual weights after a gradient step, alpha + eta gradient, not yet projected, and scores f: both (n, K)."""
         scores = row_scores(X, self.feature_map, self.coefficients, self.dtype)
         return alpha + self.size * (1.0 - signs * scores - self.ridge * alpha), scores
 

@@ -137,13 +137,13 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         return passes
 
     def _sample(self, problem: CorrectiveProblem, state: CorrectiveState) -> RowSample | None:
-        searches = not state.is_full and _wanted(problem, state)[0] > 0
+        searches = not state.is_full and _candidate_counts(problem, state)[0] > 0
         return _sample_record(problem, state) if searches else None
 
     def _sums(self, problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
         return round_record(problem, state)
 
-    def _judged(
+    def _judged_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> tuple[CorrectiveState, bool]:
         """The state with a line of history for the evaluated model; or with half of a step that raised the loss."""
@@ -156,7 +156,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             # a convex loss decreases along the step, so half of it is evaluated next, and again, until the objective
             # falls
             return replace(state, coefficients=(state.base + state.coefficients) / 2.0), False
-        state = _recorded(problem, state, sums, now)
+        state = _state_with_history(problem, state, sums, now)
         if not state.is_full:
             why = why_to_stop(problem, state)
         elif not _has_settled(problem, state, before, now):
@@ -168,11 +168,11 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             return replace(state, message=_message(state, state.ended or "found as many as asked for")), True
         if not why:
             return state, True
-        left = _trimmed(problem, state, why)
+        left = _best_round_state(problem, state, why)
         # the sums belong to the larger model, so the next pass evaluates the model on the remaining points
         return left, left.n_points == state.n_points
 
-    def _extended(
+    def _extended_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> CorrectiveState:
         """The state with the best candidates added to the points, and the working model refitted on all of them."""
@@ -181,12 +181,12 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         if len(state.history) > 1 and not state.is_full:
             n_searched = len(state.candidates) - state.plain
             potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
-            k, _ = _wanted(problem, state)
+            k, _ = _candidate_counts(problem, state)
             n_left = state.limit - state.n_points
             best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=n_left)
             # random draws are added whatever their potentials are
             joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
-        coefficients, base, gram = _stepped(problem, state, sums, joining)
+        coefficients, base, gram = _newton_step(problem, state, sums, joining)
         points = np.concatenate([state.points, state.candidates[joining]])
         verified = _potentials(problem, sums)[state.n_points :]
         rows = state.sample_rows
@@ -217,14 +217,14 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             settled=state.settled + state.is_full,
         )
 
-    def _proposed(self, problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
+    def _state_with_candidates(self, problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
         """The state with new candidates: peaks of the potential of the model's dual on the sample, and random draws."""
         n_left = state.limit - state.n_points
         if n_left <= 0:
             return state
         # multiples of a large prime, so that rounds, and fits with neighbouring seeds, draw different numbers
         seed = (problem.seed + 7919 * state.passes) % 2**31
-        wanted, drawn = _wanted(problem, state)
+        wanted, drawn = _candidate_counts(problem, state)
         candidates, sampled = problem.space.none, np.zeros(0)
         if wanted:
             count, _, age = self._rows.key
@@ -244,7 +244,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
 
 
-def _stepped(
+def _newton_step(
     problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray], joining: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One Newton step of the working model on its points and on the candidates at positions `joining`.
@@ -343,7 +343,7 @@ def _penalty(problem: CorrectiveProblem, state: CorrectiveState, coefficients: n
     return 0.5 * ridge * float(np.sum(coefficients[:, :-1] ** 2))
 
 
-def _recorded(
+def _state_with_history(
     problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray], objective: float
 ) -> CorrectiveState:
     """The state with a line of history for the evaluated model, whose penalised loss is `objective`."""
@@ -395,7 +395,7 @@ def _message(state: CorrectiveState, why: str) -> str:
     return f"{why}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
 
 
-def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
+def _candidate_counts(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
     """The numbers of points that the next round searches for and draws; all missing ones are drawn without a search."""
     n_left = state.limit - state.n_points
     # the schedule bounds the total of searched points; random draws need no further rounds, unless held-out rows judge
@@ -473,11 +473,11 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
         start = stop
     round_ = CorrectiveRound(
         loss=problem.loss,
-        coefficients=_widened(state.coefficients, old, width),
+        coefficients=_padded_models(state.coefficients, old, width),
         old=old,
         new=new,
         active=problem.active,
-        previous=_widened(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
+        previous=_padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
         panels=tuple(panels),
         dtype=problem.dtype,
     )
@@ -523,10 +523,10 @@ def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.n
 def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.ndarray:
     """A model on the old points, extended by zeros for `n_new` further ones."""
     old, _ = column_numbers(parts, n_old, n_new)
-    return _widened(coefficients, old, parts * (n_old + n_new) + 1)
+    return _padded_models(coefficients, old, parts * (n_old + n_new) + 1)
 
 
-def _trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
+def _best_round_state(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
     """The state with only the points of the best round on held-out rows (all without `patience`), and no search."""
     kept = _kept_points(problem, state)
     columns, _ = column_numbers(problem.parts, kept, state.n_points - kept)
@@ -562,7 +562,7 @@ def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping
     return replace(state, gram=gram, gram_at=at)
 
 
-def _widened(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
+def _padded_models(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
     """Models (K, len(old)) on `width` columns, with zeros for new ones."""
     out = np.zeros((len(coefficients), width))
     out[:, old] = coefficients

@@ -219,7 +219,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         """The planned passes, followed by those of the refinement of a feature map of the largest size."""
         plan = super()._replayed(dataset)
         if self.refine:
-            learner = self._unfitted()
+            learner = self._unfitted_copy()
             learner._plan, learner.feature_map_ = plan, self.planned_map(dataset)
             with suppress(PlanEndsError):
                 refine_learner(learner, dataset)

@@ -141,7 +141,11 @@ class MetricDriver:
             landmarks = np.random.default_rng(problem.seed).permutation(rows)
             sigma = _bandwidth(problem, landmarks)
             return replace(state, phase="system", landmarks=landmarks, sigmas=np.array([sigma]), best_sigma=sigma)
-        return _judged(problem, state, results) if state.phase == "system" else _moved(problem, state, results[0])
+        return (
+            _judged_state(problem, state, results)
+            if state.phase == "system"
+            else _state_with_metrics(problem, state, results[0])
+        )
 
     def plan(self, problem: MetricProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The pass that draws landmarks, and the passes of all rounds."""
@@ -193,7 +197,7 @@ def _record(problem: MetricProblem, state: MetricState, number: int) -> BlockSum
     return BlockSum(f"metric: {state.phase}", function, accumulators, operands, cost=cost)
 
 
-def _judged(problem: MetricProblem, state: MetricState, results: Sequence[dict[str, np.ndarray]]) -> MetricState:
+def _judged_state(problem: MetricProblem, state: MetricState, results: Sequence[dict[str, np.ndarray]]) -> MetricState:
     """The state with the metric and ridge of the lowest held-out loss, and the model for the next pass of gradients."""
     systems = [
         _RidgePath(problem.kernel.with_bandwidth(sigma).kernel(in_metric(state.landmarks, metric)), sums)
@@ -255,7 +259,7 @@ class _RidgePath:
         return float(errors.sum() / max(float(sums["held_weight"]), np.finfo(np.float64).tiny))
 
 
-def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarray]) -> MetricState:
+def _state_with_metrics(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarray]) -> MetricState:
     """The state with new metrics from the products of gradients, and their bandwidths."""
     M, d = sums["products"], problem.n_columns
     trace = float(np.trace(M) if M.ndim == 2 else M.sum())

@@ -155,7 +155,7 @@ class GridDriver:
         state = replace(state, passes=state.passes + 1)
         if state.searched:
             return replace(state, verified=verified_potentials(results[0]), finished=True)
-        state, remaining = _bounded(problem, state, results[0])
+        state, remaining = _state_and_open_cells(problem, state, results[0])
         exhausted = state.passes > problem.refinements or len(remaining) << problem.n_columns > _MOST_CELLS
         if len(remaining) and not exhausted:
             # the centres of the 2^d parts of each cell
@@ -216,7 +216,9 @@ def cell_record(problem: GridProblem, state: GridState) -> BlockSum:
     return BlockSum(name, cell_sums, accumulators, operands, cost, on_host=True)
 
 
-def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarray]) -> tuple[GridState, np.ndarray]:
+def _state_and_open_cells(
+    problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarray]
+) -> tuple[GridState, np.ndarray]:
     """The state after an evaluation, and the centres of the cells that may exceed the best root."""
     if "absolutes" in sums:
         # roots are divided by (sum |s|) over all columns of S

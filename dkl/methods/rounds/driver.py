@@ -122,15 +122,15 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum | None:
         return None if state.phase == "sample" else _record(problem, state)
 
-    def _begun(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
+    def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         rows = self._rows.drawn
         state = replace(with_first_atoms(problem, state, rows), phase="refit")
         some = rows.X[:SEARCHED_ROWS]
         units = [one.unit(scale_rows(some, one.scaler, problem.dtype)) for one in problem.dictionaries]
         state = replace(state, units=np.array(units, dtype=np.float64))
-        return self._played(problem, state) if problem.in_memory else state
+        return self._state_after_rounds(problem, state) if problem.in_memory else state
 
-    def _played(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
+    def _state_after_rounds(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         """The state after all rounds on the sample; its values are binned once in advance if bins fit in memory."""
         rows = self._rows.drawn
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
@@ -142,7 +142,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             state = self.step(problem, state, [record.function(rows, operands)])
         return state
 
-    def _judged(
+    def _judged_state(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
     ) -> tuple[RoundsState, bool]:
         """The state with the trial of the lowest held-out loss as its model, and a line of history for it."""
@@ -166,10 +166,12 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         )
         return judged, True
 
-    def _extended(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
+    def _extended_state(
+        self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
+    ) -> RoundsState:
         """The state with the atoms and points of the largest scores added, or with the message that ends the rounds."""
         why = why_to_stop(problem, state)
-        atoms, chosen = ([], np.zeros(0, np.int64)) if why else _chosen(problem, state, sums)
+        atoms, chosen = ([], np.zeros(0, np.int64)) if why else _best_columns(problem, state, sums)
         if not atoms and not len(chosen) and not _settles(problem, state):
             return replace(state, message=why or "no dictionary has a further column that lowers the loss")
         return replace(
@@ -181,7 +183,9 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             candidate_source=state.candidate_source[:0],
         )
 
-    def _refitted(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
+    def _refitted_state(
+        self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
+    ) -> RoundsState:
         """The state with new trials: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
         is_old = are_old_columns(problem, state, *state.known)
         m, K = len(is_old), problem.n_models
@@ -203,7 +207,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             known=np.array([state.n_atoms, len(state.points)]),
         )
 
-    def _proposed(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
+    def _state_with_candidates(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         """The state with the points that each dictionary proposes for the slopes of the last trial, on sampled rows."""
         n_columns = _columns_to_add(problem, state) if problem.dictionaries else 0
         points_of, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
@@ -328,7 +332,7 @@ def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
     return not problem.loss.is_square and has_gained and np.sum(sizes == sizes[-1]) <= problem.settling
 
 
-def _chosen(
+def _best_columns(
     problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
     """The atoms and points that this round adds, greedily by the largest score for each column."""

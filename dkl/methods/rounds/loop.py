@@ -49,14 +49,14 @@ class Rounds(ABC, Generic[P, S]):
         if (sample := self._missing(problem, state)) is not None:
             self._rows.keep(sample, results[-1])
         if state.phase == "sample":
-            return self._begun(problem, state)
+            return self._first_state(problem, state)
         if state.phase == "refit":
-            return self._proposed(problem, self._refitted(problem, state, results[0]))
-        state, is_judged = self._judged(problem, state, results[0])
+            return self._state_with_candidates(problem, self._refitted_state(problem, state, results[0]))
+        state, is_judged = self._judged_state(problem, state, results[0])
         if state.message or not is_judged:
             return state
-        state = self._extended(problem, state, results[0])
-        return state if state.message or state.phase == "refit" else self._proposed(problem, state)
+        state = self._extended_state(problem, state, results[0])
+        return state if state.message or state.phase == "refit" else self._state_with_candidates(problem, state)
 
     def metrics(self, problem: P, state: S) -> dict[str, float]:
         """The numbers of the last round that progress reports, unless they are NaN or infinite."""
@@ -81,24 +81,24 @@ class Rounds(ABC, Generic[P, S]):
     def _sums(self, problem: P, state: S) -> BlockSum | None:
         """The record of the next pass; None if it only samples rows."""
 
-    def _begun(self, problem: P, state: S) -> S:
+    def _first_state(self, problem: P, state: S) -> S:
         """The state after the phase "sample"."""
         raise TypeError(f"{type(self).__name__} does not begin with rows")
 
     @abstractmethod
-    def _judged(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> tuple[S, bool]:
+    def _judged_state(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> tuple[S, bool]:
         """The state with a line of history for the model; and whether candidates may join before the next pass."""
 
     @abstractmethod
-    def _extended(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
+    def _extended_state(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
         """The state with the best candidates in the model: refitted, or in the phase "refit"."""
 
-    def _refitted(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
+    def _refitted_state(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
         """The state with the model refitted on all columns, after the phase "refit"."""
         raise TypeError(f"{type(self).__name__} refits without a pass")
 
     @abstractmethod
-    def _proposed(self, problem: P, state: S) -> S:
+    def _state_with_candidates(self, problem: P, state: S) -> S:
         """The state with new candidates, searched on the sample at the slopes of the refitted model."""
 
 

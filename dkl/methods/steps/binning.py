@@ -66,7 +66,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
         counts = np.bincount(inverse, weight, len(values))
         cuts = _cuts(counts, bins)
         out.n_edges[j] = len(cuts)
-        out.edges[j, : len(cuts)] = _between(values[cuts], values[cuts + 1])
+        out.edges[j, : len(cuts)] = _midpoint(values[cuts], values[cuts + 1])
         first, last = (slice(None), slice(None)) if len(cuts) == 0 else (slice(cuts[0] + 1), slice(cuts[-1] + 1, None))
         out.low[j] = np.average(values[first], weights=counts[first])
         out.high[j] = np.average(values[last], weights=counts[last])
@@ -95,7 +95,7 @@ def _cuts(counts: np.ndarray, bins: int) -> np.ndarray:
     return np.flatnonzero((number[1:] != number[:-1]) | heavy[1:] | heavy[:-1])[: bins - 1]
 
 
-def _between(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+def _midpoint(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
     """The middle of two values; the lower one if rounding would give the upper."""
     middle = lower + (upper - lower) / 2.0
     return np.where(middle < upper, middle, lower)
