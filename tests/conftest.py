@@ -1,4 +1,4 @@
-"""Fixtures that more than one area of the tests shares: one local cluster of two worker processes a test process."""
+"""Fixtures that more than one area of the tests shares: in each test process a cluster to compute on, one to kill."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 # pytest rewrites hypothesis when its plugin imports it, at the end of a run that has not; CPython 3.11 may stumble
 # there over finalizers ("AST constructor recursion depth mismatch")
@@ -15,6 +17,7 @@ import hypothesis  # noqa: F401
 import pytest
 
 from dkl.kernels.device import why_no_gpu
+from tests.expendable import bring_two_workers
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -50,6 +53,21 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What is left after the last test of a file stays, too.
+
+    Compiled kernels and what else thousands of tests leave would come to more than a second for each search that the
+    library makes by itself, before it says that memory is short.
+    """
+    try:
+        return (yield)
+    finally:
+        if nextitem is not None and nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `gpu` say why they are skipped."""
     reason = why_no_gpu() if item.get_closest_marker("gpu") else None
@@ -61,6 +79,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def hints_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own to the hints, which are given once a process."""
     monkeypatch.setattr("dkl.errors._HINTED", set())
+
+
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that choose for themselves try a few candidates: for tests of what is said and done around a choice.
+
+    The budget counts work, not rows: a fit to few rows would spend all of it on more trials.
+    """
+    from dkl.machines.effort import EFFORTS
+
+    for name in ("fast", "balanced"):
+        monkeypatch.setitem(EFFORTS, name, replace(EFFORTS[name], work=4e8))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -119,3 +149,25 @@ def client(cluster: object) -> Iterator[object]:
     with Client(cluster) as client, dask.config.set({"dkl.local-bytes": 0}):
         client.wait_for_workers(2, timeout=60)
         yield client
+
+
+@pytest.fixture(scope="session")
+def expendable(forked_workers: None) -> Iterator[Any]:
+    """A client of two worker processes that tests kill; nannies bring new ones."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def mortal(expendable: Any) -> Iterator[Any]:
+    """The expendable client as the current one, with both of its workers up."""
+    import dask
+
+    bring_two_workers(expendable)
+    with expendable.as_current(), dask.config.set({"dkl.local-bytes": 0}):
+        yield expendable

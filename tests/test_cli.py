@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from distributed import LocalCluster
+from dask.utils import parse_timedelta
+from distributed import Client, LocalCluster
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.text import Text
@@ -37,6 +38,7 @@ from dkl.plain_text import plain_text
 from tests.commands import dkl_command, facts_of
 
 SMALL = ("--features", "40", "--candidates", "200")
+pytestmark = pytest.mark.usefixtures("little_work")
 
 
 @pytest.fixture(scope="module")
@@ -434,7 +436,7 @@ def chosen(folder: Path) -> Path:
         "ingest {0}/labels.csv {1}/rows.zarr --target label",
         "info {0}/labels.zarr",
         "verify {0}/labels.zarr",
-        "plan {0}/labels.zarr",
+        "plan {0}/labels.zarr --effort fast",
         "score {0}/chosen.model {0}/labels.zarr",
         "predict {0}/chosen.model {0}/new.csv {1}/predictions.csv",
         "report {0}/chosen.model {0}/labels.zarr",
@@ -640,9 +642,9 @@ def test_a_fit_ends_with_metrics_on_held_out_rows_beside_a_baseline(folder: Path
 
 
 def test_a_plan_is_ten_lines_and_more_on_request(folder: Path) -> None:
-    brief = dkl_command("plan", folder / "labels.zarr").stdout.splitlines()
-    assert len(brief) <= 12
-    assert len(dkl_command("plan", folder / "labels.zarr", "--verbose").stdout.splitlines()) > 30
+    plan = ("plan", folder / "labels.zarr", "--effort", "fast")
+    assert len(dkl_command(*plan).stdout.splitlines()) <= 12
+    assert len(dkl_command(*plan, "--verbose").stdout.splitlines()) > 30
 
 
 def test_a_column_of_landmark_features_is_a_landmark(folder: Path, tmp_path: Path) -> None:
@@ -714,7 +716,12 @@ def test_a_cluster_that_is_there_gives_the_predictions_of_threads(folder: Path, 
     )
 
 
-def test_a_scheduler_that_is_not_there_is_told_at_once(folder: Path) -> None:
+def test_a_scheduler_that_is_not_there_is_told_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_a_tenth(address: str, timeout: str) -> Client:
+        assert parse_timedelta(timeout) <= 5.0
+        return Client(address, timeout=parse_timedelta(timeout) / 10)
+
+    monkeypatch.setattr("distributed.Client", in_a_tenth)
     run = dkl_command("score", folder / "labels.model", folder / "labels.zarr", "--scheduler", "tcp://127.0.0.1:1")
     assert run.exit_code == 1
     assert "no Dask scheduler answers at 'tcp://127.0.0.1:1'" in run.stderr
@@ -826,7 +833,7 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
     )
     while not (rounds.exists() and any(rounds.iterdir())) and run.poll() is None:
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(0.3)
     os.killpg(run.pid, signal.SIGINT)  # a terminal sends it to the workers too
     started = time.monotonic()
     try:

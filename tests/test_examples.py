@@ -64,8 +64,8 @@ def test_the_windmill_is_learned_and_drawn(tmp_path: Path) -> None:
 
 
 def test_the_windmill_is_learned_and_drawn_by_the_papers_own_game(tmp_path: Path) -> None:
-    scores = example("windmill.py")["run"](tmp_path, [5, 10], n_rows=300, n_test=500, solver="game")
-    assert list(scores) == ["RBF-SVM", "T = 5", "T = 10"]
+    scores = example("windmill.py")["run"](tmp_path, [3, 6], n_rows=200, n_test=500, solver="game")
+    assert list(scores) == ["RBF-SVM", "T = 3", "T = 6"]
     assert all(is_picture(tmp_path / f"{name}.png") for name in ("windmill", "potential", "history"))
 
 
@@ -485,7 +485,7 @@ def test_figure_4_reads_the_cells_that_are_finished(
     figure_4: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = ("RBF-SVM", "tuned")
-    plan = figure_4["Plan"](("waves",), machines, repeats=2, evaluations=3, cache=tmp_path, data=tmp_path)
+    plan = figure_4["Plan"](("waves",), machines, repeats=2, evaluations=2, cache=tmp_path, data=tmp_path)
     with figure_4["Progress"](disable=True) as progress:
         found = figure_4["fill"](plan, progress)
         monkeypatch.setitem(figure_4["fill"].__globals__, "measure", None)
@@ -845,6 +845,7 @@ def run_here(script: Path, folder: Path) -> str:
     return "".join(said)
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("run", [run_here, pytest.param(run_by_bash, marks=pytest.mark.slow)])
 def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """From three CSV files with texts, dates and gaps to a page, by the commands that a new user types."""

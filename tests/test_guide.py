@@ -163,7 +163,7 @@ def test_the_first_page_has_the_installation_an_example_and_four_cards(empty_fol
     # the fit is that of the README, which runs as it stands
     (fit,) = [line for line in code.splitlines() if ".fit(" in line]
     assert fit in programs(ROOT / "README.md")[0][0]
-    run(code.replace("KernelClassifier(", "KernelClassifier(effort='fast', "), {}, "index.md")
+    run(code.replace("KernelClassifier(", "KernelClassifier(effort='fast', trials=[0], "), {}, "index.md")
     assert (empty_folder / "digits.zarr").exists()
     for place in re.findall(r"(?<!!)\[[^\]]+\]\((?!https?:)([^)#]+)", text):
         assert (ROOT / "examples" / place).exists(), place

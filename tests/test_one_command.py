@@ -13,6 +13,7 @@ import pytest
 import dkl
 from tests.commands import dkl_command, facts_of
 
+pytestmark = pytest.mark.usefixtures("little_work")
 SMALL = ("--learner", "random", "--features", "20", "--solver", "newton", "--alpha", "1e-3")
 RNG = np.random.default_rng(0)
 N = 300

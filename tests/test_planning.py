@@ -39,6 +39,7 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.room import planned_kinds
 from dkl.passes.timing import Seconds, TimedRows
 from dkl.planning import plan
+from dkl.process import give_back_memory
 from dkl.protocols.block import Block
 from dkl.protocols.driver import BETWEEN_PASSES, largest_held, with_passes
 from dkl.protocols.records import Accumulator, BlockSum, Cost
@@ -246,7 +247,7 @@ def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     assert planned.held["searched rows"] >= 6_000 * 8 * 4
 
 
-@pytest.mark.parametrize("shape", [(456, 30), (2_000, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(456, 30), (1_000, 8)], ids=str)
 def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(shape: tuple[int, int]) -> None:
     n, d = shape
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
@@ -331,6 +332,14 @@ def test_a_fit_of_rows_in_memory_says_the_sum_before_it_draws(learner: Any) -> N
 
 def test_a_plan_takes_no_memory_for_the_matrices_of_landmarks_that_it_counts() -> None:
     rows = as_dataset(np.zeros((6_000, 2), np.float32), np.arange(6_000) % 2)
+    # The C library takes the next arrays of up to 31 MiB from its own memory, and keeps more of it than a matrix takes:
+    # below the last one, which stays, and without the pages, which the system has back.
+    np.ones(31 << 17).sum()
+    freed = [np.ones(15 << 17) for _ in range(25)]
+    last = np.ones(10_000)
+    freed.clear()
+    give_back_memory()
+    assert dkl.NystromFeatures(n_features=10).planned_map(rows).n_features == last[:10].sum()
     before = psutil.Process().memory_info().rss
     maps = [dkl.NystromFeatures(n_features=6_000).planned_map(rows) for _ in range(4)]
     assert all(one.n_features == 6_000 for one in maps)
@@ -453,8 +462,9 @@ def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_l
     fast = expected("waves", 20_000, effort="fast")
     assert fast.expected_seconds < curved.expected_seconds / 3
     assert expected("waves", 20_000, time_limit=10.0, effort="best").expected_seconds == 10.0
-    assert curved.at(10_000_000).expected_seconds > 10 * curved.expected_seconds
-    assert curved.at(10_000_000, slots=64).expected_seconds < curved.at(10_000_000).expected_seconds
+    far = curved.at(10_000_000)
+    assert far.expected_seconds > 10 * curved.expected_seconds
+    assert curved.at(10_000_000, slots=64).expected_seconds < far.expected_seconds
 
 
 def test_the_plan_of_long_work_names_a_cheaper_way(monkeypatch: pytest.MonkeyPatch) -> None:

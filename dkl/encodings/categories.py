@@ -13,12 +13,20 @@ from dkl.data.dataset import Dataset
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.view import View
 from dkl.encodings.fitted import FittedEncoding, Made, code_places, named_rules
-from dkl.encodings.gains import centred_gains, clear_mean_gain, cross_moments, held_out_gains
+from dkl.encodings.gains import (
+    ADOPTED_GAIN,
+    centred_gains,
+    clear_mean_gain,
+    cross_moments,
+    held_out_gains,
+    slope_gains,
+)
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import (
+    PRIORS,
     CategoryFolds,
     FoldTotals,
     best_priors,
@@ -27,8 +35,11 @@ from dkl.encodings.target_means import (
     fold_numbers,
     new_numbers,
     prior_losses,
+    slope_deviations,
+    within_sums,
 )
 from dkl.encodings.texts import planned_texts, texts_like_fit, with_texts
+from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import Run
@@ -43,9 +54,9 @@ Names = TypeVar("Names", bound=tuple[str, ...])
 _MOST_BYTES, _SHARE_OF_A_PASS = 64 * 2**20, 64
 # Sums and tables are written to files where they take more than the memory of a process divided by this.
 _SHARE_IN_MEMORY = 4
-# Bounds of the search for crosses and centred numbers, which do not depend on the memory limit: it needs _FEWEST_ROWS
-# rows, tries at most _MOST_TRIED of each kind, with at most _MOST_VALUES values each and _TRIED_BYTES of sums together,
-# and keeps at most _MOST_KEPT of each kind.
+# Bounds of the search for crosses, centred numbers and slopes, which do not depend on the memory limit: it needs
+# _FEWEST_ROWS rows, tries at most _MOST_TRIED crosses, and as many pairs of a category and a number, with at most
+# _MOST_VALUES values each and _TRIED_BYTES of sums together, and keeps at most _MOST_KEPT of each kind.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
 _MOST_KEPT = 4
 # The largest number of value triples of a cross of three columns, and the most bytes of the sums of all such crosses.
@@ -69,7 +80,8 @@ def with_categories(
     run : Run
         Runs the passes over the rows.
     centres : bool
-        Whether columns "number minus the mean of the number in the row's category" may be added.
+        Whether columns "number minus the mean of the number in the row's category", and slopes of the target in a
+        number by category, may be added.
     more : Made
         Numbers to be treated as categories, and crosses, which are added without a trial.
 
@@ -209,7 +221,7 @@ class CategoryFit:
             start += len(rule.output_names)
         for name, key in self.codes.items():
             for number, place, shift in numbers if key.size <= min(_MOST_VALUES, self.dataset.n_rows) else ():
-                held += 8 * self.folds.count * key.size
+                held += 8 * self.folds.count * key.size * (2 + self.n_targets)
                 if held <= _TRIED_BYTES and len(fits) < _MOST_TRIED:
                     fits[name, number] = place, shift
         return fits if self._tries and self.centres else {}
@@ -235,11 +247,16 @@ class CategoryFit:
 
     @cached_property
     def tried_sums(self) -> list[CategorySum]:
-        """The sums that decide which crosses and centred numbers improve predictions."""
+        """The sums that decide which crosses, centred numbers and slopes improve predictions."""
         sums = [each for key in self.tried_crosses.values() for each in self._sums_of(key)]
         for (name, _), (place, shift) in self.tried_numbers.items():
             key = self.codes[name]
-            sums.append(CategorySum(f"number {place} of {key}", key, 0, key.size, power=1, number=place, shift=shift))
+            one = CategorySum(f"number {place} of {key}", key, 0, key.size, power=1, number=place, shift=shift)
+            sums += [one, replace(one, name=f"number {place} power 2 of {key}", power=2)]
+            sums += [
+                replace(one, name=f"number {place} target {t} of {key}", target=t, target_power=1)
+                for t in range(self.n_targets)
+            ]
         # the moments of a number itself, which all categories that it is tried with share
         for place, shift in dict.fromkeys(self.tried_numbers.values()):
             of_number = CategorySum("", None, 0, 1, number=place, shift=shift)
@@ -299,8 +316,9 @@ class CategoryFit:
     def bytes(self) -> int:
         """An upper bound of the bytes of all sums and tables by fold: that of keeping all crosses and numbers tried."""
         a_code = self.folds.count * (8 * len(self.outputs) + self.dataset.source.dtype.itemsize * len(self.outputs))
+        # three kinds of sums and two of tables; those with a target are one for each
         numbers = sum(8 * self.folds.count * self.codes[name].size for name, _ in self.tried_numbers)
-        return sum(key.size for key in self.keys) * a_code + 2 * numbers
+        return sum(key.size for key in self.keys) * a_code + (3 + 2 * self.n_targets) * numbers
 
     @property
     def in_files(self) -> bool:
@@ -318,8 +336,8 @@ class CategoryFit:
         crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
         centred = tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
-        places = code_places(encoding, width, Made(centred, crosses))
-        widths = [width + len(places.centred_by(k)) for k in range(len(places.keys))]
+        places = code_places(encoding, width, Made(centred, crosses, sloped=centred))
+        widths = [places.n_numbers(k) for k in range(len(places.keys))]
         zero, dtype = np.zeros(1), self.dataset.source.dtype
         tables: list[Rows] = [
             RowsInMemory(np.broadcast_to(zero.astype(dtype), (self.folds.count * key.size, columns)))
@@ -332,6 +350,7 @@ class CategoryFit:
             (),
             centred,
             crosses,
+            sloped=centred,
         )
         # the tables for new rows, which become part of the model, and the working arrays of one range of values
         largest = min(max(key.size for key in self.keys), _MOST_VALUES)
@@ -348,7 +367,9 @@ class CategoryFit:
         priors = {key: self._priors(key) for key in (*self.codes.values(), *self.added.values())}
         self._sum(self.tried_sums)
         crosses = self._gaining_crosses(self.tried_crosses, priors)
-        centred = self._gaining_numbers(priors)
+        of_means = self._priors_of_numbers()
+        centred = self._gaining_numbers(priors, of_means)
+        sloped = self._gaining_slopes(priors, of_means)
         triples = self.tried_triples(crosses)
         self._sum([each for key in triples.values() for each in self._sums_of(key)])
         crosses |= self._gaining_crosses(triples, priors)
@@ -356,15 +377,18 @@ class CategoryFit:
         added = list(self.added.values())
         taken, further = added[: len(more.taken)], added[len(more.taken) :]
         for key in [*self.codes.values(), *taken, *crosses.values(), *further]:
-            of_key = {self.tried_numbers[pair]: prior for pair, prior in centred.items() if self.codes[pair[0]] == key}
-            width = len(self.outputs) + len(of_key)
+            of_key, slopes = (
+                {self.tried_numbers[pair]: prior for pair, prior in kept.items() if self.codes[pair[0]] == key}
+                for kept in (centred, sloped)
+            )
+            width = len(self.outputs) + len(of_key) + len(slopes) * self.n_targets
             table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
             new = np.empty((key.size, width))
-            self._fill(key, priors[key], of_key, table, new)
+            self._fill(key, priors[key], of_key, slopes, table, new)
             tables.append(table)
             fitted.append(new)
-            chosen.append(np.concatenate([priors[key], *of_key.values()]))
-        made = (tuple(centred), (*crosses, *more.crosses), more.numbers, more.taken)
+            chosen.append(np.concatenate([priors[key], *slopes.values(), *of_key.values()]))
+        made = (tuple(centred), (*crosses, *more.crosses), more.numbers, more.taken, tuple(sloped))
         encoding = FittedEncoding(self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), *made)
         return _with_encoding(self.dataset, encoding, tuple(tables), self.folds)
 
@@ -491,41 +515,106 @@ class CategoryFit:
             each.append(held_out_gains(moments[t], answers[t], totals.squares[0], totals))
         return each
 
-    def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
-        """The pairs (column of codes, column of numbers) that gain most on held-out rows, with their priors."""
-        gains, of_means = {}, {}
+    def _priors_of_numbers(self) -> dict[tuple[str, str], np.ndarray]:
+        """For each tried pair (column of codes, column of numbers) the prior weight of the number's means: (1,)."""
+        of_means = {}
         for (name, number), (place, _) in self.tried_numbers.items():
             key, totals = self.codes[name], self._totals_of(place)
-            weight, targets = self._cells(key, 0, key.size)
-            sums = self._read(f"number {place} of {key}", 0, key.size)
             losses = [
-                prior_losses(weight[:, first:last], sums[None, :, first:last], totals, first=first)
+                prior_losses(
+                    self._read(f"weight of {key}", first, last),
+                    self._read(f"number {place} of {key}", first, last)[None],
+                    totals,
+                    first=first,
+                )
                 for first, last in self._ranges(key)
             ]
             of_means[name, number] = best_priors(np.sum(losses, axis=0))
-            mean = fold_deviations(weight, sums[None], totals, of_means[name, number], first=0)[:, 0]
-            deviation = self._deviations(key, priors[key])
-            per_target = []
-            for t in range(self.n_targets):
-                of_pair = {"weight": weight, "target": targets[t], "number": sums, "square": totals.squares[0]}
-                of_pair["product"] = self._read(f"number {place} target {t}")[:, 0]
-                per_target.append(centred_gains(of_pair, deviation[:, t], mean, self.totals.only(t)))
-            gains[name, number] = clear_mean_gain(per_target)
+        return of_means
+
+    def _of_number(self, key: CategoryKey, place: int, t: int) -> dict[str, np.ndarray]:
+        """The sums of a category, a number and a target that `centred_gains` and `slope_gains` take."""
+        names = {"weight": f"weight of {key}", "target": f"target {t} of {key}", "number": f"number {place} of {key}"}
+        names["number square"], names["number target"] = (
+            f"number {place} power 2 of {key}",
+            f"number {place} target {t} of {key}",
+        )
+        sums = {which: self._read(name, 0, key.size) for which, name in names.items()}
+        product = self._read(f"number {place} target {t}")[:, 0]
+        return {**sums, "square": self._totals_of(place).squares[0], "product": product}
+
+    def _mean_of_number(self, key: CategoryKey, place: int, prior: np.ndarray) -> np.ndarray:
+        """The mean of a number in each category minus its mean, for rows of each fold: (F, V)."""
+        weight, sums = (self._read(f"{what} of {key}", 0, key.size) for what in ("weight", f"number {place}"))
+        return fold_deviations(weight, sums[None], self._totals_of(place), prior, first=0)[:, 0]
+
+    def _gaining_numbers(
+        self, priors: dict[CategoryKey, np.ndarray], of_means: dict[tuple[str, str], np.ndarray]
+    ) -> dict[tuple[str, str], np.ndarray]:
+        """The pairs (column of codes, column of numbers) whose centred number gains most, with their priors."""
+        gains = {}
+        for pair, prior in of_means.items():
+            key, (place, _) = self.codes[pair[0]], self.tried_numbers[pair]
+            mean, deviation = self._mean_of_number(key, place, prior), self._deviations(key, priors[key])
+            gains[pair] = clear_mean_gain(
+                [
+                    centred_gains(self._of_number(key, place, t), deviation[:, t], mean, self.totals.only(t))
+                    for t in range(self.n_targets)
+                ]
+            )
         return {pair: of_means[pair] for pair in _largest(gains)}
+
+    def _gaining_slopes(
+        self, priors: dict[CategoryKey, np.ndarray], of_means: dict[tuple[str, str], np.ndarray]
+    ) -> dict[tuple[str, str], np.ndarray]:
+        """The pairs (column of codes, column of numbers) whose slopes gain most on held-out rows, with their priors."""
+        gains, of_slopes = {}, {}
+        for pair, prior in of_means.items():
+            key, (place, _) = self.codes[pair[0]], self.tried_numbers[pair]
+            mean = self._totals_of(place).mean[0] + self._mean_of_number(key, place, prior)
+            deviation = self._deviations(key, priors[key])
+            best, per_target = [], []
+            for t in range(self.n_targets):
+                of_pair = self._of_number(key, place, t)
+                slopes = np.stack([self._slopes(of_pair, np.array([a])) for a in PRIORS])
+                of_priors = slope_gains(of_pair, deviation[:, t], mean, slopes, self.totals.only(t))
+                best.append(int(last_least(-of_priors.mean(axis=1, keepdims=True))[0]) if of_priors.size else -1)
+                per_target.append(of_priors[best[-1]])
+            of_slopes[pair] = np.asarray(PRIORS)[best]
+            gain = clear_mean_gain(per_target)
+            gains[pair] = gain if gain > ADOPTED_GAIN else 0.0
+        return {pair: of_slopes[pair] for pair in _largest(gains)}
+
+    def _slopes(self, of_pair: dict[str, np.ndarray], prior: np.ndarray, of_all: bool = False) -> np.ndarray:
+        """The slopes by category for rows of each fold, (F, V), or for new rows, (V,); see `slope_deviations`."""
+        names = ("weight", "target", "number", "number square", "number target")
+        folds = np.ones(self.folds.count) if of_all else self.totals.are_others
+        N, S, X, Q, P = (folds @ of_pair[name] for name in names)
+        squares, products = within_sums(N, S[None], X, Q, P[None])
+        return slope_deviations(squares, products, N, prior)[0]
 
     def _fill(
         self,
         key: CategoryKey,
         prior: np.ndarray,
         centred: dict[tuple[int, float], np.ndarray],
+        sloped: dict[tuple[int, float], np.ndarray],
         table: Rows,
         new: np.ndarray,
     ) -> None:
         """Write the numbers of a key for rows of each fold into `table`, and those for new rows into `new`."""
+        slopes, new_slopes = [], []
+        for (place, _), each in sloped.items():
+            for t in range(self.n_targets):
+                of_number = self._of_number(key, place, t)
+                slopes.append(self._slopes(of_number, each[t : t + 1]))
+                new_slopes.append(self._slopes(of_number, each[t : t + 1], of_all=True))
         for first, last in self._ranges(key):
             weight, targets = self._cells(key, first, last)
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
             of_new = [new_numbers(weight, targets, self.totals, prior, first=first)]
+            of_folds += [each[:, first:last, None] for each in slopes]
+            of_new += [each[first:last, None] for each in new_slopes]
             for (place, shift), of_mean in centred.items():
                 totals, sums = self._totals_of(place), self._read(f"number {place} of {key}", first, last)[None]
                 deviation = fold_deviations(weight, sums, totals, of_mean, first=first)

@@ -35,12 +35,16 @@ class CodePlaces:
     centred : tuple of (int, int)
         Pairs of a column of codes, as a position in `keys`, and a column of X: a further column is that column of X
         minus its mean in the row's category.
+    sloped : tuple of int
+        Columns of codes, as positions in `keys`: one entry for each column of X whose slopes are numbers of the key, a
+        slope for each mean.
     """
 
     keys: tuple[CategoryKey, ...]
     n_columns: int
     width: int
     centred: tuple[tuple[int, int], ...] = ()
+    sloped: tuple[int, ...] = ()
 
     @cached_property
     def columns(self) -> tuple[int, ...]:
@@ -64,7 +68,7 @@ class CodePlaces:
         for k, key in enumerate(self.keys):
             first = key.parts[0]
             behind = first.start if first.last is None else first.last
-            order.append((k, slice(self.width + len(self.centred_by(k))), behind))
+            order.append((k, slice(self.n_numbers(k)), behind))
         return sorted(order, key=lambda made: made[2])
 
     @cached_property
@@ -86,6 +90,14 @@ class CodePlaces:
         """The columns of X that are centred by the column of codes at position `key`."""
         return [column for by, column in self.centred if by == key]
 
+    def n_learned(self, key: int) -> int:
+        """The number of means, counts and slopes of the key at position `key`, which stand before its centred ones."""
+        return self.width + self.sloped.count(key) * (self.width - 1)
+
+    def n_numbers(self, key: int) -> int:
+        """The number of columns that the key at position `key` adds: means, counts, slopes and centred numbers."""
+        return self.n_learned(key) + len(self.centred_by(key))
+
     def with_numbers(self, X: Any, tables: Sequence[Rows], fold: np.ndarray | None) -> Any:
         """Rows (n, d) with the numbers of their codes: (n, n_made), dense or CSR as they come, in their dtype.
 
@@ -102,7 +114,7 @@ class CodePlaces:
             codes = key.codes(X)
             # in the dtype of X, float32 or float64
             of_key = table.take(codes if fold is None else fold * key.size + codes).astype(X.dtype)
-            for place, column in enumerate(self.centred_by(k), self.width):
+            for place, column in enumerate(self.centred_by(k), self.n_learned(k)):
                 of_key[:, place] = dense_columns(X, column, column + 1)[:, 0] - of_key[:, place]
             numbers.append(of_key)
         made = np.hstack([numbers[k][:, part] for k, part, _ in self._order])
@@ -123,12 +135,12 @@ class FittedEncoding:
         Turns raw columns into the columns of the dataset of the fit, codes included.
     outputs : tuple of str
         Names of the numbers learned for each value: T means, and the logarithm of the count.
-    tables : tuple of ndarray of shape (V + 1, T + 1 + centred numbers), float64
+    tables : tuple of ndarray of shape (V + 1, T + 1 + T slopes for each sloped number + centred numbers), float64
         The numbers of each code for new rows; row 0 is for missing and unknown values. First one table for each column
         of codes, then one for each name in `taken`, then one for each cross.
-    priors : tuple of ndarray of shape (T + centred numbers,)
-        For each table the prior weight: how many rows the overall mean counts as in the mean of a value. Empty in
-        models of older versions.
+    priors : tuple of ndarray of shape (T + T for each sloped number + centred numbers,)
+        For each table the prior weight: how many rows the overall mean counts as in the mean of a value, and the
+        overall slope in a slope. Empty in models of older versions.
     centred : tuple of (str, str)
         Pairs of a column of codes and an encoded column of numbers: a further column is the number minus its mean in
         the row's category.
@@ -138,6 +150,9 @@ class FittedEncoding:
         Columns of numbers whose values are treated as categories, by themselves or in crosses.
     taken : tuple of str
         The names of the `numbers` that have a table of their own.
+    sloped : tuple of (str, str)
+        Pairs of a column of codes and an encoded column of numbers: a further number of each value is the slope of the
+        target in the number among the rows of the value, minus the slope over all rows; see `slope_deviations`.
     """
 
     table: TableEncoding
@@ -148,10 +163,11 @@ class FittedEncoding:
     crosses: tuple[tuple[str, ...], ...] = ()
     numbers: tuple[WholeNumbers, ...] = ()
     taken: tuple[str, ...] = ()
+    sloped: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         places = self.places
-        shapes = [(key.size, len(self.outputs) + len(places.centred_by(k))) for k, key in enumerate(places.keys)]
+        shapes = [(key.size, places.n_numbers(k)) for k, key in enumerate(places.keys)]
         if [np.shape(table) for table in self.tables] != shapes:
             raise ValueError(
                 f"the tables of categories have the shapes {[np.shape(table) for table in self.tables]}; their columns "
@@ -160,8 +176,8 @@ class FittedEncoding:
 
     @property
     def made(self) -> Made:
-        """The crosses, centred numbers and numbers treated as categories that the fit added to the numbers of codes."""
-        return Made(self.centred, self.crosses, self.numbers, self.taken)
+        """The crosses, centred and sloped numbers and numbers treated as categories that the fit added."""
+        return Made(self.centred, self.crosses, self.numbers, self.taken, self.sloped)
 
     @cached_property
     def tabled(self) -> tuple[tuple[str, ...], ...]:
@@ -281,7 +297,7 @@ class FittedEncoding:
 
     @property
     def summary(self) -> str:
-        """A sentence on the numbers that replace codes: their names, priors, crosses and centred numbers."""
+        """A sentence on the numbers that replace codes: their names, priors, crosses, centred numbers and slopes."""
         means = ", ".join(repr(name) for name in self.outputs)
         crosses = [" x ".join(cross) for cross in self.crosses]
         # the priors of target means come first, those of centred numbers are not shown
@@ -297,6 +313,9 @@ class FittedEncoding:
         if self.centred:
             less = [f"{number} by {name}" for name, number in self.centred]
             parts.append(f"numbers minus their mean in a category, which gain: {', '.join(less)}")
+        if self.sloped:
+            slopes = [f"{number} by {name}" for name, number in self.sloped]
+            parts.append(f"slopes of the target in a number, which differ by category: {', '.join(slopes)}")
         return "; ".join(parts)
 
 
@@ -319,9 +338,10 @@ class Made:
     crosses: tuple[tuple[str, ...], ...] = ()
     numbers: tuple[WholeNumbers, ...] = ()
     taken: tuple[str, ...] = ()
+    sloped: tuple[tuple[str, str], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.centred or self.crosses or self.taken)
+        return bool(self.centred or self.crosses or self.taken or self.sloped)
 
 
 def named_rules(encoding: TableEncoding, outputs: tuple[str, ...], made: Made) -> tuple[ColumnRule, ...]:
@@ -329,6 +349,8 @@ def named_rules(encoding: TableEncoding, outputs: tuple[str, ...], made: Made) -
 
     def names(rule: ColumnRule) -> tuple[str, ...]:
         own = [f"{rule.name}: {name}" for name in outputs if rule.kind == "code" or rule.name in made.taken]
+        slopes = [number for by, number in made.sloped if by == rule.name]
+        own += [f"{rule.name}: slope of {name} in {number}" for number in slopes for name in outputs[:-1]]
         own += [f"{number} less its mean by {rule.name}" for by, number in made.centred if by == rule.name]
         crossed = [" x ".join(cross) for cross in made.crosses if cross[0] == rule.name]
         return (*own, *(f"{cross}: {name}" for cross in crossed for name in outputs))
@@ -342,14 +364,14 @@ def code_places(encoding: TableEncoding, width: int, made: Made) -> CodePlaces:
     Raises
     ------
     ValueError
-        If a column of a cross, or a column to be centred, is missing.
+        If a column of a cross, or a column that is centred or has slopes, is missing.
     """
     parts, columns = category_parts(encoding, made.numbers), encoding.column_names
     missing = [name for cross in (*made.crosses, made.taken) for name in cross if name not in parts]
-    missing += [number for _, number in made.centred if number not in columns]
+    missing += [number for _, number in (*made.centred, *made.sloped) if number not in columns]
     if missing:
         raise ValueError(
-            f"the columns {missing} are none of these rows; the model has crosses or centred numbers of them"
+            f"the columns {missing} are none of these rows; the model has crosses, centred numbers or slopes of them"
         )
     codes = [name for name, part in parts.items() if part.is_code]
     keys = [CategoryKey((parts[name],)) for name in (*codes, *made.taken)]
@@ -359,4 +381,5 @@ def code_places(encoding: TableEncoding, width: int, made: Made) -> CodePlaces:
         len(columns),
         width,
         tuple((codes.index(name), columns.index(number)) for name, number in made.centred),
+        tuple(codes.index(name) for name, _ in made.sloped),
     )

@@ -1,8 +1,8 @@
-"""Held-out gains of crosses over their single columns, and of numbers minus their category's mean over the numbers.
+"""Held-out gains of crosses over their single columns, and of a number's mean and slope by category over the number.
 
 A gain is the share by which a further column lowers the held-out squared error of least squares on few columns. Models
-are fitted to the rows of some folds and judged on another fold. All columns but the number itself are constant in each
-category and fold, so that all moments follow from sums by category and fold.
+are fitted to the rows of some folds and judged on another fold. All columns are linear in the number in each category
+and fold, so that all moments follow from sums by category and fold.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from dkl.linear.judge import is_clear
 
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
 """A mean gain over folds is clear if it is _ERRORS standard errors above LEAST_GAIN, a share of the squared error."""
+ADOPTED_GAIN = 0.01
+"""The share of the squared error by which the means of a number's values, beyond those of neighbouring values, the
+means of a cross of numbers, beyond those of its parts, or slopes have to lower it: slopes that lower it by .005, as on
+adult, move the machine's choice and gain nothing."""
 
 
 def clear_gain(gains: np.ndarray) -> float:
@@ -94,6 +98,13 @@ def centred_gains(
     totals : FoldTotals
         The totals of this target alone.
     """
+    return held_out_gains(*_moments_of_means(sums, deviation, mean), totals.squares[0], totals)
+
+
+def _moments_of_means(
+    sums: dict[str, np.ndarray], deviation: np.ndarray, mean: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The moments (F, 4, 4) and answers (F, 4) of the columns 1, the number, and the two of `centred_gains`."""
     N, S, X = sums["weight"], sums["target"], sums["number"]
     columns, one = [deviation, mean], np.ones_like(N)
     # moments of (1, x, deviation, mean): constants in a category and fold multiply N, or X where the other factor is x
@@ -106,5 +117,44 @@ def centred_gains(
             moments[:, i, j] = (N * u * v).sum(axis=1)
     moments[:, 1, 1] = sums["square"]
     answers = np.stack([(S * u).sum(axis=1) for u in constant], axis=1)
-    answers = np.insert(answers, 1, sums["product"], axis=1)
-    return held_out_gains(moments, answers, totals.squares[0], totals)
+    return moments, np.insert(answers, 1, sums["product"], axis=1)
+
+
+def slope_gains(
+    sums: dict[str, np.ndarray], deviation: np.ndarray, mean: np.ndarray, slopes: np.ndarray, totals: FoldTotals
+) -> np.ndarray:
+    """The held-out gains of slope times (number minus its mean in the row's category), for each of P sets of slopes.
+
+    The other columns of the model are those of `centred_gains`, all four.
+
+    Parameters
+    ----------
+    sums : dict of ndarray
+        As in `centred_gains`; and "number square" and "number target": of w x^2 and w x y by fold and category, (F, V).
+    deviation, mean : ndarray of shape (F, V)
+        As in `centred_gains`; here `mean` is that of the number itself, in the units of its sums.
+    slopes : ndarray of shape (P, F, V)
+        The category's slopes, for rows of each fold.
+    totals : FoldTotals
+        The totals of this target alone.
+
+    Returns
+    -------
+    ndarray of shape (P, n_folds)
+    """
+    N, S, X = sums["weight"], sums["target"], sums["number"]
+    Q, P = sums["number square"], sums["number target"]
+    base, of_base = _moments_of_means(sums, deviation, mean)
+    gains = []
+    for s in slopes:
+        # the column is s x + o
+        o = -s * mean
+        sum_by_category, with_number = s * X + o * N, s * Q + o * X
+        own = [sum_by_category, with_number, deviation * sum_by_category, mean * sum_by_category]
+        moments, answers = np.zeros((len(N), 5, 5)), np.zeros((len(N), 5))
+        moments[:, :4, :4], answers[:, :4] = base, of_base
+        moments[:, 4, :4] = moments[:, :4, 4] = np.stack([each.sum(axis=1) for each in own], axis=1)
+        moments[:, 4, 4] = (s * with_number + o * sum_by_category).sum(axis=1)
+        answers[:, 4] = (s * P + o * S).sum(axis=1)
+        gains.append(held_out_gains(moments, answers, totals.squares[0], totals))
+    return np.array(gains)

@@ -23,7 +23,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.encodings.categories import CategoryFit
 from dkl.encodings.fitted import Made
-from dkl.encodings.gains import clear_mean_gain, held_out_gains
+from dkl.encodings.gains import ADOPTED_GAIN, clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
 from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
@@ -42,9 +42,6 @@ FEW, _ROWS_A_VALUE, _MOST_VALUES = 32, 2.0, 1 << 15
 # A column of consecutive numbers counts the rows, or is a time, if more than this share of its steps from row to row do
 # not fall, or do not rise.
 _MONOTONE = 0.9
-# The share of the squared error by which the means of single values, beyond those of neighbouring values, or the means
-# of a cross, beyond those of its parts, have to lower it.
-_LEAST_GAIN = 0.01
 # The smallest mean number of rows for each combination of values of a cross, and the most bytes of sums of a trial.
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
 # The most crosses that are tried (1,000 take a second), and the most columns in them, those with the fewest values.
@@ -253,7 +250,7 @@ class NumberTrial(CategoryFit):
                 value_gains(weight, targets[t], totals.only(t), float(priors[t]), key.parts[0].values)
                 for t in range(self.n_targets)
             ]
-            if clear_mean_gain(gains) > _LEAST_GAIN:
+            if clear_mean_gain(gains) > ADOPTED_GAIN:
                 taken.append(name)
         return tuple(name for name in suspects if name in taken)
 
@@ -272,7 +269,7 @@ class NumberTrial(CategoryFit):
             crossed |= keys
             gains |= {names: self._cross_gain(names, crossed) for names in keys}
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
-        best = sorted((names for names in gains if gains[names] > _LEAST_GAIN), key=lambda names: -gains[names])[:most]
+        best = sorted((names for names in gains if gains[names] > ADOPTED_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
 
     def _of_pair(self, key: CategoryKey) -> np.ndarray:

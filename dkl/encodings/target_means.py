@@ -189,6 +189,57 @@ def new_numbers(
     return numbers.T
 
 
+def within_sums(
+    weight: np.ndarray, targets: np.ndarray, number: np.ndarray, square: np.ndarray, products: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of (x - x_c)^2 and of (x - x_c)(y - y_c) over the rows of each category c, with its means x_c and y_c.
+
+    Both are 0 where the number is the same in all rows of a category but for rounding.
+
+    Parameters
+    ----------
+    weight, number, square : ndarray of shape (..., V)
+        Sums of w, w x and w x^2.
+    targets, products : ndarray of shape (T, ..., V)
+        Sums of w y and w x y.
+
+    Returns
+    -------
+    squares : ndarray of shape (..., V)
+    products : ndarray of shape (T, ..., V)
+    """
+    double = np.finfo(np.float64)
+    N = np.maximum(weight, double.tiny)
+    squares = square - number**2 / N
+    varies = squares > np.sqrt(double.eps) * square
+    return np.where(varies, squares, 0.0), np.where(varies, products - number * targets / N, 0.0)
+
+
+def slope_deviations(squares: np.ndarray, products: np.ndarray, weight: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """The shrunk slope of the target in a number within each category minus the slope b of all: (T, ..., V).
+
+    With Q and P the sums of `within_sums`, b = sum P / sum Q over the categories, and v = sum Q / sum N the mean
+    variance of the number within them, it is (P - b Q) / (Q + a v): b counts as a further rows of each category. The
+    code 0, of missing and unknown values, has none, and its rows say nothing of b and v.
+
+    Parameters
+    ----------
+    squares, weight : ndarray of shape (..., V)
+    products : ndarray of shape (T, ..., V)
+    prior : ndarray of shape (T,)
+        a.
+    """
+    tiny = np.finfo(np.float64).tiny
+    all_squares, all_products, rows = (
+        sums[..., 1:].sum(axis=-1, keepdims=True) for sums in (squares, products, weight)
+    )
+    slope, variance = all_products / np.maximum(all_squares, tiny), all_squares / np.maximum(rows, tiny)
+    shrinking = prior.reshape(-1, *(1,) * squares.ndim) * variance
+    made = (products - slope * squares) / np.maximum(squares + shrinking, tiny)
+    made[..., 0] = 0.0
+    return made
+
+
 def by_time(held_with: np.ndarray) -> bool:
     """Whether the rows of a fit are held out by their time."""
     return are_times(held_with)

@@ -234,7 +234,7 @@ def _numbers_of_codes(
     xp: SymbolNamespace, encoding: FittedEncoding, inputs: list[Symbol], encoded: dict[str, list[Symbol]]
 ) -> dict[str, list[Symbol]]:
     """What columns of codes become, by name: see `CodePlaces.with_numbers`, whose order this is."""
-    width, rules = len(encoding.outputs), encoding.table.rules
+    rules = encoding.table.rules
     if encoding.unknown == "error":
         raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
     parts = category_parts(encoding.table, encoding.numbers)
@@ -255,8 +255,9 @@ def _numbers_of_codes(
         numbers = xp.take(table.astype(encoding.dtype), code)
         # A centred number is the encoded one, the first that its own column becomes, less the mean beside it.
         centred = [number for by, number in encoding.centred if (by,) == cross]
-        made[cross[0]].append(xp.take(numbers, np.arange(width), axis=1))
-        for place, number in enumerate(centred, width):
+        n_learned = table.shape[1] - len(centred)
+        made[cross[0]].append(xp.take(numbers, np.arange(n_learned), axis=1))
+        for place, number in enumerate(centred, n_learned):
             made[cross[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
     return made
 

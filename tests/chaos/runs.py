@@ -21,7 +21,7 @@ import numpy as np
 
 from dkl.errors import ClusterError
 from tests.chaos.fits import drive, learned, make_rows
-from tests.passes.conftest import bring_two_workers
+from tests.expendable import bring_two_workers
 
 STRIKES = ("kill", "interrupt")
 WORKER_STRIKES = ("kill", "stop", "hang", "leave", "join")

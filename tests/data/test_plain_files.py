@@ -153,9 +153,10 @@ def test_a_pipe_at_which_somebody_writes_is_refused_as_well(tmp_path: Path) -> N
     writer.start()
     with pytest.raises(OSError, match="named pipe, where a file is expected"):
         read_plain(tmp_path / "pipe")
-    # whoever waits to write is let go
-    os.close(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK))
+    # whoever waits to write is let go, and who only now comes to it
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     writer.join(5.0)
+    os.close(reader)
 
 
 def test_a_folder_of_ones_own_is_neither_a_link_nor_open_to_others(tmp_path: Path) -> None:

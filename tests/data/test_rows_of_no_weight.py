@@ -160,6 +160,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("way", "target", "beside"), PAIRS)
 def test_rows_of_weight_0_teach_nothing_however_they_come(way: str, target: str, beside: str, tmp_path: Path) -> None:
+    """Nor do those that are appended: of each way the rows of one target, in turn."""
     (alone, mixed), (y, y_mixed), given = WAYS[way](), TARGETS[target], as_given(beside)
     weight = WEIGHT[COUNTED]
     expected = dkl.create_dataset(tmp_path / "alone.zarr", alone, given(y), sample_weight=given(weight))
@@ -179,6 +180,8 @@ def test_rows_of_weight_0_teach_nothing_however_they_come(way: str, target: str,
             np.testing.assert_array_equal(values, wanted)
 
     compare(found, expected)
+    if (list(WAYS).index(way) - list(TARGETS).index(target)) % 3:
+        return
     more = expected.append(alone, given(y), sample_weight=given(weight))
     compare(found.append(mixed, given(y_mixed), sample_weight=given(WEIGHT)), more)
 

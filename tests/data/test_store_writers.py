@@ -695,6 +695,7 @@ def test_a_writer_killed_between_its_two_renames_hides_no_store(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         patched.setattr("dkl.data.store.abandoned.os.rename", refuse)
+        patched.setattr("dkl.data.store.abandoned._PAUSES", (0.0, 0.0))
         with pytest.raises(FileNotFoundError, match=f"the old one lies in .*replaced' .*Read-only .*to '{kind}'"):
             dkl.load_model(place) if kind == "model" else open_dataset(place)
     if reader == "info":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 import shutil
 import subprocess
@@ -67,11 +68,32 @@ extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @P
 """
 
 
+_COMMAND = ("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread")
+
+
+def _library(source: str, name: str) -> Path:
+    """The library of a source, compiled unless a process has compiled the same source by the same command before."""
+    digest = hashlib.sha256("\0".join((*_COMMAND, source)).encode()).hexdigest()[:24]
+    kept = Path(__file__).parent / "__pycache__" / f"played-{name}-{digest}.so"
+    if kept.exists():
+        return kept
+    kept.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dkl-played-", dir=kept.parent) as folder:
+        path, library = Path(folder) / f"{name}.cpp", Path(folder) / f"{name}.so"
+        path.write_text(source)
+        done = subprocess.run([*_COMMAND, "-o", str(library), str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        # whole at once, for another process may look for it meanwhile
+        library.replace(kept)
+    return kept
+
+
 @cache
 def host_kernel(source: str, name: str) -> Callable[..., None]:
     """A function called as a `cupy.RawKernel` is: ``kernel(grid, block, arguments)``, arrays being NumPy's.
 
-    Each source is compiled once a process: g++ takes a third of a second for it, longer than most tests that call it.
+    Each source is compiled once, and its library kept with the byte code of this folder: g++ takes a fifth of a
+    processor second for it, longer than most tests that call it, and several processes of a run play the same sources.
     """
     text = re.search(rf"void {name}\((.*?)\)\s*\{{", source, re.DOTALL)
     assert text is not None
@@ -83,14 +105,7 @@ def host_kernel(source: str, name: str) -> Callable[..., None]:
     after = after.replace("@VALUES@", ", ".join(f"call->{one}" for one in names))
     after = after.replace("WAITS", str(int("__syncthreads" in source)))
     after = after.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "; ".join(parameters) + ";")
-    with tempfile.TemporaryDirectory(prefix="dkl-played-") as folder:
-        path, library = Path(folder) / f"{name}.cpp", Path(folder) / f"{name}.so"
-        path.write_text(_BEFORE + source + after)
-        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-o", str(library), str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        # a library that is loaded stays when its file goes
-        launch = ctypes.CDLL(str(library)).launch
+    launch = ctypes.CDLL(str(_library(_BEFORE + source + after, name))).launch
 
     def kernel(grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any]) -> None:
         assert len(arguments) == len(types), "a kernel is called with as many arguments as it has"

@@ -47,14 +47,17 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     text = compiled(map_source(np.dtype(dtype)), tmp_path)
     assert "waves" in text
     assert "steps" in text
-    assert "packed" in compiled(packing_source(), tmp_path)
     assert "picked_products" in compiled(picked_source(np.dtype(dtype)), tmp_path)
-    assert "line_losses" in compiled(line_loss_source(), tmp_path)
-    assert "calibration" in compiled(calibration_source(), tmp_path)
     assert "histograms" in compiled(histogram_source(np.dtype(dtype)), tmp_path)
     assert "scale" in compiled(scaling_source(np.dtype(dtype)), tmp_path)
     assert "scores" in compiled(score_source(np.dtype(dtype), 2), tmp_path)
     assert "weighted_rows" in compiled(row_sum_source(np.dtype(dtype), 2), tmp_path)
+
+
+def test_the_kernels_of_one_precision_compile(tmp_path: Path) -> None:
+    assert "packed" in compiled(packing_source(), tmp_path)
+    assert "line_losses" in compiled(line_loss_source(), tmp_path)
+    assert "calibration" in compiled(calibration_source(), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

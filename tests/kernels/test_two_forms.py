@@ -173,7 +173,7 @@ def compiled(dispatcher, signature):
             names.append(f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__name__}")
 Dispatcher.compile = compiled
 X, y = load_breast_cancer(return_X_y=True)
-dkl.KernelClassifier(random_state=0, progress=False).fit(X[::2], y[::2])
+dkl.KernelClassifier(random_state=0, progress=False).fit(X[::4], y[::4])
 print("\\n".join(name for name in names if name.startswith("dkl.")))
 """
 

@@ -13,6 +13,8 @@ import dkl
 from dkl.machines import columns
 from dkl.machines.kernel_machines import KernelClassifier
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 N = 3_000
 
 

@@ -12,6 +12,8 @@ import dkl
 from dkl.linear.fitting import Run
 from dkl.machines.columns import perfect_columns
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 N = 400
 RNG = np.random.default_rng(0)
 CHURNED = RNG.random(N) < 0.4

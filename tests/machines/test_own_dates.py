@@ -10,6 +10,8 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.together.choosing import held_by_own_dates
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 N = 500
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame({"x": RNG.normal(size=N), "when": pd.date_range("2024-01-01", periods=N)}).sample(

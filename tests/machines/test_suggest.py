@@ -13,6 +13,8 @@ from dkl.machines import suggest as suggesting
 from tests.encodings.test_suspects import visits
 from tests.machines.test_columns_ahead import seasons
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 
 def fan(n: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Rows whose label is a product of two columns of very different scales."""

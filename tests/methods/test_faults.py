@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import dask
 import numpy as np
 import pytest
 
 import dkl
 from dkl.events import Event
-
-
-@pytest.fixture
-def mortal(forked_workers: None) -> Iterator[object]:
-    """A cluster of its own, whose two worker processes may be killed and come back."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-        dask.config.set({"dkl.local-bytes": 0}),
-    ):
-        yield client
 
 
 class Killer:

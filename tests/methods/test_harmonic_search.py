@@ -68,7 +68,7 @@ def test_more_harmonics_than_can_be_enumerated_are_drawn_and_searched() -> None:
     y = np.where(X[:, 0] * X[:, 1] > 0, 1, 0)
     drawn = RandomFeatures(family, n_features=40, random_state=0).fit(X)
     assert drawn.transform(X).shape == (100, 40)
-    learner = MarginFeatures(family, n_features=3, rounds=1, random_state=0)
+    learner = MarginFeatures(family, n_features=3, rounds=1, chains=20, steps=3, random_state=0)
     assert plan(learner, as_dataset(X, y)).n_passes > 1
     fitted = learner.fit(X, y)
     assert 1 <= fitted.feature_map_.n_features <= 3

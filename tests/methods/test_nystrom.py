@@ -22,7 +22,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.methods.nystrom.landmarks import leverage_scores, pivots, whitening_of
-from dkl.methods.nystrom.learner import NystromFeatures
+from dkl.methods.nystrom.learner import NystromFeatures, unwritten_zeros
 from dkl.methods.nystrom.ordered import text_order
 from dkl.planning import plan
 from dkl.testing import check_learner
@@ -238,3 +238,11 @@ def test_a_plan_counts_the_sample_and_the_matrices() -> None:
 def test_bad_parameters_are_refused_by_name(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NystromFeatures(**wrong).fit(rows())
+
+
+def test_a_plans_matrix_is_one_of_zeros_or_an_error_with_its_size() -> None:
+    zeros = unwritten_zeros(3)
+    assert (zeros.dtype, zeros.tolist()) == (np.float64, np.zeros((3, 3)).tolist())
+    for size in (10**8, 10**12):
+        with pytest.raises(MemoryError, match=r"numbers takes .* GiB"):
+            unwritten_zeros(size)

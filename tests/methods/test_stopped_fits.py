@@ -17,6 +17,8 @@ import dkl
 from dkl.events import Event
 from dkl.registry import LEARNERS
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 
 class Stopper:
     """A subscriber that counts events, and raises at the event of a number."""

@@ -16,6 +16,8 @@ from dkl.data.coerce import as_dataset
 from dkl.registry import LEARNERS
 from dkl.testing.sources import check_source
 
+pytestmark = pytest.mark.usefixtures("little_work")
+
 RNG = np.random.default_rng(0)
 N = 240
 X = RNG.normal(size=(N, 3))

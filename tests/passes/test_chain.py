@@ -45,7 +45,7 @@ def noted_fold(folder, **seconds):
 
 @pytest.mark.parametrize("seconds", [{"making": 0.02, "stepping": 0.0}, {"making": 0.0, "stepping": 0.02}])
 def test_workers_make_pieces_ahead_of_the_steps_but_no_more_than_their_share(client, tmp_path, seconds):
-    source = Source((6,) * 40)
+    source = Source((6,) * 24)
     (state,) = run_pass(source, (noted_fold(tmp_path, **seconds),)).results
     assert state.tobytes() == fold_by_definition(source, chain()).tobytes()
     assert len(list(tmp_path.glob("maker-*"))) == 2

@@ -23,7 +23,7 @@ from dkl.passes.backends import ClusterBackend
 from dkl.passes.engine import map_blocks, run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import Accumulator, BlockSum
-from tests.passes.conftest import bring_two_workers
+from tests.expendable import bring_two_workers
 from tests.passes.faults import (
     BROKEN,
     DELAY,
@@ -229,7 +229,7 @@ def interrupted_after(seconds):
 def test_ctrl_c_is_back_within_two_seconds_and_leaves_no_task(mortal, record):
     source = Source((4,) * 1000)
     started = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt), interrupted_after(1.0):
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.5):
         run_pass(source, (record,))
     assert time.perf_counter() - started < 10.0  # 2 s are promised; a machine that is busy takes longer
     deadline = time.monotonic() + 5
@@ -315,7 +315,7 @@ def test_a_scheduler_that_is_killed_is_an_error_within_seconds(tmp_path):
     worker = subprocess.Popen(joining, stderr=subprocess.DEVNULL)
     try:
         with (
-            dask.config.set({"dkl.no-workers-timeout": 3.0}),
+            dask.config.set({"dkl.no-workers-timeout": 1.0}),
             Client(scheduler_file=str(tmp_path / "file"), timeout=30) as client,
         ):
             client.wait_for_workers(1, timeout=30)

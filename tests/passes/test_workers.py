@@ -135,7 +135,7 @@ def test_a_worker_that_hangs_before_it_is_asked_for_its_gpu_is_not_waited_for(
     monkeypatch.setattr(devices, "_known", {})
     os.kill(min(mortal.run(os.getpid).values()), signal.SIGSTOP)
     begun = time.monotonic()
-    with dask.config.set({"dkl.hung-worker-timeout": 3.0}):
+    with dask.config.set({"dkl.hung-worker-timeout": 1.5}):
         devices.choose_device("auto")
     assert time.monotonic() - begun < 60.0  # 120 s are allowed for the first import of CuPy
 
@@ -176,9 +176,9 @@ def test_a_paused_worker_is_waited_for_or_passed_over_and_never_restarted(
     source, workers = Source(ragged(60, 8)), mortal.run(os.getpid)
     # where one is paused it stays so: the other one ends the pass
     chosen = sorted(workers) if which == "all" else [min(workers)]
-    pausing = Pausing(mortal, chosen, 8.0 if which == "all" else None)
+    pausing = Pausing(mortal, chosen, 5.0 if which == "all" else None)
     # a busy machine may hold a worker up for seconds, too
-    with dask.config.set({"dkl.hung-worker-timeout": 6.0}):
+    with dask.config.set({"dkl.hung-worker-timeout": 4.0}):
         try:
             assert bits(source, kind, pausing) == expected_bits(source, kind)
         finally:
