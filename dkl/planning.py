@@ -42,8 +42,9 @@ _NAMED = 4
 # Threads side by side share the bandwidth of the memory and wait for each other: passes take so much longer than their
 # calls. A fit has so many seconds of its own.
 _BESIDE, _BEGINS_S = 1.25, 0.2
-# What the driver spends on a task, of its own threads and of a cluster.
-_TASK_S, _CLUSTER_TASK_S = 1.3e-4, 2e-3
+# What the driver spends on a pass whatever its tasks (measured for rows in memory, of one block), and on each of them,
+# by its own threads and by a cluster.
+_PASS_S, _TASK_S, _CLUSTER_TASK_S = 8e-4, 1.3e-4, 2e-3
 # Row columns of a block are files: what one takes that is read or written, and the array that is made for new ones.
 _COLUMN_S, _NEW_COLUMNS_S = 5e-3, 1e-2
 # Beyond so many seconds a plan names a cheaper way, if it takes at most such a share.
@@ -413,7 +414,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block, expected_calls=1))
     in_all = max(sum(kind.calls for kind in work.kinds), 1)
     n_blocks = whole.source.n_blocks
-    tasks = count_nodes(n_blocks, task_level(n_blocks)) * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
+    n_tasks = count_nodes(n_blocks, task_level(n_blocks))
+    tasks = _PASS_S + n_tasks * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
     shape = whole.n_rows, whole.n_columns, flops_per_second
     timed = None if block is None or choice is not None or where != "cpu" else TimedRows(block, *shape)
     for kind, memory in zip(work.kinds, work.memories, strict=True):

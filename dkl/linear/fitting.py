@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,10 @@ from dkl.linear.sgd import (
 )
 from dkl.linear.summary import SAMPLE_ROWS, Summary, TargetMoments, summarise
 from dkl.linear.sums import calibration_block, calibration_rows
-from dkl.linear.target_statistics import target_record
+from dkl.linear.target_statistics import TargetScale, target_record
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
-from dkl.passes.engine import PassResult, run_pass
+from dkl.passes.engine import PassResult
 from dkl.passes.loop import PlannedRun, Run
-from dkl.protocols.driver import Passes
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
@@ -153,8 +151,8 @@ class LinearFit:
     ----------
     model : estimator
         A fitted scikit-learn estimator on mapped rows.
-    target_center, target_scale : ndarray of shape (t,)
-        Center and scale of regression targets.
+    units : TargetScale
+        Center and scale of the targets that the steps have seen.
     epochs : int
         Epochs, or Newton steps of the slowest model.
     losses : tuple of float
@@ -171,8 +169,7 @@ class LinearFit:
     """
 
     model: Any
-    target_center: np.ndarray
-    target_scale: np.ndarray
+    units: TargetScale
     epochs: int
     losses: tuple[float, ...] = ()
     message: str = ""
@@ -182,17 +179,10 @@ class LinearFit:
     multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
+        refuse_non_finite(self.units.scale, "the standard deviation of target", TOO_LARGE)
         for name in ("coef_", "intercept_") if hasattr(self.model, "coef_") else ():
             part = "coefficient of feature" if name == "coef_" else "intercept of output"
             refuse_non_finite(getattr(self.model, name), f"the {part}", TOO_LARGE)
-
-
-def planned_fit(problem: LinearProblem) -> LinearFit:
-    """A fit with zero coefficients, with which a plan continues, since sizes do not depend on their values."""
-    coef = np.zeros((problem.n_models, problem.feature_map.n_features))
-    model = SimpleNamespace(coef_=coef, intercept_=np.zeros(problem.n_models))
-    return LinearFit(model, np.zeros(problem.n_targets), np.ones(problem.n_targets), epochs=0, alpha=1.0)
 
 
 def default_epochs(n_rows: int) -> int:
@@ -283,10 +273,8 @@ def fit_by_epochs(
         # the model is one of centred features and standardised targets; both are undone, in this order
         coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
         model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
-        center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
-        return LinearFit(
-            model, center, scale, state.epoch, state.losses, message, problem.alpha, multiplier=state.multiplier
-        )
+        message, units = epochs_message(task, state), summary.units
+        return LinearFit(model, units, state.epoch, state.losses, message, problem.alpha, multiplier=state.multiplier)
 
     return fit(run_epochs(estimator, task, mixed, run, fit))
 
@@ -433,7 +421,7 @@ def calibration_sums(
         If no row is held out.
     """
     record = _calibration_record(problem, model.coef_, model.intercept_)
-    sums: Any = run.read(source, [record], lambda passed: passed.results[0], None)
+    sums = run.read(source, [record], lambda passed: passed.results[0], record.planned)
     weight = float(sums["weight"][0])
     if weight == 0.0:
         raise none_held_out(problem)
@@ -450,11 +438,13 @@ def calibrate_by_class(
     source : BlockSource
         A sample of some thousand rows.
     """
-    n_rows = int(source.block_rows.sum())
-    record = RowSample("rows to calibrate on", n_rows, problem.seed)
-    (rows,) = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit).results
+    record = RowSample("rows to calibrate on", int(source.block_rows.sum()), problem.seed)
     operands = _calibration_record(problem, model.coef_, model.intercept_).operands
-    return slope_and_shifts(*calibration_rows(rows, operands))
+
+    def calibrated(passed: PassResult) -> Any:
+        return slope_and_shifts(*calibration_rows(passed.results[0], operands))
+
+    return run.read(source, [record], calibrated, planned=(1.0, np.zeros(problem.n_classes or 0)))
 
 
 def none_held_out(problem: LinearProblem) -> ValueError:
@@ -468,10 +458,10 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     """One more epoch of stochastic steps from a fitted model, on these rows, with the next step lengths."""
     summary = summarise_rows(problem, source, run)
     # further rows have another mean and scale, so those of the first fit are used
-    summary = replace(summary, target_center=fit.target_center, target_scale=fit.target_scale)
+    summary = replace(summary, target_center=fit.units.center, target_scale=fit.units.scale)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     if problem.loss in LOG_LINK:
-        intercept = intercept - np.log(fit.target_scale)
+        intercept = intercept - np.log(fit.units.scale)
     elif problem.classes is None:
         # steps use targets standardised as in the first fit
         coef, intercept = summary.units.standardised(coef, intercept)
@@ -493,12 +483,6 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)
-
-
-def calibration_passes(problem: LinearProblem) -> Passes:
-    """The planned pass over the held-out rows that finds the temperature of the probabilities."""
-    coef = np.zeros((problem.n_models, problem.feature_map.n_features))
-    return [([_calibration_record(problem, coef, np.zeros(problem.n_models))], 1)]
 
 
 def _calibration_record(problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray) -> BlockSum:

@@ -20,7 +20,9 @@ from dkl.kernels.normal_equations import (
     newton_block,
     newton_tile,
 )
+from dkl.kernels.threads import usable_cores
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.conjugate_gradients import conjugate_step
@@ -57,6 +59,11 @@ _USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
 # Conjugate gradients end at this share of the gradient, or after this many products with the Hessian; they take about
 # twenty (3 to 37 in 24 fits of 2,000 to 4,000 sparse rows of 3,000 to 15,000 columns).
 _LEFT, _MOST_PRODUCTS, _USUAL_PRODUCTS = 1e-2, 60, 20
+# Operations a second of Cholesky factors in double precision, as a share of those of a float32 product: .19 for 4,001
+# unknowns on two cores (measured).
+_FACTORS = 0.2
+# Seconds of the driver for each number of the trial points, whose squares are summed: 4 to 5 ns of one core (measured).
+_TRIAL_NUMBER_S = 5e-9
 
 
 def most_log_loss_features(n_classes: int) -> int:
@@ -402,9 +409,16 @@ class NewtonState:
         """Which models have not been evaluated yet."""
         return ~np.isfinite(self.first_gradient)
 
+    def of_models(self, models: np.ndarray) -> NewtonState:
+        """The points, directions and steps of some models alone."""
+        points, directions = self.coefficients[models], self.directions[models]
+        return replace(self, coefficients=points, directions=directions, steps=self.steps[models])
+
     @property
     def proposal(self) -> np.ndarray:
         """The points at the end of the next steps, (g, w)."""
+        if not self.directions.any():
+            return self.coefficients
         return self.coefficients + self.steps[:, None] * self.directions
 
     def solution(self, problem: NewtonProblem) -> np.ndarray:
@@ -596,7 +610,8 @@ class NewtonDriver:
             return {"directions": 2 * 6 * vectors}
         if problem.is_joint:
             return {"Hessians": 2 * hessian + 2 * system, "steps": (4 * _SECANTS + 8) * vectors}
-        keys = problem.hessian_keys(self.init(problem).fresh) if problem.keeps_hessians else range(problem.n_models)
+        fresh = np.ones(problem.n_models, bool)
+        keys = problem.hessian_keys(fresh) if problem.keeps_hessians else range(problem.n_models)
         n_hessians = len(set(keys)) + (0 if problem.parts is None else len(problem.parts))
         packed = min(n_hessians * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
@@ -605,17 +620,25 @@ class NewtonDriver:
         # LAPACK computes eigenvectors in place, with a work matrix of twice the size
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 
+    def driving(self, problem: NewtonProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
+        """Seconds between the passes of usual steps: of trial points on one core, of linear systems on all cores."""
+        points = problem.trials * problem.n_models * problem.n_functions * problem.width
+        trials = (1 + problem.usual_steps) * points * _TRIAL_NUMBER_S
+        return trials + self.flops(problem) / (_FACTORS * usable_cores() * flops_per_second)
+
     def flops(self, problem: NewtonProblem) -> float:
-        """The operations of the Cholesky factors and solutions between the passes of usual steps."""
+        """The operations of these factors and solutions."""
         if problem.is_wide:
             return 0.0
         n_systems, solved = problem.n_models, problem.n_models * problem.n_functions
         if problem.keeps_hessians and not problem.is_joint:
-            keys = problem.hessian_keys(self.init(problem).fresh)
+            keys = problem.hessian_keys(np.ones(problem.n_models, bool))
             n_systems = len(set(zip(keys, problem.alphas.tolist(), strict=True)))
-        # the joint model of all classes keeps its factor
+        # the joint model of all classes has few right-hand sides
         times = 1 if problem.is_joint else 1 + problem.usual_steps
-        return times * (n_systems * problem.width**3 / 3.0 + 2.0 * solved * problem.width**2)
+        # the factor of a single system is kept from step to step
+        n_factors = 1 if problem.keeps_hessians and n_systems == 1 else times * n_systems
+        return n_factors * problem.width**3 / 3.0 + 2.0 * times * solved * problem.width**2
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
@@ -639,6 +662,30 @@ class NewtonDriver:
         later, usual = groups * (problem.max_steps - 1), groups * problem.usual_steps
         steps = [replace(record, usual_calls=usual) for record in _records(problem, begun, models)] if later else []
         return [(first, first_groups), (steps, later)] if later else [(first, first_groups)]
+
+    def planned(self, problem: NewtonProblem) -> NewtonState:
+        """A state in which all models have converged, with the Hessian of rows that all have curvature.
+
+        Later problems that take this Hessian for their metric are then planned with its steps, the more numerous ones.
+        Nothing takes that of the squared error but the variances of coefficients, which a plan does not compute.
+        """
+        g, hessian = problem.n_models, problem.metric
+        if hessian is None and not problem.is_wide and problem.loss != "squared_error":
+            hessian = np.broadcast_to(problem.total_weight, (1, packed_size(0, problem.width)))
+        # one number for all coefficients, since a plan may have hundreds of such states
+        nothing = np.broadcast_to(0.0, (g, problem.n_functions * problem.width))
+        return NewtonState(
+            coefficients=nothing,
+            directions=nothing,
+            steps=np.ones(g),
+            objective=np.ones(g),
+            slope=np.zeros(g),
+            gradient=np.zeros(g),
+            first_gradient=np.ones(g),
+            counts=np.zeros(g, np.int64),
+            stalled=np.zeros(g, bool),
+            hessian=hessian,
+        )
 
 
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
@@ -799,7 +846,7 @@ def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarra
         function=newton_block,
         accumulators=accumulators,
         operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
-        cost=_NewtonCost(problem.feature_map, len(targets.models), options),
+        cost=_NewtonCost(problem.feature_map, len(targets.models), options, getattr(targets.folds, "share", 1.0)),
         kept_as=f"{problem.token} {id(problem.feature_map)} {problem.dtype}" if keeps else "",
         kept_row_bytes=problem.feature_map.n_features * np.dtype(problem.dtype).itemsize,
     )
@@ -812,6 +859,8 @@ class _NewtonCost:
     feature_map: FeatureMap
     n_models: int
     options: NewtonOptions
+    # of the rows, those that some model sees
+    share: float = 1.0
 
     def __call__(self, rows: int, columns: int) -> Cost:
         width = self.feature_map.n_features + 1
@@ -825,7 +874,7 @@ class _NewtonCost:
         tile = 3 * newton_tile(width - 1, self.options.dtype) * width
         waiting = 0 if self.options.columns is None else (len(self.options.hessian_of) + 1) * width**2
         products = 2 * width * min(width, 2 * packed // width + 1)
-        return Cost(rows * (mapping + scores + hessians), itemsize * (tile + waiting + products))
+        return Cost(self.share * rows * (mapping + scores + hessians), itemsize * (tile + waiting + products))
 
 
 def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, losses: np.ndarray) -> np.ndarray:
@@ -845,10 +894,11 @@ def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, l
         The positions in `models` of those whose full step was accepted.
     """
     lengths = trial_lengths(state.steps[models], problem.trials)
-    trials = [
+    # one model at a time, since the trial points of all models take several times the memory of their coefficients
+    trials = (
         problem.by_function(state.coefficients[model] + steps[:, None] * state.directions[model])
         for model, steps in zip(models, lengths, strict=True)
-    ]
+    )
     squares = [np.sum(points[..., :-1] ** 2, axis=(1, 2)) for points in trials]
     objectives = 0.5 * state.penalties(problem)[models, None] * np.array(squares) + losses / problem.total_weight
     # Near the optimum differences of the objective are rounding errors, while the gradient still has digits.
@@ -939,7 +989,7 @@ def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarr
     }
     n_functions = len(targets.models)
     shape = {"product": Accumulator((n_functions, problem.width))}
-    cost = _ProductCost(problem.feature_map, n_functions)
+    cost = _ProductCost(problem.feature_map, n_functions, getattr(targets.folds, "share", 1.0))
     return BlockSum("product with the Hessian", curvature_block, shape, operands, cost=cost)
 
 
@@ -949,8 +999,10 @@ class _ProductCost:
 
     feature_map: FeatureMap
     n_models: int
+    # of the rows, those that some model sees
+    share: float = 1.0
 
     def __call__(self, rows: int, columns: int) -> Cost:
         width = self.feature_map.n_features + 1
         each = mapping_flops(columns, self.feature_map) + 6.0 * self.n_models * width
-        return Cost(rows * each, 8 * self.n_models * (2 * width + 3 * rows))
+        return Cost(self.share * rows * each, 8 * self.n_models * (2 * width + 3 * rows))

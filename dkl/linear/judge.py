@@ -195,6 +195,11 @@ class Folds:
         share = 1.0 / (self.count + 1) if self.count > 1 else self.held_out.share
         return replace(self, held_out=replace(self.held_out, share=share), in_time=True)
 
+    @property
+    def share(self) -> float:
+        """The share of all rows that are in a fold, or train all candidates."""
+        return min(self.held_out.share * self.count + self.seen, 1.0)
+
     def outside(self, fold: int) -> list[int]:
         """The folds that train a model which `fold` judges, and -1 for the rows in no fold."""
         return [*others(range(self.count), fold, self.in_time), -1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,25 +20,17 @@ from dkl.kernels.normal_equations import (
     is_plain_sparse,
     sparse_rows,
 )
-from dkl.linear.fitting import LinearFit, LinearProblem, planned_fit
+from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
-from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
+from dkl.linear.judge import Folds, PenaltyChoice, SeenRows, gains, out_of_fold, scores_of_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import (
-    Candidates,
-    choose_penalty,
-    penalty_candidates,
-    penalty_flops,
-    penalty_memory,
-    penalty_passes,
-)
+from dkl.linear.penalty_choice import Candidates, penalty_candidates
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import TargetScale, task_targets
 from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import PlannedRun, Run
-from dkl.protocols.driver import largest_held
-from dkl.protocols.records import Record, RowSample
+from dkl.passes.engine import PassResult
+from dkl.passes.loop import Run
+from dkl.protocols.records import BlockSum, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK, losses_for
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -63,6 +55,9 @@ NEWTON_LOSSES = {*losses_for("classification", "newton"), *losses_for("regressio
 # Sampled rows that estimate the mean squared length of mapped rows, if the map does not determine it: within some
 # percent, which suffices since penalties differ by factors.
 _SAMPLE_ROWS = 256
+# Relative fall of the loss that a penalty of jointly fitted classes must bring for the next weaker
+# one to be tried.
+_JOINT_GAIN = 0.005
 # The most Newton steps of the final fit, which starts from the best candidate.
 _REFIT_STEPS = 50
 # With a chosen penalty, the share of the objective at which the last step ends: for one model, and for several that do
@@ -105,12 +100,6 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         Its model is a scikit-learn estimator with the coefficients at the optimum: a `LinearSVC`, a `Ridge`, a
         `LogisticRegression` or, for the squared error of classes, an `SGDClassifier`.
     """
-    if isinstance(run, PlannedRun):
-        # the number of steps depends on the sums, so plans count the most there can be
-        n_rows = int(np.sum(source.block_rows))
-        run.passes.extend(newton_passes(problem, n_rows))
-        run.held.append(head_memory(problem, n_rows))
-        return planned_fit(problem)
     with one_blas_thread():
         # one BLAS thread, since the driver distributes its systems over the cores; the bits are those of one core
         summary, choice = target_moments(problem, source, run), None
@@ -123,7 +112,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 candidates = penalty_problem(
                     problem, task, summary, mean_square_length(problem, source, run), single=single
                 )
-                choice = _penalty(candidates, source, run)
+                choice = choose_penalty(candidates, source, run)
             # the best candidate is a start if it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
@@ -132,7 +121,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         subsample = None if task.is_wide else subsample_problem(task, summary.n_rows, problem.seed)
         if subsample is not None:
             # "rough" is the name of this stage in checkpoints
-            rough = _run(subsample, source, run, "rough")
+            rough = newton_state(subsample, source, run, "rough")
             task = replace(task, start=rough.solution(subsample), first_gradient=rough.first_gradient)
             task = _with_metric(task, subsample_metric(subsample, task, rough, summary.n_rows))
         last = _corrected(_joint(_after_wider_stages(task, source, run)), run)
@@ -140,9 +129,9 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
             units, message = target_units(problem, summary), newton_message(state, last)
-            return LinearFit(model, units.center, units.scale, steps, (), message, _alpha(last, state), choice)
+            return LinearFit(model, units, steps, (), message, _alpha(last, state), choice)
 
-        state = _run(last, source, run, model=run.looked_at(fit))
+        state = newton_state(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
     if not state.ended and not state.done(last).all():
         warnings.warn(result.message, UserWarning, stacklevel=users_level())
@@ -175,22 +164,22 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
     """
     if task.loss == "huber":
         squares, last = replace(task, loss="squared_error"), task
-        task = replace(task, start=_run(squares, source, run, "wide").solution(squares))
+        task = replace(task, start=newton_state(squares, source, run, "wide").solution(squares))
         for stage in reversed(range(1, _MOST_WIDTHS)):
             if (wider := last.epsilon / _NARROWER**stage) < _FIRST_WIDTH:
                 # alpha is scaled so that large errors have the same weight relative to the penalty as in the last stage
                 task = replace(task, epsilon=wider, alpha=last.alpha * wider / last.epsilon)
-                task = replace(task, start=_run(task, source, run, f"wide-{stage}").solution(task))
+                task = replace(task, start=newton_state(task, source, run, f"wide-{stage}").solution(task))
         return replace(last, start=task.start)
     before = np.full(task.n_models, np.inf)
     for stage in range(_MOST_WIDTHS if task.loss == "pinball" else 0):
         wide = replace(task, decrement=_DECREMENT_OF_STAGES, max_steps=_STEPS_OF_STAGES)
-        state = _run(wide, source, run, f"wide-{stage}")
+        state = newton_state(wide, source, run, f"wide-{stage}")
         task = replace(task, start=state.solution(wide))
         # The number of rows on the parabola is proportional to its width, and it adds a share of its width to each: the
         # total falls with the square of the width.
         added = (before - state.objective) * _NARROWER**2 / (1.0 - _NARROWER**2)
-        if np.all(added <= _SMOOTHING * state.objective):
+        if run.ends(bool(np.all(added <= _SMOOTHING * state.objective))):
             break
         before, task = state.objective, replace(task, epsilon=_NARROWER * task.epsilon)
     return task
@@ -214,108 +203,104 @@ def chosen_penalty(
     with one_blas_thread():
         task = newton_problem(problem, summary)
         candidates = penalty_problem(problem, task, summary, square_length, single=True)
-        return _penalty(candidates, source, run)
+        return choose_penalty(candidates, source, run)
 
 
-def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The choice among candidates, by passes over the rows, with checkpoints in subfolders."""
-    return choose_penalty(
-        candidates,
-        lambda task, stage: _run(task, source, run, stage),
-        lambda record: _pass_result(record, source, run),
+def choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    """Fit all candidates in the same passes, and judge each on the rows that it has not seen.
+
+    Judging takes one more pass, unless the sums of each fold suffice.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    source : BlockSource
+    run : Run
+
+    Raises
+    ------
+    ValueError
+        If no row is held out.
+    """
+    if candidates.is_joint:
+        return _choose_jointly(candidates, source, run)
+    state = newton_state(candidates.problem, source, run, "penalty")
+    sums = candidates.judged_by_sums(state)
+    return candidates.choose(state, _summed(candidates.judged(state), source, run) if sums is None else sums)
+
+
+def _choose_jointly(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    """The scores of penalties for jointly fitted classes, from the strongest to weaker ones.
+
+    Each fit starts from the one before. The first penalty that no longer gains is the last, since fits with weaker
+    penalties take longer.
+    """
+    F, K, width, n_tried = candidates.folds.count, candidates.n_outputs, candidates.problem.width, 0
+    grams: list[np.ndarray | None] = [None] * F
+    starts: list[Any] = [None] * F
+    run.holds(
+        {
+            **NewtonDriver().memory(candidates.joint_problems(1.0)[0], 0, 0),
+            "what folds keep": 8 * F * (packed_size(0, width) + K * width),
+        }
     )
+    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
+    of_folds, means = np.full((len(candidates.alphas), F), -np.inf), []
+    for number, alpha in enumerate(candidates.alphas):
+        for fold, problem in enumerate(candidates.joint_problems(float(alpha))):
+            problem = replace(problem, start=starts[fold], metric=grams[fold])
+            state = newton_state(problem, source, run, f"penalty-{fold}-{number}")
+            starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
+        models = np.stack(starts, axis=1)
+        sums = _summed(candidates.judged_jointly(models), source, run)
+        score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
+        before, n_tried = scores.max(), number + 1
+        scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
+        of_folds[number] = scores_of_folds(sums, (1, F))[0, 0]
+        means.append(models.mean(axis=1))
+        if number > 0 and run.ends(not gains(1.0 - scores[number], 1.0 - before, _JOINT_GAIN)):
+            break
+    kept = slice(None if candidates.are_near else n_tried)
+    choice = PenaltyChoice(
+        candidates.alphas[kept],
+        scores[kept],
+        np.zeros((0, 0)),
+        candidates.strengths[kept],
+        accuracies[kept],
+        rule=candidates.rule,
+        fold_scores=of_folds[kept],
+    )
+    return replace(choice, start=means[choice.best])
+
+
+def newton_state(
+    task: NewtonProblem,
+    source: BlockSource,
+    run: Run,
+    stage: str = "",
+    model: Callable[[NewtonState], Any] | None = None,
+) -> NewtonState:
+    """The last state of a Newton fit; stages before the last one have their checkpoints in subfolders."""
+    if stage and run.checkpoint is not None:
+        run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
+    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
+    return state
+
+
+def _summed(record: BlockSum, source: BlockSource, run: Run) -> dict[str, np.ndarray]:
+    """The sums of one record, by a pass over the rows."""
+    return run.read(source, [record], lambda passed: passed.results[0], record.planned)
 
 
 def target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
     """The moments of the targets, from a pass that reads no X."""
-    sums = _pass_result(problem.target_record, source, run)
-    return summarise_targets(sums, log_link=problem.loss in LOG_LINK)
 
+    def moments(passed: PassResult) -> TargetMoments:
+        return summarise_targets(passed.results[0], log_link=problem.loss in LOG_LINK)
 
-def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
-    """The records of each kind of pass and the most often it runs, before any row is read."""
-    summary = _planned_moments(problem, n_rows)
-    task = newton_problem(problem, summary)
-    passes: list[tuple[Sequence[Record], int]] = [([problem.target_record], 1)]
-    wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
-
-    def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        started, begun = _planned_start(task, n_rows, problem.seed)
-        last = _joint(begun)
-        return [*started, *((records, calls * (1 + wider)) for records, calls in NewtonDriver().plan(last))]
-
-    if not problem.chooses_penalty:
-        return [*passes, *fits(task)]
-    if problem.choice is None:
-        candidates = penalty_problem(problem, task, summary, square_length=1.0)
-        passes = _penalty_passes(problem, candidates)
-    return [*passes, *fits(_refitted(task))]
-
-
-def chosen_penalty_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
-    """The planned passes of `chosen_penalty`."""
-    return _penalty_passes(problem, _planned_candidates(problem, n_rows))
-
-
-def _planned_candidates(problem: LinearProblem, n_rows: int) -> Candidates:
-    """The candidates of `chosen_penalty`, before any row is read."""
-    summary = _planned_moments(problem, n_rows)
-    return penalty_problem(problem, newton_problem(problem, summary), summary, square_length=1.0, single=True)
-
-
-def _planned_moments(problem: LinearProblem, n_rows: int) -> TargetMoments:
-    """Stand-ins for the moments of targets in a plan; no size depends on their values."""
-    return TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
-
-
-def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
-    """The passes that fit and judge candidates."""
-    passes: list[tuple[Sequence[Record], int]] = [([problem.target_record], 1)]
-    record = length_record(problem)
-    if record is not None:
-        passes.append(([record], 1))
-    return [*passes, *penalty_passes(candidates)]
-
-
-def _planned_start(
-    task: NewtonProblem, n_rows: int, seed: int
-) -> tuple[Sequence[tuple[Sequence[Record], int]], NewtonProblem]:
-    """The passes of the start on a subsample, if there is one, and the problem of all rows after it."""
-    subsample = None if task.is_wide else subsample_problem(task, n_rows, seed)
-    if subsample is None:
-        return [], task
-    driver = NewtonDriver()
-    # as if every row had curvature: steps by a subsampled Hessian are more than exact ones
-    begun = np.broadcast_to(subsample.total_weight, (1, packed_size(0, task.width)))
-    state = replace(driver.init(subsample), hessian=begun)
-    return driver.plan(subsample), _with_metric(task, subsample_metric(subsample, task, state, n_rows))
-
-
-def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
-    """The most bytes that the driver of `newton_passes` keeps meanwhile, item by item."""
-    summary = _planned_moments(problem, n_rows)
-    task = newton_problem(problem, summary)
-    fit = NewtonDriver().memory(_joint(task), 0, 0)
-    if not problem.chooses_penalty or problem.choice is not None:
-        return fit
-    # the penalty is chosen before the final fit, so the larger of the two counts
-    judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
-    return largest_held([judging, fit])
-
-
-def head_flops(problem: LinearProblem, n_rows: int) -> float:
-    """The operations of the driver between the passes of `newton_passes`, as a rule."""
-    summary = _planned_moments(problem, n_rows)
-    task = newton_problem(problem, summary)
-    fit = NewtonDriver().flops(_joint(_refitted(task)))
-    if not problem.chooses_penalty or problem.choice is not None:
-        return fit
-    return fit + penalty_flops(penalty_problem(problem, task, summary, square_length=1.0))
-
-
-def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
-    """The most bytes that the driver keeps during `chosen_penalty_passes`."""
-    return penalty_memory(_planned_candidates(problem, n_rows))
+    # no size in a plan depends on the moments, only on the number of rows
+    n_rows, one = float(np.sum(source.block_rows)), np.ones(problem.n_targets)
+    return run.read(source, [problem.target_record], moments, TargetMoments(n_rows, n_rows, one, one))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -333,25 +318,18 @@ def _with_metric(task: NewtonProblem, metric: np.ndarray | None) -> NewtonProble
     return replace(task, metric=metric, decrement=task.decrement if metric is None else _OF_METRIC * task.decrement)
 
 
-def length_record(problem: LinearProblem) -> Record | None:
-    """The sample that estimates the length of mapped rows; None if the feature map determines it."""
-    return None if problem.feature_map.activation == "cos-sin" else RowSample("sample", _SAMPLE_ROWS, problem.seed)
-
-
 def mean_square_length(problem: LinearProblem, source: BlockSource, run: Run) -> float:
     """The mean squared length of mapped rows; for pairs it is known without rows, since cos^2 + sin^2 = 1."""
-    record = length_record(problem)
-    if record is None:
+    if problem.feature_map.activation == "cos-sin":
         return float(np.sum(problem.feature_map.amplitudes**2))
-    sample = _pass_result(record, source, run)
-    if is_plain_sparse(sample.X, problem.feature_map):
-        return float((sparse_rows(sample.X, problem.feature_map, "float64") ** 2).sum() / sample.n_rows)
-    return float(np.mean(np.sum(map_rows(sample.X, problem.feature_map, "float64") ** 2, axis=1)))
 
+    def mean(passed: PassResult) -> float:
+        (sample,) = passed.results
+        if is_plain_sparse(sample.X, problem.feature_map):
+            return float((sparse_rows(sample.X, problem.feature_map, "float64") ** 2).sum() / sample.n_rows)
+        return float(np.mean(np.sum(map_rows(sample.X, problem.feature_map, "float64") ** 2, axis=1)))
 
-def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
-    """The result of one record in one pass over the rows."""
-    return run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device).results[0]
+    return run.read(source, [RowSample("sample", _SAMPLE_ROWS, problem.seed)], mean, 1.0)
 
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
@@ -444,20 +422,6 @@ def penalty_problem(
         calibrated=problem.calibrated,
         rule=problem.penalty_rule,
     )
-
-
-def _run(
-    task: NewtonProblem,
-    source: BlockSource,
-    run: Run,
-    stage: str = "",
-    model: Callable[[NewtonState], Any] | None = None,
-) -> NewtonState:
-    """The last state of a Newton fit; stages before the last one have their checkpoints in subfolders."""
-    if stage and run.checkpoint is not None:
-        run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
-    return state
 
 
 def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:

@@ -1,8 +1,7 @@
-"""Chooses the penalty of a Newton head on held-out rows, with all candidates in the same passes."""
+"""The candidates of a chosen penalty of a Newton head, all of them in the same passes, and their held-out scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,23 +9,21 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.head import MOST_FEATURES, NewtonDriver, NewtonProblem, NewtonState, fold_sums
+from dkl.linear.head import MOST_FEATURES, NewtonProblem, NewtonState, fold_sums
 from dkl.linear.judge import (
     JUDGED_MULTIPLIERS,
     Folds,
     PenaltyChoice,
     SeenRows,
     folds_of,
-    gains,
     last_least,
     out_of_fold,
     scores_of_folds,
 )
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import held_out_block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # C, the factor of the summed loss, for features of mean squared length 1, from the strongest penalty to the weakest.
 PENALTIES = {
@@ -46,8 +43,6 @@ _DECREMENT = 0.01
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 # The same for jointly fitted classes, whose steps are cheap, and many with weak penalties.
 _JOINT_STEPS, _JOINT_DECREMENT = 100, 5e-4
-# Relative fall of the loss that a penalty must bring for the next weaker one to be tried.
-_JOINT_GAIN = 0.005
 # On wide rows only every third penalty of the squared error is tried.
 _WIDE_PENALTIES = 3
 # Penalties that are compared near the one which fewer features preferred.
@@ -90,21 +85,9 @@ class Candidates:
 
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges candidates on held-out rows, at their accepted points and after their next steps."""
-        versions = self._versions(state)
-        return self._judging_versions(np.stack(versions).reshape(len(versions), *self._shape))
-
-    def planned_judging(self) -> BlockSum:
-        """The record of `judged` before any candidate is fitted."""
-        n_versions = 1 if self.problem.loss == "squared_error" else 2
-        return self._judging_versions(np.zeros((n_versions, *self._shape)))
-
-    @property
-    def _shape(self) -> tuple[int, int, int]:
-        """Outputs, penalties and folds, and coefficients."""
-        return self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width
-
-    def _judging_versions(self, models: np.ndarray) -> BlockSum:
-        """The record that judges versions of all candidates, by their loss and with the temperatures to try."""
+        shape = self.n_outputs, len(self.alphas) * self.folds.count, -1
+        versions = [version.reshape(shape) for version in self._versions(state)]
+        models = versions[0][None] if len(versions) == 1 else np.stack(versions)
         return self._judging(models, self._judging_loss(), JUDGED_MULTIPLIERS if self.calibrated else np.zeros(0))
 
     def _versions(self, state: NewtonState) -> list[np.ndarray]:
@@ -213,8 +196,9 @@ class Candidates:
             rule=self.rule,
             fold_scores=scores_of_folds(sums, (A, F))[version_of, each],
         )
-        version = self._versions(state)[version_of[choice.best]]
-        start = version.reshape(self.n_outputs, A, F, -1)[:, choice.best].mean(axis=1)
+        models = np.arange(self.problem.n_models).reshape(self.n_outputs, A, F)[:, choice.best]
+        start = self._versions(state.of_models(models.ravel()))[version_of[choice.best]]
+        start = start.reshape(self.n_outputs, F, -1).mean(axis=1)
         if not self.calibrated:
             return replace(choice, start=start)
         both = np.stack([sums["label"], sums["uniform"]], axis=2)
@@ -238,107 +222,6 @@ class _JudgingCost:
         scores = (2.0 * self.feature_map.n_features + calibrating) * self.n_models
         judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
         return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))
-
-
-def choose_penalty(
-    candidates: Candidates,
-    solve: Callable[[NewtonProblem, str], NewtonState],
-    read: Callable[[BlockSum], dict[str, np.ndarray]],
-) -> PenaltyChoice:
-    """Fit all candidates in the same passes, and judge each on the rows that it has not seen.
-
-    Judging takes one more pass, unless the sums of each fold suffice.
-
-    Parameters
-    ----------
-    candidates : Candidates
-    solve : callable
-        Maps a problem and a stage name to the last state of its Newton steps.
-    read : callable
-        Maps a record to its sums, by a pass over the rows.
-
-    Raises
-    ------
-    ValueError
-        If no row is held out.
-    """
-    if candidates.is_joint:
-        return _choose_jointly(candidates, solve, read)
-    state = solve(candidates.problem, "penalty")
-    sums = candidates.judged_by_sums(state)
-    return candidates.choose(state, read(candidates.judged(state)) if sums is None else sums)
-
-
-def _choose_jointly(
-    candidates: Candidates,
-    solve: Callable[[NewtonProblem, str], NewtonState],
-    read: Callable[[BlockSum], dict[str, np.ndarray]],
-) -> PenaltyChoice:
-    """The scores of penalties for jointly fitted classes, from the strongest to weaker ones.
-
-    Each fit starts from the one before. The first penalty that no longer gains is the last, since fits with weaker
-    penalties take longer.
-    """
-    F, n_tried = candidates.folds.count, 0
-    grams: list[np.ndarray | None] = [None] * F
-    starts: list[Any] = [None] * F
-    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
-    of_folds, means = np.full((len(candidates.alphas), F), -np.inf), []
-    for number, alpha in enumerate(candidates.alphas):
-        for fold, problem in enumerate(candidates.joint_problems(float(alpha))):
-            state = solve(replace(problem, start=starts[fold], metric=grams[fold]), f"penalty-{fold}-{number}")
-            starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
-        models = np.stack(starts, axis=1)
-        sums = read(candidates.judged_jointly(models))
-        score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
-        before, n_tried = scores.max(), number + 1
-        scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
-        of_folds[number] = scores_of_folds(sums, (1, F))[0, 0]
-        means.append(models.mean(axis=1))
-        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _JOINT_GAIN):
-            break
-    kept = slice(None if candidates.are_near else n_tried)
-    choice = PenaltyChoice(
-        candidates.alphas[kept],
-        scores[kept],
-        np.zeros((0, 0)),
-        candidates.strengths[kept],
-        accuracies[kept],
-        rule=candidates.rule,
-        fold_scores=of_folds[kept],
-    )
-    return replace(choice, start=means[choice.best])
-
-
-def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
-    """The records of each kind of pass of `choose_penalty`, and the most often it runs."""
-    driver = NewtonDriver()
-    if not candidates.is_joint:
-        return [*driver.plan(candidates.problem), ([candidates.planned_judging()], 1)]
-    passes: list[tuple[Sequence[Record], int]] = []
-    for alpha in candidates.alphas:
-        problems = candidates.joint_problems(float(alpha))
-        passes += [plan for problem in problems for plan in driver.plan(problem)]
-        models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
-        passes.append(([candidates.judged_jointly(models)], 1))
-    return passes
-
-
-def penalty_flops(candidates: Candidates) -> float:
-    """The operations of `choose_penalty` between its passes."""
-    driver = NewtonDriver()
-    if not candidates.is_joint:
-        return driver.flops(candidates.problem)
-    return len(candidates.alphas) * sum(map(driver.flops, candidates.joint_problems(1.0)))
-
-
-def penalty_memory(candidates: Candidates) -> dict[str, int]:
-    """The most bytes that `choose_penalty` keeps, with what each fold passes on to the next penalty."""
-    if not candidates.is_joint:
-        return NewtonDriver().memory(candidates.problem, 0, 0)
-    (first, *others), width = candidates.joint_problems(1.0), candidates.problem.width
-    kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
-    return {**NewtonDriver().memory(first, 0, 0), "what folds keep": (1 + len(others)) * kept}
 
 
 def penalty_candidates(

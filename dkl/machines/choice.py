@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
-from typing import Any
 
 import dask
 import numpy as np
@@ -25,17 +24,16 @@ from dkl.events import Event, StopRequested
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
-from dkl.linear.fitting import LinearProblem, Run, calibration_passes
+from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
-from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
     ColumnChoice,
     Columns,
+    columns_ahead,
     looks_for_categories,
     perfect_columns,
-    planned_columns,
     too_good,
 )
 from dkl.machines.contenders import Contender, contenders, has_columns_alone, joined, usual_advice, variants
@@ -56,15 +54,13 @@ from dkl.machines.suggest import (
     SPARSE_SCALINGS,
     Advice,
     RowsAlikeError,
-    advice_memory,
     advise,
 )
-from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered_bytes, planned_gathering
+from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered_bytes
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
+from dkl.passes.loop import PlanEndsError, PlannedRun
 from dkl.progress import in_notebook
-from dkl.protocols.driver import Passes, largest_held
-from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
@@ -141,8 +137,7 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
         if rows.total_weight < FEWEST_ROWS:
             return plainest(bench, columns, f"{rows.n_rows} rows are too few to choose by")
         try:
-            judged_rows = 0 if has_columns_alone(rows, terms.knobs) else terms.budget.advised(terms.shape(rows))
-            advice = advise(rows, run, terms.seed, judged_rows)
+            advice = advise(rows, run, terms.seed, terms.advised_rows(rows))
         except RowsAlikeError:
             return plainest(bench, columns, "the rows do not differ")
         return Choice(bench, columns, advice, clock).chosen()
@@ -525,16 +520,18 @@ def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
 class PlannedChoice:
     """Upper bounds on what a choice takes, before any row is read, from the race of a fit with all its variants."""
 
-    def __init__(self, terms: Terms, dataset: Dataset) -> None:
-        self._terms, self._dataset = terms, dataset
-        self._sample = terms.sample(dataset)
+    def __init__(self, terms: Terms, dataset: Dataset, weights: np.ndarray | None) -> None:
+        self._terms, self._dataset, self._weights = terms, dataset, weights
+        # too few rows to compare candidates have the plainest one alone, as in `plainest`
+        is_alone = dataset.total_weight < FEWEST_ROWS
+        self._sample = terms.sample(dataset, effort=EFFORTS["best"] if is_alone else None)
         kinds = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
         scalings = SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
         # one-hot columns are the same in any scaling
         self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
-        self._reachable_contenders = self._reachable()
-        self._takes_log_loss = may_take_log_loss(terms, dataset)
+        self._reachable_contenders = kinds[:1] if is_alone else self._reachable()
+        self._takes_log_loss = not is_alone and may_take_log_loss(terms, dataset)
 
     def _reachable(self) -> list[Contender]:
         """Every candidate that trials can reach within the budget, for any losses."""
@@ -587,62 +584,48 @@ class PlannedChoice:
         nbytes = gathered_bytes(self._sample.rows)
         return {"rows to try features on": nbytes} if nbytes else {}
 
-    def stages(self, weights: np.ndarray | None) -> list[tuple[Passes, dict[str, int]]]:
-        """The passes of all trials of each candidate that the race can reach, and the bytes between them."""
-        terms, dataset, rows, n_folds = self._terms, self._dataset, self._sample.rows, len(self._sample.folds)
-        by_time = dataset.schema.held_by == "time"
-        passes: list[Any] = planned_suspects(dataset, terms.seed) if looks_for_categories(terms, dataset) else []
-        looks = bool(passes)
-        # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
+    def trials(self) -> PlannedRun:
+        """All trials of each candidate that the race can reach, and what else a choice reads."""
+        terms, dataset, rows = self._terms, self._dataset, self._sample.rows
+        plan, by_time = PlannedRun(n_rows=rows.n_rows), dataset.schema.held_by == "time"
+        suspects = planned_suspects(dataset, terms.seed) if looks_for_categories(terms, dataset) else []
+        of_categories = CATEGORY_TRIALS if suspects else 0
+        # texts are tried with and without their scores
         of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
-        passes += planned_gathering(rows, terms.seed) * (3 + of_texts + (CATEGORY_TRIALS if looks else 0))
-        passes += planned_columns(rows, terms.seed)
-        stages: list[tuple[Passes, dict[str, int]]] = []
+        if suspects:
+            plan.passes.extend(suspects)
+            plan.holds(suspect_memory(dataset))
+            plan.end_stage()
+        with suppress(PlanEndsError):
+            advise(dataset, plan, terms.seed, terms.advised_rows(dataset))
+        reading = PlannedRun(n_rows=rows.n_rows)
+        self._bench(reading).gathered(rows)
+        # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
+        plan.add(reading, times=3 + of_texts + of_categories)
+        perfect_columns(rows, plan, terms.seed)
+        if by_time:
+            columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
         for place, contender in enumerate(self._reachable_contenders):
-            pilot = terms.new_learner(contender.learner, "pilot")
-            judging = chosen_penalty_passes(self._problem(contender.learner, terms.judging_loss, weights), rows.n_rows)
             is_plainest = place == 0
             # texts, and columns that run ahead in time, are tried with the plainest kind; categories also with a plain
             # kernel
-            times = n_folds + (of_texts + 2 * by_time if is_plainest else 0)
-            is_plain = (is_plainest or contender.is_kernel) and not contender.is_learned
-            times += CATEGORY_TRIALS if looks and is_plain else 0
-            learning = [(records, calls * times) for records, calls in pilot.planned_passes(rows)]
-            stages.append((learning, {**pilot.planned_memory(rows), **self.rows_in_memory}))
-            passes += [(records, calls * times) for records, calls in judging]
-        if by_time:
-            # a pass looks for columns that run ahead in time, and another reads rows for the calibration
-            passes.append(([RowSample("rows in order of time", rows.n_rows, terms.seed)], 2))
-        if self._takes_log_loss:
-            problem = self._log_loss()
-            calibrating = calibration_passes(problem)
-            compared = [*chosen_penalty_passes(problem, rows.n_rows), *calibrating, *calibrating]
-            # on one fold, before variants and in the end
-            passes += [(records, calls * 2) for records, calls in compared]
-        return [*stages, (passes, {**self._memory(), **self.rows_in_memory})]
+            times = len(self._sample.folds) + (of_texts + 2 * by_time if is_plainest else 0)
+            if (is_plainest or contender.is_kernel) and not contender.is_learned:
+                times += of_categories
+            trial = PlannedRun(n_rows=rows.n_rows)
+            self._bench(trial).trial(contender.learner, self._sample, 0, "pilot")
+            plan.add(trial, times)
+        self._replay_end(plan)
+        return plan
 
-    def _memory(self) -> dict[str, int]:
-        """Bytes between passes: the largest of penalties, on the largest features, of advice, and of categories."""
-        terms, dataset, rows = self._terms, self._dataset, self._sample.rows
-        size, advised = terms.shape(rows).features_of, terms.budget.advised(terms.shape(dataset))
-        largest = max(self._reachable_contenders, key=lambda contender: size(contender.learner)).learner
-        problem = self._problem(largest, terms.judging_loss)
-        stage_bytes = [chosen_penalty_memory(problem, rows.n_rows), advice_memory(min(advised, dataset.n_rows))]
-        if looks_for_categories(terms, dataset):
-            stage_bytes.append(suspect_memory(dataset))
-        if self._takes_log_loss:
-            stage_bytes.append(chosen_penalty_memory(self._log_loss(), rows.n_rows))
-        return largest_held(stage_bytes)
+    def _bench(self, run: PlannedRun) -> Bench:
+        return Bench(self._terms, self._weights, run)
 
-    def _problem(self, learner: FeatureLearner, loss: str, weights: np.ndarray | None = None) -> LinearProblem:
-        """The problem of comparing penalties on a learner's features."""
-        pilot = self._terms.new_learner(learner, "pilot")
-        return replace(self._terms.planned_problem(pilot, self._sample.rows, weights), loss=loss, alpha="auto")
-
-    def _log_loss(self) -> LinearProblem:
-        """The problem of comparing penalties of the log loss, on the most features for which the budget allows it."""
-        size, allowed = self._terms.shape(self._sample.rows).features_of, self._terms.allowed(self._dataset)
+    def _replay_end(self, run: PlannedRun) -> None:
+        """Record the passes that compare the losses and calibrate, on the most features that the budget allows."""
+        bench, size = self._bench(run), self._terms.shape(self._sample.rows).features_of
         judged, whole = (self._terms.shape(rows, "log_loss") for rows in (self._sample.rows, self._dataset))
+        allowed = self._terms.allowed(self._dataset)
         most_features = most_log_loss_features(self._dataset.schema.n_classes or 1)
         affordable = [
             contender.learner
@@ -650,6 +633,13 @@ class PlannedChoice:
             if size(contender.learner) <= most_features
             and judged.comparing(contender.learner, True) + whole.fitting(contender.learner) <= allowed
         ]
-        squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
-        problem = self._problem(max(affordable or [self._reachable_contenders[0].learner], key=size), "log_loss")
-        return replace(problem, choice=near_squares([squares]))
+        learner = self._terms.new_learner(max(affordable or [self._reachable_contenders[0].learner], key=size), "pilot")
+        pilot, _ = learner.planned(self._sample.rows)
+        start = np.zeros((judged.n_models, pilot.feature_map_.n_features + 1))
+        squares = PenaltyChoice(np.ones(1), np.ones(1), start, np.ones(1))
+        # on one fold, before variants and in the end
+        for _ in range(2 if self._takes_log_loss else 0):
+            by_log_loss = bench.penalties(pilot, self._sample, 0, "log_loss", "log_loss", near_squares([squares]))
+            for choice in (by_log_loss, squares):
+                bench.log_loss([(pilot, choice)], self._sample)
+        settled(bench, (pilot, squares), [squares], self._sample, self._dataset)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.machines.contenders import GROWTH, contenders, usual_advice
 from dkl.machines.contest import BEHIND, FEWEST_ROWS, JUDGING_SHARE, SIDE_SHARE
 from dkl.machines.trials import Bench, Sample, Terms
-from dkl.passes.engine import run_pass
+from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
 # Least relative fall of a plain model's held-out loss for which a change of columns is adopted.
@@ -256,12 +257,16 @@ def columns_ahead(sample: Dataset, newest: HeldOut, run: Run, seed: int) -> list
     seed : int
     """
     record = RowSample("rows to look for columns ahead", sample.n_rows, seed)
-    (rows,) = run_pass(sample.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
+    return run.read(sample.source, [record], lambda passed: _ahead(passed.results[0], newest, sample.encoding), [])
+
+
+def _ahead(rows: Block, newest: HeldOut, encoding: Any) -> list[str]:
+    """`columns_ahead` of the rows of a table."""
     is_new = newest.mask(rows.held_with)
     if is_new.all() or not is_new.any():
         return []
     ahead, first = [], 0
-    for rule in sample.encoding.rules:
+    for rule in encoding.rules:
         if rule.kind == "number" or "days" in rule.parts:
             values = dense_columns(rows.X, first, first + 1)[:, 0]
             older, new = values[~is_new], values[is_new]
@@ -287,11 +292,22 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
     seed : int
     """
     names = sample.column_names
-    if names is None or not planned_columns(sample, seed):
+    if names is None or len(names) < 2 or sample.source.is_sparse:
         return []
-    (([record], _),) = planned_columns(sample, seed)
-    (rows,) = run_pass(sample.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
-    judge = _HalfOfRows.of(np.asarray(rows.y), sample.classes)
+    # of several targets, and of none, nothing is said
+    if sample.task is None or sample.schema.n_targets is not None:
+        return []
+    record = RowSample("rows to look at columns alone", min(sample.n_rows, _MOST_ROWS), seed)
+    return run.read(
+        sample.source, [record], lambda passed: _perfect_alone(passed.results[0], names, sample.classes), []
+    )
+
+
+def _perfect_alone(
+    rows: Block, names: Sequence[str], classes: np.ndarray | None
+) -> list[tuple[tuple[str, ...], float]]:
+    """`perfect_columns` of sampled rows."""
+    judge = _HalfOfRows.of(np.asarray(rows.y), classes)
     if judge is None:
         return []
     columns = [dense_columns(rows.X, place, place + 1)[:, 0] for place in range(len(names))]
@@ -378,14 +394,6 @@ def _quantile_bins(column: np.ndarray, split_at: float | None = None) -> np.ndar
         edges = np.unique(np.append(edges, (split_at, np.nextafter(split_at, -np.inf))))
     # a value beyond the range of the first half belongs to the outermost bin
     return np.minimum(np.searchsorted(edges, column), len(edges) - 1)
-
-
-def planned_columns(sample: Dataset, seed: int) -> list[tuple[list[RowSample], int]]:
-    """The pass that samples rows for `perfect_columns`; none for unnamed columns, a single column, or sparse rows."""
-    is_possible = sample.column_names is not None and sample.n_columns > 1 and not sample.source.is_sparse
-    if not is_possible or sample.task is None or sample.schema.n_targets is not None:
-        return []
-    return [([RowSample("rows to look at columns alone", min(sample.n_rows, _MOST_ROWS), seed)], 1)]
 
 
 def too_good(perfect: list[tuple[tuple[str, ...], float]]) -> tuple[str, ...]:

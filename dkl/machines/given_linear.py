@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.epochs import EpochDriver, EpochProblem, EstimatorState, estimator_step
-from dkl.linear.fitting import LinearFit, LinearProblem, planned_fit
+from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
 from dkl.linear.target_statistics import TargetScale, target_scale
@@ -124,12 +125,14 @@ def fit_given(
     task = given_epochs(problem, estimator, source.n_blocks, epochs=epochs, scale=scale, has_weight=source.has_weight)
     state, _ = replace(run, checkpoint=None).drive(EpochDriver(), task, source)
     if isinstance(run, PlannedRun):
-        return planned_fit(problem)
+        # only the steps that are not taken would give the user's estimator coefficients
+        coef, intercept = np.zeros((problem.n_models, problem.feature_map.n_features)), np.zeros(problem.n_models)
+        return LinearFit(SimpleNamespace(coef_=coef, intercept_=intercept), scale, epochs=0)
     model = wrapped_fitted(state.model["estimator"])
     message = f"{state.epoch} times through the rows by partial_fit of {type(estimator).__name__}"
     if hasattr(model, "coef_") and hasattr(model, "intercept_"):
         model = _storable(model, problem, scale)
-    return LinearFit(model, scale.center, scale.scale, state.epoch, (), message, problem.alpha)
+    return LinearFit(model, scale, state.epoch, (), message, problem.alpha)
 
 
 def wrapped_fitted(estimator: Any) -> Any:

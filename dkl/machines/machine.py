@@ -27,7 +27,6 @@ from dkl.encodings.texts import has_scores
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.threads import usable_cores
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.head import most_log_loss_features
@@ -36,13 +35,11 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import (
     NEWTON_LOSSES,
     chosen_penalty,
-    chosen_penalty_passes,
     fit_by_newton,
-    head_flops,
-    head_memory,
     mean_square_length,
     target_moments,
 )
+from dkl.linear.target_statistics import TargetScale
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contenders import has_columns_alone
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
@@ -69,7 +66,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, Progress, RandomState, StorePath, check_constraints, estimator
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
-from dkl.methods.room import check_plan, planned_driving
+from dkl.methods.room import check_plan
 from dkl.methods.saving import SavingMixin
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.updating import updatable
@@ -85,7 +82,7 @@ from dkl.methods.validation import (
 )
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
-from dkl.passes.loop import PlanEndsError, PlannedRun, Run
+from dkl.passes.loop import PlannedRun, Run
 from dkl.progress import resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -99,9 +96,6 @@ from dkl.uncertainty.conformal import ConformalMixin
 _PILOT_FEATURES = 500
 # The parameters by which a searching learner draws all of its features at random.
 _DRAWN = {"plain_share": 1.0}
-# Operations a second of Cholesky factors in double precision, as a share of those of a float32 product: .19 for 4,001
-# unknowns on two cores (measured).
-_FACTORS = 0.2
 
 
 @estimator
@@ -234,19 +228,14 @@ class KernelMachine(
             choice, changes = self._piloted_choice(template, folds, dataset, weights, run, judging_seed=judging_seed)
         # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
         withheld = folds[0] if len(folds) == 1 else None
+        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
         last = self.features_ if goes_on and not changes else None
         learner = self._learner_of_stage(template, "features", last).set_params(**changes)
-        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
-        self.features_ = learner.fit_within(dataset, context)
+        # drawn features have not seen the target, so their learner has no useful coefficients to start from
+        self._fit_on(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
         n_features = self.features_.feature_map_.n_features
         if self._chooses and isinstance(self.n_features, Integral) and n_features < self.n_features:
             self.reasons_ += (f"Features: {n_features:,}, of the {self.n_features:,} that n_features allows at most.",)
-        problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
-        if changes:
-            # drawn features have not seen the target, so their learner has no useful coefficients to start from
-            problem = replace(problem, start=None)
-        self._keep(self._fit_linear(problem, dataset, run))
-        self._finish(problem, dataset, run)
         self._score_held_out(held_out)
         return self
 
@@ -284,6 +273,40 @@ class KernelMachine(
         self.encoding_ = dataset.encoding
         return dataset
 
+    def _fit_on(
+        self,
+        learner: FeatureLearner,
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        context: FitContext,
+        *,
+        choice: PenaltyChoice | None,
+        from_learner: bool = True,
+    ) -> LinearProblem:
+        """Learn the features, and fit and finish the linear model on them; returns its problem.
+
+        Parameters
+        ----------
+        learner : FeatureLearner
+            Not fitted.
+        dataset : Dataset
+        weights : ndarray of shape (K,) or None
+        run : Run
+        context : FitContext
+        choice : PenaltyChoice or None
+            The penalty, if it has been chosen already.
+        from_learner : bool
+            Whether the linear model starts from the one that the learner has fitted.
+        """
+        self.features_ = run.learn(learner, dataset, context)
+        problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
+        if not from_learner:
+            problem = replace(problem, start=None)
+        self._keep(self._fit_linear(problem, dataset, run))
+        self._finish(problem, dataset, run)
+        return problem
+
     def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[Chosen, dict[str, Any]]:
         """Choose as `fit` does, without the last fit to all rows; the choice, and parameters that reproduce it."""
         dataset = self._checked_rows(X, y, groups=groups, times=times)
@@ -319,7 +342,6 @@ class KernelMachine(
             self.checkpoint,
             new_learner=lambda advised, stage: self._learner_of_stage(self._template(advised), stage),
             new_problem=self._problem_on,
-            planned_problem=self._planned_problem,
         )
 
     def _keep_choice(self, chosen: Chosen) -> Dataset:
@@ -444,54 +466,59 @@ class KernelMachine(
             The records of each kind of pass with the most often it can run, and the most bytes that the driver keeps
             meanwhile, item by item. The stages choose the features, learn them, and fit the linear model.
         """
+        return self._replayed(dataset).stages
+
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """The passes of `fit`, by an unfitted copy and a run that records them and reads no row."""
         check_constraints(self)
         self._check_features()
         self._check_solver()
-        unfitted = self._unfitted_copy()
+        unfitted, plan = self._unfitted_copy(), PlannedRun(n_rows=dataset.n_rows)
         weights = unfitted._class_weights(dataset)
-        loss = unfitted._settle(dataset).loss
-        stages: list[tuple[Passes, dict[str, int]]] = []
-        rows: dict[str, int] = {}
-        advised: FeatureLearner | None = None
+        unfitted._settle(dataset)
         if self._chooses:
-            planned = PlannedChoice(unfitted._terms, dataset)
-            stages, rows, unfitted.loss_ = planned.stages(weights), planned.rows_in_memory, planned.loss
-            *others, advised = planned.may_win()
-            # any of these may be the choice in place of the costliest: they add no time, but their memory must suffice
-            for other in others:
-                learner = unfitted._learner_of_stage(unfitted._template(other), "features")
-                records = [(of_pass, 0) for of_pass, _ in learner.planned_passes(dataset)]
-                stages.append((records, {**learner.planned_memory(dataset), **rows}))
-        template = unfitted._template(advised)
+            unfitted._replay_choice(dataset, weights, plan)
+            return plan
         last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
-        learner = unfitted._learner_of_stage(template, "features", last)
-        passes, driver_bytes = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
+        template = unfitted._template()
         folds = unfitted._judging_folds(template, dataset)
+        context = FitContext(for_machine=True)
         for changes in unfitted._rivals(template) if len(folds) > 1 else ():
-            # each rival is learned without each fold, and judged on it
-            pilot = unfitted._pilot(template, str(folds[0]), changes)
-            judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
-        problem = unfitted._planned_problem(learner, dataset, weights)
-        if self._chooses and dataset.total_weight >= FEWEST_ROWS:
-            # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
-            problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
-            if problem.feature_map.n_features > most_log_loss_features(problem.n_models):
-                # the log loss is chosen only where its sums over these features fit in memory
-                problem = replace(problem, loss=loss)
-        # features and linear models are fitted one after the other
-        linear = unfitted._planned_linear(problem, dataset)
-        is_exact = unfitted._settings.solver == "newton"
-        memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if is_exact else {}
-        return [*stages, (passes, driver_bytes), (linear, {**memory, **rows})]
+            # each rival is learned and judged on every fold
+            pilot = PlannedRun(n_rows=dataset.n_rows)
+            unfitted._fold_scores(template, replace(context, withheld=folds[0]), changes, dataset, weights, pilot)
+            plan.add(pilot, times=len(folds))
+        # the most that they can lead to: searched features, and penalties compared on them
+        learner = unfitted._learner_of_stage(template, "features", last)
+        problem = unfitted._fit_on(learner, dataset, weights, plan, context, choice=None)
+        plan.passes.extend(unfitted._planned_scores(problem))
+        plan.end_stage()
+        return plan
 
-    def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
-        """The planned passes of the linear model, and of the steps after it."""
-        plan = PlannedRun(n_rows=dataset.n_rows)
-        with suppress(PlanEndsError):
-            self._keep(self._fit_linear(problem, dataset, plan))
-            self._finish(problem, dataset, plan)
-        return [*plan.passes, *self._planned_scores(problem)]
+    def _replay_choice(self, dataset: Dataset, weights: np.ndarray | None, plan: PlannedRun) -> None:
+        """Record the passes of a machine that chooses its features: of the choice, and of the last fit.
+
+        Of all features and losses that may be chosen, those have their passes that take the most work. The others add
+        no time, but their memory must suffice.
+        """
+        settled, planned = self._settings.loss, PlannedChoice(self._terms, dataset, weights)
+        plan.add(planned.trials(), beside=planned.rows_in_memory)
+        loss = self.loss_ = planned.loss
+        *others, costliest = (self._learner_of_stage(self._template(one), "features") for one in planned.may_win())
+        for other in others:
+            plan.add(other._replayed(dataset), times=0, beside=planned.rows_in_memory)
+        # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
+        penalty = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)))
+        chosen = penalty if dataset.total_weight >= FEWEST_ROWS else None
+        if costliest.planned_map(dataset).n_features > most_log_loss_features(self._terms.shape(dataset).n_models):
+            # the log loss is chosen only where its sums over these features fit in memory
+            loss = settled
+        for number, each in enumerate(dict.fromkeys((loss, settled))):
+            self.loss_ = each
+            last = PlannedRun(n_rows=dataset.n_rows)
+            problem = self._fit_on(costliest, dataset, weights, last, FitContext(for_machine=True), choice=chosen)
+            last.passes.extend(self._planned_scores(problem))
+            plan.add(last, times=int(number == 0), beside=planned.rows_in_memory)
 
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
@@ -512,15 +539,7 @@ class KernelMachine(
         """Seconds of the driver between the passes of its features and of exact steps; 0 where it chooses features."""
         if self._chooses:
             return 0.0
-        unfitted = self._unfitted_copy()
-        loss = unfitted._settle(dataset).loss
-        learner = unfitted._learner_of_stage(unfitted._template(), "features")
-        seconds = planned_driving(learner, dataset, few, flops_per_second)
-        if unfitted._settings.solver != "newton":
-            return seconds
-        problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
-        rate = _FACTORS * usable_cores() * flops_per_second
-        return seconds + head_flops(replace(problem, loss=loss), dataset.n_rows) / rate
+        return sum(seconds(few, flops_per_second) for seconds in self._replayed(dataset).driving)
 
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
@@ -562,13 +581,13 @@ class KernelMachine(
     @property
     def _fit(self) -> LinearFit:
         """The linear fit behind the fitted attributes; `partial_fit` continues from it."""
-        units = self.target_center_, self.target_scale_
-        return LinearFit(self.linear_, *units, self.n_epochs_, self.validation_losses_, alpha=self._settings.alpha)
+        units = TargetScale(self.target_center_, self.target_scale_)
+        return LinearFit(self.linear_, units, self.n_epochs_, self.validation_losses_, alpha=self._settings.alpha)
 
     def _keep(self, fit: LinearFit) -> None:
         """Store a linear fit in the machine's fitted attributes."""
         self.linear_ = fit.model
-        self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
+        self.target_center_, self.target_scale_ = fit.units.center, fit.units.scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
         self._forget_scores()
@@ -672,7 +691,7 @@ class KernelMachine(
         fold: Any = context.withheld
         # the stage names a folder of the checkpoint
         stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
-        pilot = self._pilot(template, stage, changes).fit_within(dataset, context)
+        pilot = run.learn(self._pilot(template, stage, changes), dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         problem = replace(problem, validation=fold, loss=self._terms.judging_loss)
@@ -787,10 +806,6 @@ class KernelMachine(
         """`_problem` on fitted features, starting from the linear model that their learner has fitted, if any."""
         problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
         return replace(problem, start=working_start(features, problem.n_models))
-
-    def _planned_problem(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
-        """`_problem` on the largest feature map that unfitted features can have."""
-        return self._problem(features.planned_map(dataset), features.dtype, dataset, weights)
 
     def _run(self, fingerprint: str) -> Run:
         """Settings for the passes of the linear model; an empty fingerprint means no checkpoint."""

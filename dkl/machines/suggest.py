@@ -24,7 +24,7 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
-from dkl.passes.engine import run_pass
+from dkl.passes.engine import PassResult
 from dkl.protocols.block import Block
 from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.estimators import Estimator
@@ -137,6 +137,8 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     RowsAlikeError
         If all rows are equal.
     """
+    # six matrices of all pairs of rows, as measured
+    run.holds({BETWEEN_PASSES: 6 * 8 * min(judged_rows, dataset.n_rows) ** 2})
     sample, scalers, moments = _sample_and_moments(dataset, run, seed)
     if dataset.task is not None and judged_rows == 0:
         if np.all(moments.low == moments.high):
@@ -157,11 +159,6 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     return replace(_advice_from_trials(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
 
 
-def advice_memory(n_rows: int) -> dict[str, int]:
-    """Bytes of the kernel machines on a number of rows, between two passes: six matrices of all pairs, as measured."""
-    return {BETWEEN_PASSES: 6 * 8 * n_rows**2}
-
-
 _Scalers = dict[ScalingKind | None, Scaler | None]
 
 
@@ -170,16 +167,20 @@ def _sample_and_moments(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
     moments_of_all = moments_record(dataset.n_columns, is_sparse=problem.is_sparse)
     records = RowSample("rows to judge on", problem.sample_rows, seed), moments_of_all
-    settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-    sample, sums = run_pass(dataset.source, records, **settings).results
-    moments, passthrough = moments_of(sums), problem.passthrough
-    if problem.is_sparse:
-        scalers: _Scalers = {None: None}
-        if not np.all(passthrough) and np.all((moments.low >= 0.0) | passthrough):
-            scalers["counts"] = scaler_from_moments("counts", moments, passthrough)
-        return sample, scalers, moments
-    standard = scaler_from_moments("standard", moments, passthrough)
-    return sample, {"standard": standard, "quantile": quantile_scaler(sample.X, passthrough), None: None}, moments
+
+    def found(passed: PassResult) -> tuple[Block, _Scalers, Moments]:
+        sample, sums = passed.results
+        moments, passthrough = moments_of(sums), problem.passthrough
+        if problem.is_sparse:
+            scalers: _Scalers = {None: None}
+            if not np.all(passthrough) and np.all((moments.low >= 0.0) | passthrough):
+                scalers["counts"] = scaler_from_moments("counts", moments, passthrough)
+            return sample, scalers, moments
+        standard = scaler_from_moments("standard", moments, passthrough)
+        return sample, {"standard": standard, "quantile": quantile_scaler(sample.X, passthrough), None: None}, moments
+
+    # no other pass of a plan depends on the rows
+    return run.read(dataset.source, records, found, None)
 
 
 def _scalings(dataset: Dataset, scalers: _Scalers) -> tuple[ScalingKind | None, ...]:

@@ -24,14 +24,14 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length, target_moments
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
-from dkl.machines.contenders import contenders, usual_advice
+from dkl.machines.contenders import contenders, has_columns_alone, usual_advice
 from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE, MOST_SPENT
 from dkl.machines.effort import EFFORTS, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
-from dkl.passes.engine import run_pass
+from dkl.passes.engine import PassResult
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.solvers.losses import LOG_LINK
@@ -71,8 +71,6 @@ class Terms:
         stage, names the folder of its checkpoint.
     new_problem : callable
         The machine's linear problem on fitted features, a dataset and class weights.
-    planned_problem : callable
-        The same for unfitted features, at their largest size.
     """
 
     name: str
@@ -88,7 +86,6 @@ class Terms:
     checkpoint: Any
     new_learner: Callable[[FeatureLearner, str], FeatureLearner]
     new_problem: Callable[[FeatureLearner, Dataset, np.ndarray | None], LinearProblem]
-    planned_problem: Callable[[FeatureLearner, Dataset, np.ndarray | None], LinearProblem]
 
     @property
     def judging_loss(self) -> str:
@@ -111,6 +108,10 @@ class Terms:
         shape = self.shape(dataset)
         n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
         return self.budget.allowed(replace(shape, n_columns=n_columns))
+
+    def advised_rows(self, dataset: Dataset) -> int:
+        """The rows on which scalings and bandwidths are compared; 0 where there are only the columns themselves."""
+        return 0 if has_columns_alone(dataset, self.knobs) else self.budget.advised(self.shape(dataset))
 
     def sample(self, dataset: Dataset, own_columns: int | None = None, effort: Effort | None = None) -> Sample:
         """The rows that candidates are tried on (all of them if they are few), and the folds that judge them."""
@@ -230,7 +231,7 @@ class Bench:
             )
             if known is not None and known.metric_ is not None:
                 context = replace(context, metric=(known.metric_, known.family_.sigma / known.sigma_factor))
-            pilot.fit_within(sample.rows, context)
+            pilot = self.run.learn(pilot, sample.rows, context)
         return pilot, self.penalties(pilot, sample, fold, stage, self.terms.judging_loss, near)
 
     def penalties(
@@ -325,25 +326,14 @@ def gathered(sample: Dataset, run: Run, seed: int) -> Dataset:
     """The sample in memory, after one pass: trials read its rows some hundred times."""
     if not gathered_bytes(sample):
         return sample
-    result = run_pass(
-        sample.source,
-        [_record(sample, seed)],
-        publish=run.publish,
-        memory_limit=run.memory_limit,
-        device=run.device,
-    )
-    (rows,) = result.results
-    rows = rows.rows(np.argsort(rows.row_id, kind="stable"))
-    return sample.with_rows(GatheredSource(rows, sample.source, sample.schema.n_classes), sample.schema)
 
+    def in_memory(passed: PassResult) -> Dataset:
+        (rows,) = passed.results
+        rows = rows.rows(np.argsort(rows.row_id, kind="stable"))
+        return sample.with_rows(GatheredSource(rows, sample.source, sample.schema.n_classes), sample.schema)
 
-def planned_gathering(sample: Dataset, seed: int) -> list[tuple[Any, int]]:
-    """The pass that reads the sample into memory; none if it stays in its source."""
-    return [([_record(sample, seed)], 1)] if gathered_bytes(sample) else []
-
-
-def _record(sample: Dataset, seed: int) -> RowSample:
-    return RowSample("rows to try features on", sample.n_rows, seed)
+    record = RowSample("rows to try features on", sample.n_rows, seed)
+    return run.read(sample.source, [record], in_memory, sample)
 
 
 class GatheredSource(ArraySource):

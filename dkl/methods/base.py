@@ -281,6 +281,16 @@ class FeatureLearner(
             learner._learn(dataset)
         return learner._plan
 
+    def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
+        """A copy with the feature map of `planned_map`, and the passes that lead to it, for plans of what follows."""
+        learner, plan = copy.copy(self), self._replayed(dataset)
+        learner.feature_map_ = self.planned_map(dataset)
+        for problem in (each for each in plan.problems if isinstance(each, PreparationProblem)):
+            # scaling rows takes a part of the time of every pass
+            scaler = PreparationDriver().planned(problem).scaler(problem)
+            learner.feature_map_ = replace(learner.feature_map_, scaler=scaler)
+        return learner, plan
+
     def planned_features(self, dataset: Dataset) -> int:
         """The most features that a fit to these rows can have; 0 where no parameter gives their number."""
         size: Any = getattr(self, "n_features", None)

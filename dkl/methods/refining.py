@@ -17,7 +17,6 @@ from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.newton import SQUARES, fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
-from dkl.linear.target_statistics import TargetScale
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
@@ -237,7 +236,7 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         fit = fit_by_newton(problem, source, inner)
     else:
         fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)
-    units, summary = TargetScale(fit.target_center, fit.target_scale), summarise_rows(problem, source, inner)
+    units, summary = fit.units, summarise_rows(problem, source, inner)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     # weights of mean 1 and standardised targets, as in any stochastic fit
     weight_scale = summary.n_rows / summary.total_weight

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, stays_here
 from dkl.protocols.arrays import Rows
-from dkl.protocols.driver import Driver
-from dkl.protocols.records import Record, of_share
+from dkl.protocols.driver import Driver, Passes, largest_held
+from dkl.protocols.records import Record, of_share, often
 from dkl.protocols.source import BlockSource, row_bytes
 
 if TYPE_CHECKING:
@@ -112,6 +112,16 @@ class _RequestKeeper:
             self._publish(event)
         except StopRequested as request:
             self.request = str(request) or "a subscriber ended the rounds"
+
+
+class Learns(Protocol):
+    """A feature learner, as far as the run of a machine knows it."""
+
+    def fit_within(self, dataset: Any, context: Any) -> Any:
+        """The learner, fitted as a part of a machine's fit."""
+
+    def planned(self, dataset: Any) -> tuple[Any, PlannedRun]:
+        """A copy with a feature map as large as that of a fit may be, and the passes that lead to it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,6 +253,23 @@ class Run:
             tell("finished", {} if finished else {"failed": True})
         return state, stats
 
+    def learn(self, learner: Learns, dataset: Any, context: Any) -> Any:
+        """Fitted features: the learner after `fit_within`.
+
+        A plan records the passes of that fit, and returns a copy with a feature map of the largest size.
+        """
+        return learner.fit_within(dataset, context)
+
+    def ends(self, is_enough: bool) -> bool:
+        """Whether a loop over fits ends before its last one, which the results of passes decide.
+
+        A plan, which has no results, counts all of them.
+        """
+        return is_enough
+
+    def holds(self, items: Mapping[str, int]) -> None:
+        """Count bytes that are held beside the passes, item by item as in `Driver.memory`; a fit need not."""
+
     def read(
         self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
     ) -> T:
@@ -278,6 +305,9 @@ class PlannedRun(Run):
         ``(few, flops_per_second) -> float``: seconds of the drivers outside the passes, from their ``driving``.
     problems : list
         The problems of the drivers.
+    stages : list of (passes, dict of int)
+        The passes and the peak bytes of each stage that has ended and freed its memory, as `passes` and `held` have
+        those of the present one.
     """
 
     n_rows: int = 0
@@ -285,6 +315,7 @@ class PlannedRun(Run):
     held: list[dict[str, int]] = field(default_factory=list)
     driving: list[Callable[[Rows, float], float]] = field(default_factory=list)
     problems: list[Any] = field(default_factory=list)
+    stages: list[tuple[Passes, dict[str, int]]] = field(default_factory=list)
 
     def drive(
         self,
@@ -312,6 +343,49 @@ class PlannedRun(Run):
             raise PlanEndsError
         return there.planned(problem), []
 
+    def learn(self, learner: Learns, dataset: Any, context: Any) -> Any:
+        """Record the passes of a fit of features, which is a stage of its own."""
+        self.end_stage()
+        features, plan = learner.planned(dataset)
+        self.passes.extend(plan.passes)
+        self.held.extend(plan.held)
+        self.driving.extend(plan.driving)
+        self.end_stage()
+        return features
+
+    def end_stage(self) -> None:
+        """Begin another stage, unless nothing has happened in the present one."""
+        if self.passes or self.held:
+            self.stages.append(([*self.passes], largest_held(self.held)))
+        self.passes.clear()
+        self.held.clear()
+
+    def add(self, other: PlannedRun, times: int = 1, beside: Mapping[str, int] | None = None) -> None:
+        """Append the stages of another plan.
+
+        Parameters
+        ----------
+        other : PlannedRun
+        times : int
+            How often they run; 0 if they may run in place of others, so that only their memory counts.
+        beside : mapping of str to int or None
+            Further bytes that are held meanwhile, by item.
+        """
+        self.end_stage()
+        other.end_stage()
+        for passes, held in other.stages:
+            repeated = [([often(record, times) for record in records], calls * times) for records, calls in passes]
+            self.stages.append((repeated, {**held, **(beside or {})}))
+        self.driving.extend(partial(_repeated, seconds, times) for seconds in other.driving)
+
+    def ends(self, is_enough: bool) -> bool:
+        """Whether a loop over fits ends before its last one: never."""
+        return False
+
+    def holds(self, items: Mapping[str, int]) -> None:
+        """Record bytes that are held beside the passes."""
+        self.held.append(dict(items))
+
     def read(
         self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
     ) -> T:
@@ -332,3 +406,8 @@ class PlannedRun(Run):
         if share < 1.0:
             passes = [([of_share(record, share) for record in records], calls) for records, calls in passes]
         self.passes.extend(passes)
+
+
+def _repeated(seconds: Callable[[Rows, float], float], times: int, few: Rows, flops_per_second: float) -> float:
+    """The seconds of drivers that run `times` times; what runs in place of others is not timed."""
+    return times * seconds(few, flops_per_second) if times else 0.0

@@ -72,6 +72,8 @@ class TimedRows:
         self._block, self._shape = block, (n_rows, n_columns, flops_per_second)
         # for each name under which records share kept data: the rows of their calls, and the kept data
         self._rows: dict[str, int] = {}
+        # seconds of records by name, counted seconds and kept data: the stages and folds of a fit differ in values only
+        self._timed: dict[Hashable, Seconds] = {}
         self._kept: dict[Hashable, Any] = {}
 
     def seconds(self, record: Record) -> Seconds:
@@ -83,6 +85,15 @@ class TimedRows:
         counted = seconds_counted(record, *self._shape)
         if isinstance(record, RowSample):
             return counted
+        alike = record.name, counted, record.kept_as
+        if alike in self._timed:
+            # the first of these records has left its data for all later ones
+            return self._timed[alike]._replace(found=self._timed[alike].found or bool(record.kept_as))
+        seconds = self._timed[alike] = self._on_few_rows(record, counted)
+        return seconds
+
+    def _on_few_rows(self, record: BlockSum | Fold, counted: Seconds) -> Seconds:
+        """The seconds of a record from timed calls; `counted` if it cannot be called on the rows."""
         in_all, (n_rows, *_) = counted.in_all, self._shape
         pieces = max(record.pieces(self._block.n_rows), 1) if isinstance(record, Fold) else 1
         calls = pieces * n_rows / self._block.n_rows

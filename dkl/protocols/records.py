@@ -125,6 +125,11 @@ class BlockSum:
         # the size of the result of one task, and of each node in the tree of sums
         return sum(accumulator.nbytes for accumulator in self.accumulators.values())
 
+    @property
+    def planned(self) -> dict[str, np.ndarray]:
+        """Sums with which a plan goes on, which has no rows: all are one."""
+        return {name: np.ones(each.shape, each.dtype) for name, each in self.accumulators.items()}
+
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
@@ -202,6 +207,13 @@ class Fold:
 
 
 Record = BlockSum | RowSample | Fold
+
+
+def often(record: Record, times: int) -> Record:
+    """The record, for plans, of passes that run `times` times as often as a rule."""
+    if isinstance(record, RowSample) or record.usual_calls is None:
+        return record
+    return replace(record, usual_calls=times * record.usual_calls)
 
 
 def of_share(record: Record, share: float) -> Record:

@@ -16,14 +16,14 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.threads import usable_cores
-from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear import head
+from dkl.linear.head import _FACTORS, NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import Folds, PenaltyChoice, agreed, clear_gain
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import subsample_problem
 from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
-from dkl.machines.machine import _FACTORS
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
@@ -455,6 +455,7 @@ def test_the_planned_seconds_of_the_driver_are_those_of_its_factors(
     features = RandomFeatures(n_features=40, random_state=0)
     given = {"loss": loss, "solver": "newton", "alpha": alpha, "calibrate": False, "random_state": 0}
     machine = KernelClassifier(features, **given)
+    monkeypatch.setattr(head, "_TRIAL_NUMBER_S", 0.0)
     planned = machine.planned_driving(as_dataset(X, codes), X[:2], 1e9) * _FACTORS * usable_cores() * 1e9
     monkeypatch.setattr(systems, "factorise", counted)
     machine.fit(X, codes)

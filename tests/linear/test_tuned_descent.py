@@ -191,7 +191,7 @@ def test_adam_comes_near_the_optimum_of_squared_error(kind: str) -> None:
     problem = LinearProblem(feature_map(D_IN, D), "squared_error", LAM, n_targets=2, dtype="float64")
     source = ArraySource(X, 100.0 + 10.0 * y, None, n_classes=None, rows_a_block=500)
     fit, _ = fit_by_adam(problem, penalty, source, Run(), Descent(epochs=40))
-    np.testing.assert_allclose(fit.target_center, 100.0 + 10.0 * y.mean(axis=0))
+    np.testing.assert_allclose(fit.units.center, 100.0 + 10.0 * y.mean(axis=0))
     phi, t = map_rows(X, problem.feature_map, "float64"), (y - y.mean(axis=0)) / y.std(axis=0)
 
     def of(values: np.ndarray) -> tuple[float, np.ndarray]:

@@ -20,8 +20,9 @@ from dkl.data.together.rules import held_source
 from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.machines import trials
-from dkl.machines.trials import GatheredSource, gathered, gathered_bytes, planned_gathering
+from dkl.machines.trials import GatheredSource, gathered, gathered_bytes
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import PlannedRun
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
@@ -76,10 +77,13 @@ def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: 
     assert gathered(dataset, Run(), 0) is dataset
     view = dataset.thin(400)
     assert gathered_bytes(view) == 400 * (4 * 4 + 32)
-    assert len(planned_gathering(view, 0)) == 1
+    plan = PlannedRun(n_rows=400)
+    gathered(view, plan, 0)
+    assert len(plan.passes) == 1
     monkeypatch.setattr(trials, "_MOST_BYTES", 1_000)
     assert gathered(view, Run(), 0) is view
-    assert planned_gathering(view, 0) == []
+    assert gathered(view, plan, 0) is view
+    assert len(plan.passes) == 1
 
 
 def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: Path) -> None:

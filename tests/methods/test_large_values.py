@@ -14,6 +14,7 @@ import dkl
 from dkl.features.families import Gaussian
 from dkl.features.scaling import Scaler
 from dkl.linear.fitting import LinearFit
+from dkl.linear.target_statistics import TargetScale
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from dkl.registry import learner_classes
@@ -54,7 +55,7 @@ def test_an_amplitude_or_coefficient_that_is_no_number_is_refused_where_it_arise
     diverged = Ridge()
     diverged.coef_, diverged.intercept_ = np.array([1.0, np.inf]), 0.0
     with pytest.raises(ValueError, match="coefficient of feature 1 is inf: rows or targets are so large"):
-        LinearFit(diverged, np.zeros(1), np.ones(1), 1)
+        LinearFit(diverged, TargetScale(np.zeros(1), np.ones(1)), 1)
 
 
 def spoiled(model: Any) -> Any:

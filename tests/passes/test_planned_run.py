@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dkl.data.coerce import as_dataset
-from dkl.passes.loop import PlanEndsError, PlannedRun
+from dkl.passes.loop import PlanEndsError, PlannedRun, Run
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.protocols.source import row_bytes
@@ -92,3 +92,50 @@ def test_a_pass_over_a_sample_of_the_rows_costs_its_share() -> None:
     assert same is sample
     block = ROWS.source.reader().load(ROWS.source.ticket(0))
     assert some.function(block, {})["weight"] == np.ceil(block.n_rows / 4)
+
+
+class Learned:
+    """A learner whose fit has one pass, of five seconds of its driver."""
+
+    def fit_within(self, dataset: Any, context: Any) -> Any:
+        return "fitted", context
+
+    def planned(self, dataset: Any) -> tuple[Any, PlannedRun]:
+        run = PlannedRun(n_rows=dataset.n_rows)
+        run.drive(First(), "features", dataset.source)
+        return "planned", run
+
+
+def test_features_are_a_stage_of_a_plan_whose_memory_is_free_afterwards() -> None:
+    assert Run().learn(Learned(), ROWS, "context") == ("fitted", "context")
+    run = PlannedRun(n_rows=1_000)
+    run.drive(First(), "before", ROWS.source)
+    run.holds({"more": 10**9})
+    assert run.learn(Learned(), ROWS, None) == "planned"
+    run.drive(First(), "after", ROWS.source)
+    run.end_stage()
+    names = [[records[0].name for records, _ in passes] for passes, _ in run.stages]
+    assert names == [["before"], ["features"], ["after"]]
+    rows = 1_000 * row_bytes(ROWS.source)
+    assert [held for _, held in run.stages] == [{"more": 10**9}, {"rows": rows}, {"rows": rows}]
+    assert sum(seconds(np.zeros((5, 4)), 1e3) for seconds in run.driving) == 15.0
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_stages_that_run_several_times_are_as_many_passes_and_those_in_place_of_others_none(times: int) -> None:
+    usual = replace(weight_of_rows("usual"), usual_calls=2)
+    trial, run = PlannedRun(n_rows=1_000), PlannedRun(n_rows=1_000)
+    trial.drive(First(), "trial", ROWS.source)
+    trial.passes.append(([usual, RowSample("sample", 10, 0)], 7))
+    run.add(trial, times, {"sample": 5})
+    ((passes, held),) = run.stages
+    assert [calls for _, calls in passes] == [times, 7 * times]
+    assert passes[1][0][0].usual_calls == 2 * times  # type: ignore[union-attr]
+    assert held == {"rows": 1_000 * row_bytes(ROWS.source), "sample": 5}
+    assert sum(seconds(np.zeros((5, 4)), 1e3) for seconds in run.driving) == 5.0 * times
+
+
+def test_a_plan_counts_every_fit_of_a_loop_that_results_may_end() -> None:
+    assert Run().ends(True)
+    assert not PlannedRun().ends(True)
+    assert not Run().ends(False)

@@ -34,7 +34,8 @@ def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Panels of columns of a packed float64 triangle, each of at most `nbytes` bytes or of a single column."""
     start = 0
     while start < width:
-        stop = start + 1
+        # most triangles fit as a whole
+        stop = width if 8 * packed_size(start, width) <= nbytes else start + 1
         while stop < width and 8 * packed_size(start, stop + 1) <= nbytes:
             stop += 1
         yield start, stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from functools import partial
@@ -109,6 +110,12 @@ class CombinedFeatures(FeatureLearner):
             plan.held.append(learner.planned_memory(dataset))
             plan.driving.append(partial(learner.planned_driving, dataset))
         return plan
+
+    def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
+        """A copy with planned copies of the learners, and their passes."""
+        combined, plan = copy.copy(self), self._replayed(dataset)
+        combined.learners_ = [learner.planned(dataset)[0] for learner in self._new(0)]
+        return combined, plan
 
     def planned_features(self, dataset: Dataset) -> int:
         """The most features of all learners together."""

@@ -11,6 +11,7 @@ from dkl.linear.fitting import LinearProblem, rows_of_epochs
 from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.summary import Summary
+from dkl.linear.target_statistics import TargetScale
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
 from dkl.methods.density.penalty import DensityPenalty
 from dkl.passes.loop import Run
@@ -56,7 +57,8 @@ class AdamFit:
     ----------
     model : TunedModel
         For uncentred mapped rows (the epochs centre them), and standardised targets.
-    target_center, target_scale : ndarray of shape (t,)
+    units : TargetScale
+        Of numeric targets.
     losses : tuple of float
         The held-out loss after each epoch, with patience.
     trace : ndarray of shape (epochs,)
@@ -66,8 +68,7 @@ class AdamFit:
     """
 
     model: TunedModel
-    target_center: np.ndarray
-    target_scale: np.ndarray
+    units: TargetScale
     losses: tuple[float, ...]
     trace: np.ndarray
     ended: str = ""
@@ -131,7 +132,7 @@ def fit_by_adam(
         # the best epoch is kept, while the trace has all epochs
         trace = TunedDescent(**state.model).trace
         means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
-        return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)
+        return AdamFit(model, summary.units, state.losses, means, state.ended)
 
     state, stats = run.drive(EpochDriver(), task, mixed, model=run.looked_at(fit))
     return fit(state), stats

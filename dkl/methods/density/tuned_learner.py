@@ -48,8 +48,9 @@ from dkl.methods.updating import Updated
 from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.engine import PassResult
+from dkl.passes.loop import PlannedRun
 from dkl.passes.room import own_room
-from dkl.protocols.driver import Driver
+from dkl.protocols.driver import Driver, largest_held
 
 # Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), from which the solver starts.
 Start = tuple[np.ndarray, np.ndarray]
@@ -180,12 +181,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             return Bounds([bound])
         return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The learner's planned memory; during epochs of Adam the driver also has the matrix of the penalty."""
-        items, size = super().planned_memory(dataset), self.planned_map(dataset).n_frequencies
-        if self.solver == "full" or self._planned_penalty(size).separable:
-            return items
-        return {**items, "density": density_bytes(size)}
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """The planned passes; during epochs of Adam the driver also has the matrix of the penalty."""
+        plan, size = super()._replayed(dataset), self.planned_map(dataset).n_frequencies
+        if self.solver != "full" and not self._planned_penalty(size).separable:
+            plan.holds({**largest_held(plan.held), "density": density_bytes(size)})
+        return plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the size that `fit` learns, with the amplitudes of the reference kernel."""
@@ -331,7 +332,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _adam_units(self, dataset: Dataset, fit: AdamFit) -> TargetScale | None:
         """The units in which the epochs have fitted numeric targets; None for labels."""
-        return None if dataset.classes is not None else TargetScale(fit.target_center, fit.target_scale)
+        return None if dataset.classes is not None else fit.units
 
     def _target_units(self, dataset: Dataset) -> TargetScale | None:
         """The units in which numeric targets are fitted, for stored sums those of the first fit; None for labels."""

@@ -19,8 +19,8 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace, Frequency
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.preparation.bandwidth import pair_bytes
-from dkl.passes.loop import ColumnStore
-from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
+from dkl.passes.loop import ColumnStore, PlannedRun
+from dkl.protocols.driver import BETWEEN_PASSES, Driver
 from dkl.protocols.source import rows_within
 
 Kind = TypeVar("Kind")
@@ -130,10 +130,12 @@ class SearchingLearner(FeatureLearner):
 
     _supervised: ClassVar[bool] = True
 
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The most bytes of the rounds, and before them of the distances from which the bandwidth is computed."""
-        before = pair_bytes(dataset.n_rows) if self._prior().needs_bandwidth else 0
-        return largest_held([super().planned_memory(dataset), {BETWEEN_PASSES: before}])
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """The planned passes, with the bytes of the distances from which the bandwidth is computed before them."""
+        plan = super()._replayed(dataset)
+        if self._prior().needs_bandwidth:
+            plan.holds({BETWEEN_PASSES: pair_bytes(dataset.n_rows)})
+        return plan
 
     def _strategy(self) -> SearchStrategy:
         """The strategy that the parameters select."""

@@ -45,6 +45,7 @@ from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
+from dkl.passes.loop import PlannedRun
 from dkl.protocols.source import rows_within
 
 Pool = Literal["own", "shared"]
@@ -193,9 +194,11 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         """
         return self._chosen_again(beta=beta)
 
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the rows for placing landmarks, and of the candidates with their sums, which come later."""
-        return dict(ChainMap(*self._replayed(dataset).held))
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """The planned passes, while the rows for placing landmarks and the candidates are held together."""
+        plan = super()._replayed(dataset)
+        plan.holds(ChainMap(*plan.held))
+        return plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the largest size that `fit` can learn, with arbitrary frequencies."""

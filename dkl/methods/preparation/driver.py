@@ -14,7 +14,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.methods.preparation.bandwidth import Metric, median_distance
-from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
+from dkl.methods.preparation.scalers import N_KNOTS, heavy_tailed_columns, quantile_scaler, scaler_from_moments
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
@@ -161,8 +161,12 @@ class PreparationDriver:
         return [(self._records(problem), 1)] if problem.is_needed else []
 
     def planned(self, problem: PreparationProblem) -> PreparationState:
-        """An arbitrary bandwidth and no scaler, since sizes depend on neither."""
-        return PreparationState(True, sigma=1.0 if problem.needs_bandwidth else None)
+        """An arbitrary bandwidth and scaler, since sizes and times depend on the kind of scaling alone."""
+        sigma, d = 1.0 if problem.needs_bandwidth else None, problem.n_columns
+        if problem.scaling is None:
+            return PreparationState(True, sigma=sigma)
+        knots = np.tile(np.linspace(-1.0, 1.0, N_KNOTS)[:, None], d) if problem.scaling == "quantile" else None
+        return PreparationState(True, np.zeros(d), np.ones(d), knots, sigma)
 
     def _records(self, problem: PreparationProblem) -> Sequence[Record]:
         """The records of the pass."""
