@@ -40,7 +40,10 @@ PAPERS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "002": [("leverage_curves.py", "--data DIR", "curves.md")],
-    "003": [("alignment.py", "--data DIR", "alignment.md")],
+    "003": [
+        ("alignment.py", "--data DIR", "alignment.md"),
+        ("alignment.py", "--data DIR --only sizes --seeds 10", "alignment.md"),
+    ],
     "004": [
         ("landmarks.py", "--figures --sets breast", "table_1.md"),
         ("landmarks.py", "--data DIR --quick --sets mnist17,mnist49,mnist56,farm", "table_1.md"),
