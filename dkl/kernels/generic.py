@@ -197,6 +197,10 @@ def slopes(xp: ModuleType, z: Array, feature_map: FeatureMap, outer: Array) -> A
 
     For several models, with outer (parts, K, 1, m), it is (K, n, m).
     """
+    if feature_map.is_fourier:
+        # (a cos z + b sin z)' = b cos z - a sin z, where a map of cosines has no b: no array of -sin z
+        down = outer[0] * xp.sin(z)
+        return -down if len(outer) == 1 else outer[1] * xp.cos(z) - down
     derivatives = None if feature_map.function is None else feature_map.function.slopes(xp, z)
     if derivatives is None:
         raise TypeError(f"features {feature_map.activation!r} have no derivative")
