@@ -18,11 +18,16 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 @pytest.fixture(scope="module")
-def script() -> Any:
+def script(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The script, whose workers are processes of their own, not forked from one that tests have filled; kernels are
-    compiled, as they are from the second fit of a machine on."""
+    compiled, as they are from the second fit of a machine on.
+
+    They lie in a folder of their own: where two test processes compile one kernel at a time, one of them may write its
+    index over that of the other, and a worker would compile in its pass what has been compiled.
+    """
     spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})
     with pytest.MonkeyPatch.context() as patch, spawned:
+        patch.setenv("NUMBA_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         patch.syspath_prepend(str(DEPLOY))
         module = importlib.import_module("small_workers")
         compile_for("aligned", "posterior")
