@@ -27,7 +27,7 @@ from cells import Cells, measured_when
 PAPERS: dict[str, list[tuple[str, str, str]]] = {
     "000": [
         ("table_1.py", "--data DIR --arms RBF-RF,LKRF,game,ours --sizes 100,500,1000 --seeds 1", "table_1.md"),
-        ("table_1.py", "--data DIR --arms RBF-RF,LKRF,ours --sizes 2000 --seeds 1", "table_1.md"),
+        ("table_1.py", "--data DIR --arms RBF-RF,LKRF,game,ours --sizes 2000 --seeds 1", "table_1.md"),
         ("figure_1.py", "--seeds 3", "figure_1.md"),
     ],
     "001": [
