@@ -576,7 +576,7 @@ class CategoryFit:
             best, per_target = [], []
             for t in range(self.n_targets):
                 of_pair = self._of_number(key, place, t)
-                slopes = np.stack([self._slopes(of_pair, np.array([a])) for a in PRIORS])
+                slopes = self._slopes(of_pair, np.asarray(PRIORS))
                 of_priors = slope_gains(of_pair, deviation[:, t], mean, slopes, self.totals.only(t))
                 best.append(int(last_least(-of_priors.mean(axis=1, keepdims=True))[0]) if of_priors.size else -1)
                 per_target.append(of_priors[best[-1]])
@@ -585,13 +585,13 @@ class CategoryFit:
             gains[pair] = gain if gain > ADOPTED_GAIN else 0.0
         return {pair: of_slopes[pair] for pair in _largest(gains)}
 
-    def _slopes(self, of_pair: dict[str, np.ndarray], prior: np.ndarray, of_all: bool = False) -> np.ndarray:
-        """The slopes by category for rows of each fold, (F, V), or for new rows, (V,); see `slope_deviations`."""
+    def _slopes(self, of_pair: dict[str, np.ndarray], priors: np.ndarray, of_all: bool = False) -> np.ndarray:
+        """The slopes by category at P prior weights, for rows of each fold, (P, F, V), or for new rows, (P, V)."""
         names = ("weight", "target", "number", "number square", "number target")
         folds = np.ones(self.folds.count) if of_all else self.totals.are_others
         N, S, X, Q, P = (folds @ of_pair[name] for name in names)
         squares, products = within_sums(N, S[None], X, Q, P[None])
-        return slope_deviations(squares, products, N, prior)[0]
+        return slope_deviations(squares, products, N, priors)
 
     def _fill(
         self,
@@ -607,8 +607,8 @@ class CategoryFit:
         for (place, _), each in sloped.items():
             for t in range(self.n_targets):
                 of_number = self._of_number(key, place, t)
-                slopes.append(self._slopes(of_number, each[t : t + 1]))
-                new_slopes.append(self._slopes(of_number, each[t : t + 1], of_all=True))
+                slopes += [*self._slopes(of_number, each[t : t + 1])]
+                new_slopes += [*self._slopes(of_number, each[t : t + 1], of_all=True)]
         for first, last in self._ranges(key):
             weight, targets = self._cells(key, first, last)
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]

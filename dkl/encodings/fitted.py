@@ -371,7 +371,7 @@ def code_places(encoding: TableEncoding, width: int, made: Made) -> CodePlaces:
     missing += [number for _, number in (*made.centred, *made.sloped) if number not in columns]
     if missing:
         raise ValueError(
-            f"the columns {missing} are none of these rows; the model has crosses, centred numbers or slopes of them"
+            f"these rows lack the columns {missing}, from which the model computes crosses, centred numbers or slopes"
         )
     codes = [name for name, part in parts.items() if part.is_code]
     keys = [CategoryKey((parts[name],)) for name in (*codes, *made.taken)]

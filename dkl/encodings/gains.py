@@ -17,9 +17,10 @@ from dkl.linear.judge import is_clear
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
 """A mean gain over folds is clear if it is _ERRORS standard errors above LEAST_GAIN, a share of the squared error."""
 ADOPTED_GAIN = 0.01
-"""The share of the squared error by which the means of a number's values, beyond those of neighbouring values, the
-means of a cross of numbers, beyond those of its parts, or slopes have to lower it: slopes that lower it by .005, as on
-adult, move the machine's choice and gain nothing."""
+"""The least fall of the held-out squared error, as a share of it, for which further columns are adopted: target means
+of the single values of a number (the error with those of neighbouring values is compared), target means of a cross of
+numbers (with those of its parts), and slopes. Slopes that lower it by .005, as on adult, change which features the
+machine chooses, and its predictions become no better."""
 
 
 def clear_gain(gains: np.ndarray) -> float:
@@ -123,16 +124,18 @@ def _moments_of_means(
 def slope_gains(
     sums: dict[str, np.ndarray], deviation: np.ndarray, mean: np.ndarray, slopes: np.ndarray, totals: FoldTotals
 ) -> np.ndarray:
-    """The held-out gains of slope times (number minus its mean in the row's category), for each of P sets of slopes.
+    """The shares by which a column of slopes lowers the held-out squared error of least squares, for P sets of slopes.
 
-    The other columns of the model are those of `centred_gains`, all four.
+    The column is the slope of the row's category times (the number minus its mean in that category). The model without
+    it has four columns: 1, the number, and the category's means of the target and of the number.
 
     Parameters
     ----------
     sums : dict of ndarray
         As in `centred_gains`; and "number square" and "number target": of w x^2 and w x y by fold and category, (F, V).
     deviation, mean : ndarray of shape (F, V)
-        As in `centred_gains`; here `mean` is that of the number itself, in the units of its sums.
+        The category's mean of the target minus the mean of all rows, and the category's mean of the number, from which
+        no mean is subtracted, for rows of each fold.
     slopes : ndarray of shape (P, F, V)
         The category's slopes, for rows of each fold.
     totals : FoldTotals

@@ -225,9 +225,9 @@ def slope_deviations(squares: np.ndarray, products: np.ndarray, weight: np.ndarr
     Parameters
     ----------
     squares, weight : ndarray of shape (..., V)
-    products : ndarray of shape (T, ..., V)
+    products : ndarray of shape (T, ..., V) or (1, ..., V)
     prior : ndarray of shape (T,)
-        a.
+        a, of each target, or T weights of a single target.
     """
     tiny = np.finfo(np.float64).tiny
     all_squares, all_products, rows = (

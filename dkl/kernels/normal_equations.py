@@ -691,6 +691,11 @@ class NewtonTargets:
     fold: np.ndarray | None = None
     inside: bool = False
 
+    @property
+    def share(self) -> float:
+        """The share of all rows that some model sees, if the folds have one; else 1."""
+        return float(getattr(self.folds, "share", 1.0))
+
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         """The targets (n_b, g) and the weights (n_b,) of a block, on the device of its targets."""
         weight, xp = block.weights, namespace_of(block.y)

@@ -59,8 +59,8 @@ _USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
 # Conjugate gradients end at this share of the gradient, or after this many products with the Hessian; they take about
 # twenty (3 to 37 in 24 fits of 2,000 to 4,000 sparse rows of 3,000 to 15,000 columns).
 _LEFT, _MOST_PRODUCTS, _USUAL_PRODUCTS = 1e-2, 60, 20
-# Operations a second of Cholesky factors in double precision, as a share of those of a float32 product: .19 for 4,001
-# unknowns on two cores (measured).
+# The rate of Cholesky factorisations in double precision divided by that of matrix products in float32, both in
+# operations a second: .19 for 4,001 unknowns on two cores (measured). Plans expect seconds of linear systems by it.
 _FACTORS = 0.2
 # Seconds of the driver for each number of the trial points, whose squares are summed: 4 to 5 ns of one core (measured).
 _TRIAL_NUMBER_S = 5e-9
@@ -418,6 +418,7 @@ class NewtonState:
     def proposal(self) -> np.ndarray:
         """The points at the end of the next steps, (g, w)."""
         if not self.directions.any():
+            # the state of a plan holds one number for all coefficients, and stays as small
             return self.coefficients
         return self.coefficients + self.steps[:, None] * self.directions
 
@@ -627,7 +628,7 @@ class NewtonDriver:
         return trials + self.flops(problem) / (_FACTORS * usable_cores() * flops_per_second)
 
     def flops(self, problem: NewtonProblem) -> float:
-        """The operations of these factors and solutions."""
+        """The floating-point operations of Cholesky factors and solutions between the passes of usual steps."""
         if problem.is_wide:
             return 0.0
         n_systems, solved = problem.n_models, problem.n_models * problem.n_functions
@@ -846,7 +847,7 @@ def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarra
         function=newton_block,
         accumulators=accumulators,
         operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
-        cost=_NewtonCost(problem.feature_map, len(targets.models), options, getattr(targets.folds, "share", 1.0)),
+        cost=_NewtonCost(problem.feature_map, len(targets.models), options, targets.share),
         kept_as=f"{problem.token} {id(problem.feature_map)} {problem.dtype}" if keeps else "",
         kept_row_bytes=problem.feature_map.n_features * np.dtype(problem.dtype).itemsize,
     )
@@ -989,7 +990,7 @@ def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarr
     }
     n_functions = len(targets.models)
     shape = {"product": Accumulator((n_functions, problem.width))}
-    cost = _ProductCost(problem.feature_map, n_functions, getattr(targets.folds, "share", 1.0))
+    cost = _ProductCost(problem.feature_map, n_functions, targets.share)
     return BlockSum("product with the Hessian", curvature_block, shape, operands, cost=cost)
 
 
