@@ -605,6 +605,8 @@ class PlannedChoice:
         perfect_columns(rows, plan, terms.seed)
         if by_time:
             columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
+        # a task of a trial has no more rows than the sample
+        share = min(rows.n_rows / max(int(dataset.source.block_rows.max(initial=1)), 1), 1.0)
         for place, contender in enumerate(self._reachable_contenders):
             is_plainest = place == 0
             # texts, and columns that run ahead in time, are tried with the plainest kind; categories also with a plain
@@ -614,7 +616,7 @@ class PlannedChoice:
                 times += of_categories
             trial = PlannedRun(n_rows=rows.n_rows)
             self._bench(trial).trial(contender.learner, self._sample, 0, "pilot")
-            plan.add(trial, times)
+            plan.add(trial, times, share=share)
         self._replay_end(plan)
         return plan
 

@@ -360,7 +360,9 @@ class PlannedRun(Run):
         self.passes.clear()
         self.held.clear()
 
-    def add(self, other: PlannedRun, times: int = 1, beside: Mapping[str, int] | None = None) -> None:
+    def add(
+        self, other: PlannedRun, times: int = 1, beside: Mapping[str, int] | None = None, share: float = 1.0
+    ) -> None:
         """Append the stages of another plan.
 
         Parameters
@@ -370,11 +372,16 @@ class PlannedRun(Run):
             How often they run; 0 if they may run in place of others, so that only their memory counts.
         beside : mapping of str to int or None
             Further bytes that are held meanwhile, by item.
+        share : float
+            The most rows of one task, as a share of those of a block.
         """
         self.end_stage()
         other.end_stage()
         for passes, held in other.stages:
-            repeated = [([often(record, times) for record in records], calls * times) for records, calls in passes]
+            repeated = [
+                ([of_share(often(record, times), share) for record in records], calls * times)
+                for records, calls in passes
+            ]
             self.stages.append((repeated, {**held, **(beside or {})}))
         self.driving.extend(partial(_repeated, seconds, times) for seconds in other.driving)
 
@@ -403,9 +410,7 @@ class PlannedRun(Run):
 
     def _note(self, source: BlockSource, passes: Sequence[tuple[Sequence[Record], int]]) -> None:
         share = float(np.sum(source.block_rows)) / max(self.n_rows, 1)
-        if share < 1.0:
-            passes = [([of_share(record, share) for record in records], calls) for records, calls in passes]
-        self.passes.extend(passes)
+        self.passes.extend(([of_share(record, share) for record in records], calls) for records, calls in passes)
 
 
 def _repeated(seconds: Callable[[Rows, float], float], times: int, few: Rows, flops_per_second: float) -> float:

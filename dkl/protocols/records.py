@@ -218,7 +218,7 @@ def often(record: Record, times: int) -> Record:
 
 def of_share(record: Record, share: float) -> Record:
     """The record, for plans, of a sum over the first rows of each block, this share of them; others are unchanged."""
-    if not isinstance(record, BlockSum):
+    if share >= 1.0 or not isinstance(record, BlockSum):
         return record
     return replace(
         record,

@@ -139,3 +139,13 @@ def test_a_plan_counts_every_fit_of_a_loop_that_results_may_end() -> None:
     assert Run().ends(True)
     assert not PlannedRun().ends(True)
     assert not Run().ends(False)
+
+
+def test_a_stage_whose_tasks_have_few_rows_costs_and_needs_their_share() -> None:
+    trial, run = PlannedRun(n_rows=1_000), PlannedRun(n_rows=1_000)
+    trial.drive(First(), "trial", ROWS.source)
+    run.add(trial, share=0.25)
+    (((of_trial, _),), _), (((of_run, _),), _) = trial.stages[0], run.stages[0]
+    (whole,), (part,) = of_trial, of_run
+    assert part.cost(1_000, 4) == whole.cost(250, 4)
+    assert whole.cost(1_000, 4) != part.cost(1_000, 4)
