@@ -21,7 +21,15 @@ from dask.utils import format_bytes, parse_bytes
 from dkl.data.store.foreign import SHARED
 from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory, mapped_later, usable_cores
+from dkl.process import (
+    compiled_later,
+    compiling,
+    expect_compiling,
+    free_memory,
+    give_back_memory,
+    mapped_later,
+    usable_cores,
+)
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -241,11 +249,20 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 
 
 def own_memory(name: str = "this process") -> ProcessMemory:
-    """The memory of this process, including what a pass will map again of libraries."""
-    # minus what is kept for the next pass, which is dropped if needed; plus returned memory that will be mapped again
-    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
-    held = psutil.Process().memory_info().rss - kept + mapped_later()
+    """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep."""
+    resident, own = _resident_bytes()
+    held = resident + mapped_later() + compiled_later(own)
     return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
+
+
+def _resident_bytes() -> tuple[int, int]:
+    """Bytes of this process in memory, and those of them that are no files'.
+
+    Without what is kept for the next pass, which is dropped if needed.
+    """
+    found = psutil.Process().memory_info()
+    resident = found.rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes - STAGING.nbytes
+    return resident, resident - getattr(found, "shared", 0)
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:
@@ -277,7 +294,10 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
 
 
 def load(modules: Collection[str]) -> None:
-    """Load modules and the first compiled kernel of a process, which takes 45 MB, so that they count as held."""
+    """Load modules and the first compiled kernel of a process, which takes 45 MB, so that they count as held.
+
+    A process that finds no such kernel in the cache, as on a new machine, will compile others in its passes.
+    """
     from dkl.kernels.sincos import cos_sin_rows
 
     if all(name in sys.modules for name in modules) and cos_sin_rows.signatures:
@@ -289,8 +309,11 @@ def load(modules: Collection[str]) -> None:
         # a user's module may not exist under its name; its task then raises the error if it needs it
         importlib.import_module(name)
         give_back_memory()
-    cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
+    with compiling() as compiled:
+        cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
     give_back_memory()
+    if compiled.names:
+        expect_compiling(_resident_bytes()[1])
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dask
-import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
 from dkl.model_selection.held_out_scores import held_out_answers, scores_of
+from dkl.process import compiling_at_once
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -22,8 +24,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The script, whose workers are processes of their own, not forked from one that tests have filled; kernels are
     compiled, as they are from the second fit of a machine on.
 
-    They lie in a folder of their own: where two test processes compile one kernel at a time, one of them may write its
-    index over that of the other, and a worker would compile in its pass what has been compiled.
+    They lie in a folder of their own, so that other tests, which compile some kernels at the same time, change nothing.
     """
     spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})
     with pytest.MonkeyPatch.context() as patch, spawned:
@@ -44,11 +45,16 @@ def compile_for(*learners: str) -> None:
 
 def fit_few(learners: tuple[str, ...]) -> None:
     module = importlib.import_module("small_workers")
-    # so many rows in a block that the kernels of large blocks are among them: compiling them takes a worker 60 MB
-    few = np.random.default_rng(0).normal(size=(20_000, 30)).astype(np.float32)
-    with dask.config.set(scheduler="synchronous"):
+    # As many rows in a block as workers read, and kernels of two forms at once: a worker uses NumPy for its first
+    # numbers and compiles in a later pass, for which it takes 60 MB.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        dask.config.set(scheduler="synchronous"),
+        compiling_at_once(),
+    ):
+        few = module.write_rows(Path(folder) / "few.zarr", 20_000, 30)
         for name in learners:
-            module.LEARNERS[name]().fit(few, few[:, 0] > 0)
+            module.LEARNERS[name]().fit(few)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,25 @@ def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any,
         assert sum(client.run(script._heard).values()) == 0
     with dask.config.set(scheduler="synchronous"):
         assert abs((predicted.to_numpy() == rows.y.compute()).sum() - n_right) < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["aligned", "posterior", "margin", "landmarks"])
+def test_workers_that_compile_keep_their_promise(
+    script: Any, rows: Any, learner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cell(limit: str) -> Any:
+        cluster = partial(LocalCluster, env={"NUMBA_CACHE_DIR": str(tmp_path / limit)})
+        monkeypatch.setattr(script, "LocalCluster", cluster)
+        return script.run_cell(rows, learner, 1, limit)
+
+    refused = cell("300MB")
+    assert refused.refused
+    assert refused.faults == []
+    for limit in (refused.enough, "500MB"):
+        fitted = cell(limit)
+        assert not fitted.refused, fitted.refused
+        assert fitted.faults == [], fitted
 
 
 @pytest.mark.slow

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -17,7 +21,7 @@ from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.room import ProcessMemory, checked_limit, own_memory, own_room, room_of
-from dkl.process import mapped_later
+from dkl.process import _COMPILED_BYTES, mapped_later
 from tests.passes.sources import Source, moments
 
 MB = 10**6
@@ -136,6 +140,26 @@ def test_workers_are_measured_once_they_have_loaded_what_a_pass_needs(client: An
         assert 100 * MB < memory.held < 2_000 * MB
     loaded = client.run(lambda: ("dkl.linear.sums" in __import__("sys").modules, os.getpid()))
     assert all(found for found, _ in loaded.values())
+
+
+def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Path) -> None:
+    """On a new machine, such as a pod, each worker compiles kernels while it holds rows."""
+    text = """
+        import psutil
+        from dkl.passes.room import load, own_memory
+        from dkl.process import _COMPILED_BYTES, mapped_later
+        load([])
+        print(own_memory().held - mapped_later() - psutil.Process().memory_info().rss)
+        kept = bytearray(20_000_000)
+        print(own_memory().held - mapped_later() - psutil.Process().memory_info().rss)
+    """
+    given = {"env": {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, "check": True, "text": True}
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    first, second = (subprocess.run(command, capture_output=True, **given).stdout.split() for _ in range(2))
+    assert float(first[0]) == pytest.approx(_COMPILED_BYTES, abs=2 * MB)
+    # what the process holds since then is counted once
+    assert float(first[0]) - float(first[1]) == pytest.approx(20 * MB, abs=2 * MB)
+    assert [abs(float(beside)) < 2 * MB for beside in second] == [True, True]
 
 
 def test_a_pool_of_processes_shares_what_the_machine_has_left() -> None:
