@@ -11,11 +11,12 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.kernels.newton.gram import packed_panels, packed_size
+from dkl.kernels.newton.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.normal_equations import (
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
+    cached_tile,
     curvature_block,
     newton_block,
     newton_tile,
@@ -869,13 +870,17 @@ class _NewtonCost:
         scores = 6.0 * self.n_models * width * (2.0 if self.options.exact else 1.0)
         packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
         hessians = 2.0 * packed * len(self.options.hessian_of)
-        itemsize = np.dtype(self.options.dtype).itemsize
-        # three tiles: mapped rows, those with curvature, and these times the roots of their weights; each Hessian
-        # buffers as many rows as features, and adds two products
-        tile = 3 * newton_tile(width - 1, self.options.dtype) * width
-        waiting = 0 if self.options.columns is None else (len(self.options.hessian_of) + 1) * width**2
-        products = 2 * width * min(width, 2 * packed // width + 1)
-        return Cost(self.share * rows * (mapping + scores + hessians), itemsize * (tile + waiting + products))
+        options, itemsize, m = self.options, np.dtype(self.options.dtype).itemsize, width - 1
+        # mapped rows whose losses are summed at once, in double precision, and six numbers for each of their scores
+        scratch = 8 * cached_tile(m, options.dtype) * (width + 6 * self.n_models)
+        tile = newton_tile(m, options.dtype)
+        if options.columns is None:
+            scratch += itemsize * tile * m
+        else:
+            signs = options.change or any(options.follows)
+            sums = len(options.hessian_of)
+            scratch += gram_scratch(m, options.columns, itemsize, tile=tile, n_sums=sums, has_both_signs=signs)
+        return Cost(self.share * rows * (mapping + scores + hessians), scratch)
 
 
 def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, losses: np.ndarray) -> np.ndarray:

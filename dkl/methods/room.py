@@ -31,7 +31,7 @@ from dkl.passes.room import Room, load, modules_of, own_cores, own_room, room_of
 from dkl.passes.session import backend_for
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import bytes_beside, with_passes
-from dkl.protocols.records import Record, RowSample
+from dkl.protocols.records import BlockSum, Record, RowSample
 
 _NUMBER = 8
 # Copies of the coefficients while a linear model is fitted, at least: means, steps and gradients.
@@ -240,7 +240,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     finally:
         backend.close()
     if error is not None:
-        most = _features_that_fit(learner, whole, room, own, in_driver=in_driver)
+        most = _features_that_fit(learner, kinds, whole, room, own, in_driver=in_driver)
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
     n_threads = max(slots.values())
     ahead = blocks_ahead(device, is_inline=backend.is_inline, cores=own_cores(processes), n_threads=n_threads)
@@ -360,14 +360,22 @@ def _too_large(
     )
 
 
-def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, own: Room, *, in_driver: bool) -> int | None:
-    """The largest number of features, within a seventh, for which the fit is within memory; None if there is none."""
+def _features_that_fit(
+    learner: PlannedLearner, kinds: Sequence[PlannedKind], rows: Dataset, room: Room, own: Room, *, in_driver: bool
+) -> int | None:
+    """The largest number of features, within a seventh, for which the fit is within memory; None if there is none.
+
+    Fewer than those of the planned passes, which are not.
+    """
     estimator: Any = learner
     # explanations of a model are planned, too, and have no number of features
     n_features = estimator.get_params(deep=False).get("n_features") if hasattr(estimator, "get_params") else None
     if n_features is None:
         return None
-    most = int(n_features) if isinstance(n_features, Integral) else 1 << 14
+    records = [record for kind in kinds for record in kind.records if isinstance(record, BlockSum)]
+    maps = [record.operands["feature_map"] for record in records if "feature_map" in record.operands]
+    planned = max((int(each.n_features) for each in maps), default=1 << 14)
+    most = int(n_features) if isinstance(n_features, Integral) else planned
     sizes = sorted({int(size) for size in np.geomspace(2, most, 64)} - {most})
 
     def fits(size: int) -> bool:

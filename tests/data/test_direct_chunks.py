@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,26 @@ def test_every_array_of_a_store_is_read_directly(tmp_path: Path, kind: str, monk
     assert np.array_equal(back.toarray() if kind == "sparse" else back, X)
     assert np.array_equal(ds.y.compute(), y)
     assert np.array_equal(ds.sample_weight.compute(), weight)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("n_rows", [200_000, 299_000])
+def test_a_block_is_read_with_no_more_memory_than_is_counted(tmp_path: Path, compressed: bool, n_rows: int) -> None:
+    """Also the last one, which is the beginning of a chunk."""
+    X = noise(n_rows, 10).astype(np.float32)
+    X = np.round(X) if compressed else X
+    ds = create_dataset(tmp_path / "rows.zarr", X, X[:, 0], rows_a_block=100_000)
+    reader, source = ds.source.reader(), ds.source
+    assert source.read_nbytes == (4_000_000 if compressed else 0)
+    reader.load(source.ticket(0))
+    for block in range(source.n_blocks):
+        tracemalloc.start()
+        try:
+            reader.load(source.ticket(block))
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert most <= source.block_nbytes + source.read_nbytes + 200_000
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lost", "swapped"])

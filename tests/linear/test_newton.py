@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -89,9 +90,9 @@ def test_rows_of_many_tiles_that_count_are_multiplied_together(monkeypatch: pyte
     weight[::7] = np.random.default_rng(1).normal(size=9)
     products = []
 
-    def counted(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def counted(rows: np.ndarray, weights: np.ndarray, **options: bool) -> np.ndarray:
         products.append(len(rows))
-        return signed_products(rows, weights)
+        return signed_products(rows, weights, **options)
 
     monkeypatch.setattr("dkl.kernels.newton.gram.signed_products", counted)
     for weights, expected in ((weight, [6, 3]), (np.ones(60), [10] * 6)):
@@ -104,6 +105,42 @@ def test_rows_of_many_tiles_that_count_are_multiplied_together(monkeypatch: pyte
         products.clear()
         whole = definition.hessian_sum(np.hstack([phi, np.ones((60, 1))]), weights)
         np.testing.assert_allclose(found, packed(whole, (0, 7)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("m", "n_models", "change", "columns"),
+    [
+        (60, 1, False, (0, 61)),
+        (60, 1, True, (0, 61)),
+        (900, 1, False, (0, 901)),
+        (900, 1, True, (0, 901)),
+        (900, 2, False, (0, 901)),
+        (900, 1, False, (300, 901)),
+    ],
+)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_pass_holds_no_more_than_its_cost_counts(
+    loss: str, m: int, n_models: int, change: bool, columns: tuple[int, int]
+) -> None:
+    X, _ = rows(12_000, 2, 3)
+    phi, weight = feature_map(3, m // 2), np.random.default_rng(1).uniform(0.5, 2.0, len(X))
+    width = phi.n_features + 1
+    columns = columns[0], min(columns[1], width)
+    trial = some_trial(n_models, width)
+    # steps of length 1, of which many rows change their curvature
+    trial = replace(trial, steps=np.ones((n_models, 1)))
+    of = tuple(range(n_models)) if loss == "squared_hinge" else (0,)
+    options = NewtonOptions(loss, columns=columns, hessian_of=of, change=change, dtype="float32")
+    targets = targets_for(loss, len(X), n_models)
+    counted = newton._NewtonCost(phi, n_models, options)(len(X), 3).scratch_bytes
+    newton_sums(X[:9_000], targets[:9_000], weight[:9_000], phi, trial, options)
+    tracemalloc.start()
+    try:
+        sums = newton_sums(X, targets, weight, phi, trial, options)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most - sum(values.nbytes for values in sums.values()) <= counted
 
 
 @pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17), (6, 11), (16, 17)])

@@ -63,9 +63,16 @@ class StoreSource(BaseRows):
 
     @property
     def read_nbytes(self) -> int:
-        """Bytes of the stored chunk and its decoded form, and of a filtered copy if rows have weight 0."""
+        """Bytes of the stored chunk and its decoded form, and of a filtered copy if rows have weight 0.
+
+        Dense chunks of local stores are decoded into the rows themselves (see `DirectChunks`), and without compression
+        they are read into them.
+        """
+        copies, codecs = 2, set(self._facts["arrays"].get("X", {}).get("codecs", ["of other arrays"]))
+        if self.location.is_local and codecs <= {"ZstdCodec", "Crc32cCodec"}:
+            copies = int("ZstdCodec" in codecs)
         filtered = bool((self.block_rows != self._manifest.stored_rows).any())
-        return (2 + filtered) * int(self._x_nbytes.max())
+        return (copies + filtered) * int(self._x_nbytes.max())
 
     @cached_property
     def fingerprint(self) -> str:

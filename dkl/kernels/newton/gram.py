@@ -30,6 +30,43 @@ def packed_size(start: int, stop: int) -> int:
     return (stop * (stop + 1) - start * (start + 1)) // 2
 
 
+def gram_scratch(
+    n_features: int,
+    columns: tuple[int, int],
+    itemsize: int,
+    *,
+    tile: int,
+    n_sums: int = 1,
+    has_both_signs: bool = False,
+) -> int:
+    """Bytes that `GramSum`s of a block on the host hold at most, beside their sums.
+
+    Parameters
+    ----------
+    n_features : int
+        m.
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1.
+    itemsize : int
+        Bytes of a mapped number.
+    tile : int
+        The most rows that are added at once.
+    n_sums : int
+        Sums with weights of their own.
+    has_both_signs : bool
+        Whether some rows of a product may have positive and others negative weights.
+    """
+    start, stop = columns
+    is_whole = start == 0 and stop > n_features
+    # rows on the way to a product, and those of it that have a weight, multiplied by it
+    copies = (1 if is_whole else 2) if tile > n_features else 0
+    # each sum lets as many rows wait as there are features, which a panel of columns multiplies in a copy
+    waiting = n_features * (n_sums + (0 if is_whole else 1))
+    products = min(stop, n_features) - min(start, n_features)
+    products *= 2 if has_both_signs and is_whole else 1
+    return itemsize * n_features * ((1 + copies) * tile + waiting + products)
+
+
 def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Panels of columns of a packed float64 triangle, each of at most `nbytes` bytes or of a single column."""
     start = 0
@@ -42,7 +79,9 @@ def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray) -> None:
+def add_hessian(
+    phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray, *, overwrite: bool = False
+) -> None:
     """Add columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T to `out`, packed.
 
     Parameters
@@ -53,23 +92,25 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
     columns : (int, int)
         Columns start .. stop - 1 of the m + 1 columns; the last one is that of the intercept.
     out : ndarray of shape (packed_size(start, stop),), float64
+    overwrite : bool
+        Whether the mapped rows may be changed, which saves a copy of them.
     """
     start, stop = columns
     m = phi.shape[1]
-    # All columns at once cost half a general product, as a symmetric one; of a panel, only the rows down to its last
-    # column are computed.
-    if start == 0 and stop > m:
-        _add_packed(signed_products(phi, weight), start, out)
-    elif start < m:
-        used = np.flatnonzero(weight)
-        phi, weight = (phi, weight) if len(used) == len(phi) else (phi[used], weight[used])
-        weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
-        _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
     if stop > m:
         # the column of the intercept: sums of the features, then the sum of the weights
         border = product(weight.astype(phi.dtype), phi)
         out[-m - 1 : -1] += border
         out[-1] += weight.sum()
+    # All columns at once cost half a general product, as a symmetric one; of a panel, only the rows down to its last
+    # column are computed.
+    if start == 0 and stop > m:
+        _add_packed(signed_products(phi, weight, overwrite=overwrite), start, out)
+    elif start < m:
+        used = np.flatnonzero(weight)
+        phi, weight = (phi, weight) if len(used) == len(phi) else (phi[used], weight[used])
+        weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
+        _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
 
 
 class GramSum:
@@ -91,7 +132,7 @@ class GramSum:
 
     def __init__(self, columns: tuple[int, int], out: np.ndarray, *, rounded: bool = False) -> None:
         self._columns, self._out, self._rounded = columns, out, rounded
-        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        self._waiting, self._weights, self._n_waiting = np.empty((0, 0)), np.empty(0), 0
         self._on_gpu_sums: dict[str, Any] = {}
 
     def add(self, phi: Any, weight: Any) -> None:
@@ -102,21 +143,28 @@ class GramSum:
         if is_on_gpu(phi):
             self._add_on_gpu(phi, weight)
             return
-        used = np.flatnonzero(weight)
+        used, most = np.flatnonzero(weight), phi.shape[1]
+        end = self._n_waiting + len(used)
         # at most as many rows as features wait, which take as much memory as the sum
-        if sum(len(rows) for rows, _ in self._waiting) + len(used) > phi.shape[1]:
+        if end > most:
             self._multiply_waiting()
-        if len(used) > phi.shape[1]:
+            end = len(used)
+        if len(used) > most:
             add_hessian(phi, weight, self._columns, self._out)
         elif len(used):
-            self._waiting.append((phi[used], weight[used]))
+            if not len(self._waiting):
+                self._waiting, self._weights = np.empty((most, most), phi.dtype), np.empty(most)
+            # written in place, in a mode that needs no copy: a second array of this size would exist otherwise
+            np.take(phi, used, axis=0, out=self._waiting[self._n_waiting : end], mode="clip")
+            self._weights[self._n_waiting : end] = weight[used]
+            self._n_waiting = end
 
     def _multiply_waiting(self) -> None:
         """Add the products of the waiting rows."""
-        if self._waiting:
-            rows, weights = zip(*self._waiting, strict=True)
-            self._waiting = []
-            add_hessian(np.concatenate(rows), np.concatenate(weights), self._columns, self._out)
+        if self._n_waiting:
+            rows, weights = self._waiting[: self._n_waiting], self._weights[: self._n_waiting]
+            add_hessian(rows, weights, self._columns, self._out, overwrite=True)
+        self._n_waiting = 0
 
     def _add_on_gpu(self, phi: Any, weight: Any) -> None:
         """Add the products of rows on a GPU, without copying them to the host."""
@@ -276,23 +324,31 @@ def summed_product(left: Any, right: Any) -> Any:
     return xp.zeros((left.shape[0], right.shape[1])) if total is None else total
 
 
-def signed_products(phi: Any, weight: np.ndarray) -> Any:
-    """phi^T diag(weight) phi, of shape (m, m), by half the work of a product; on the device of phi."""
+def signed_products(phi: Any, weight: np.ndarray, *, overwrite: bool = False) -> Any:
+    """phi^T diag(weight) phi, of shape (m, m), by half the work of a product; on the device of phi.
+
+    With `overwrite` rows on the host may be changed, which saves a copy of them.
+    """
     if is_on_gpu(phi):
         return summed_product((phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T, phi)
-    products = np.zeros((phi.shape[1],) * 2, phi.dtype)
+    products: Any = None
     # NumPy uses BLAS's symmetric product, without the interpreter's lock, only if an array is multiplied by its own
     # transpose. So rows are multiplied by the square roots of their weights, and those of negative weight, which lost
     # their curvature, are subtracted as a separate product.
-    # subtracted by a product of their own.
-    for sign, combine in ((1.0, np.add), (-1.0, np.subtract)):
+    for sign in (1.0, -1.0):
         rows = np.flatnonzero(sign * weight > 0.0)
-        if len(rows):
-            size = sign * weight[rows]
-            signed = phi if len(rows) == len(phi) else phi[rows]
-            signed = signed if np.all(size == 1.0) else signed * np.sqrt(size).astype(phi.dtype)[:, None]
-            combine(products, signed.T @ signed, out=products)
-    return products
+        if not len(rows):
+            continue
+        is_own = overwrite or len(rows) < len(phi)
+        signed, size = phi if len(rows) == len(phi) else phi[rows], sign * weight[rows]
+        if not np.all(size == 1.0):
+            signed = np.multiply(signed, np.sqrt(size).astype(phi.dtype)[:, None], out=signed if is_own else None)
+        part = signed.T @ signed
+        if products is None:
+            products = part if sign > 0.0 else np.negative(part, out=part)
+        else:
+            products -= part
+    return np.zeros((phi.shape[1],) * 2, phi.dtype) if products is None else products
 
 
 def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:

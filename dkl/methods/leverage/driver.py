@@ -21,7 +21,7 @@ from scipy.linalg import lapack
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows, mapping_flops
-from dkl.kernels.newton.gram import packed_panels, packed_size
+from dkl.kernels.newton.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
@@ -398,6 +398,5 @@ class GramCost:
 
     def __call__(self, rows: int, columns: int) -> Cost:
         width, packed = self.feature_map.n_features, packed_size(*self.columns)
-        tile = 3 * 8 * newton_tile(width, "float64") * width
-        products = 8 * width * (self.columns[1] - self.columns[0])
-        return Cost(rows * (mapping_flops(columns, self.feature_map) + 4.0 * packed), tile + products)
+        scratch = gram_scratch(width, self.columns, 8, tile=newton_tile(width, "float64"))
+        return Cost(rows * (mapping_flops(columns, self.feature_map) + 4.0 * packed), scratch)
