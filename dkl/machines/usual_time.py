@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.kernels.blas import one_blas_thread
 from dkl.machines.effort import EFFORTS, MOST_JUDGED, SINGLE, Shape
 from dkl.machines.settings import MOST_CLASSES
 from dkl.machines.suggest import JUDGED_ROWS
@@ -93,6 +94,8 @@ def usual_time(effort: str, shape: Shape, *, sampled: int, law: Law, slots: int,
     return UsualTime(pace * usual, _AT_MOST * pace * longest, _PASSES, pace * trials)
 
 
+# several threads wait longer for each other than they compute in matrices of so few rows
+@one_blas_thread()
 def likely_law(block: Block, n_classes: int | None) -> Law:
     """The law that held-out rows of a block seem to follow: linear in the columns, steps of columns, or waves.
 

@@ -7,9 +7,11 @@ import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 import dask
@@ -176,20 +178,51 @@ def result_bytes(source: BlockSource, record: Record, level: int) -> int:
     return record.state_bytes
 
 
+# Bytes of the operands of records that are still in use: a plan and a pass ask for them at each number of blocks.
+_OPERAND_BYTES: WeakKeyDictionary[Record, int] = WeakKeyDictionary()
+
+
+class _Counted(pickle.Pickler):
+    """Counts the bytes of arrays, which the pickle itself does not contain.
+
+    Without it pickle would copy arrays that are no contiguous buffers, such as the models of a plan, which are one
+    number broadcast to the size of all coefficients.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=self._count)
+        self.nbytes = 0
+
+    def _count(self, buffer: pickle.PickleBuffer) -> None:
+        self.nbytes += buffer.raw().nbytes
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject:
+            return NotImplemented
+        self.nbytes += value.nbytes
+        return np.empty, (value.shape, value.dtype)
+
+
 def operand_bytes(record: Record) -> int:
     """Bytes of a record's operands; arrays are counted without a copy."""
     if isinstance(record, RowSample):
         return 0
-    # protocol 5 passes arrays as buffers, which are counted and not copied
-    buffers: list[Any] = []
-    operands = dict(record.operands)
+    if record not in _OPERAND_BYTES:
+        _OPERAND_BYTES[record] = _pickled_bytes(dict(record.operands))
+    return _OPERAND_BYTES[record]
+
+
+def _pickled_bytes(operands: dict[str, Any]) -> int:
+    head = BytesIO()
+    counted = _Counted(head)
     try:
-        head = pickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
+        counted.dump(operands)
     except (pickle.PicklingError, AttributeError, TypeError):
         # functions and classes of a notebook; cloudpickle takes five times as long, as it examines every object
-        buffers.clear()
-        head = cloudpickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
-    return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = cloudpickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
+        return len(pickled) + sum(buffer.raw().nbytes for buffer in buffers)
+    return head.tell() + counted.nbytes
 
 
 def least_memory(source: BlockSource, records: Sequence[Record], room: Room, *, in_driver: bool) -> MemoryProjection:
