@@ -23,7 +23,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
-from dkl.methods.room import PlannedLearner, planned_driving, planned_work, usual_calls
+from dkl.methods.room import PlannedLearner, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
@@ -431,6 +431,9 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
         usual = usual_calls(records, calls)
         passes.append(PassPlan(name, calls, stored, flops, seconds, memory, kind.held, there, usual, serial))
+    # the time of choosing features includes that of its drivers
+    few = None if choice is not None else _made_rows(whole, block)
+    driving = 0.0 if few is None else sum(seconds(few, flops_per_second) for seconds in work.driving)
     found = Plan(
         repr(learner),
         repr(rows),
@@ -442,7 +445,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         device=device,
         in_files=work.in_files,
         room=work.room,
-        driver_seconds=_BEGINS_S + planned_driving(learner, whole, _made_rows(whole, block), flops_per_second),
+        driver_seconds=_BEGINS_S + driving,
         choice=choice,
         n_rows=whole.n_rows,
     )

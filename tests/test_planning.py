@@ -555,7 +555,7 @@ def test_a_machine_has_room_for_what_may_win_though_other_features_take_longer()
     machine, rows = KernelClassifier(), as_dataset(X, y)
     of_all = MarginFeatures(n_features=400)
     sample = {record.k for records, _ in of_all.planned_passes(rows) for record in records if record.name == SEARCHED}
-    kinds = planned_kinds(machine, rows, {})
+    kinds = planned_kinds(machine.replayed(rows), {})
     searches = [kind for kind in kinds for record in kind.records if record.name == SEARCHED and {record.k} == sample]
     # landmarks take longest; searched waves hold rows, and may win
     assert searches

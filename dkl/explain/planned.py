@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +12,8 @@ from dkl.explain.dependence import Column, dependence_records, positions_of
 from dkl.explain.importance import importance_records
 from dkl.explain.model import model_of, rows_to_explain
 from dkl.explain.wave_pass import ROWS, TILE_BYTES
+from dkl.methods.room import PlannedMixin
+from dkl.passes.loop import PlannedRun
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record
 
@@ -20,7 +21,7 @@ Kind = Literal["importance", "partial_dependence", "contributions"]
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(PlannedMixin):
     """An explanation of a fitted model that is to be planned, not computed.
 
     Parameters
@@ -61,15 +62,22 @@ class Explanation:
         if self.kind not in ("importance", "partial_dependence", "contributions"):
             raise ValueError(f"kind is {self.kind!r}; expected 'importance', 'partial_dependence' or 'contributions'")
 
-    def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
-        """The records of the explanation's only pass.
+    def replayed(self, dataset: Dataset) -> PlannedRun:
+        """The explanation's only pass, and the bytes of the sample of rows.
 
         Raises
         ------
         NotFittedError, TypeError, ValueError
             As in `dkl.explain.importance` and `dkl.explain.partial_dependence`.
         """
-        return [(self._records(rows_to_explain(self.model, dataset)), 1)]
+        plan, records = PlannedRun(n_rows=dataset.n_rows), self._records(rows_to_explain(self.model, dataset))
+        plan.passes.append((records, 1))
+        if ROWS in records:
+            # The sample is held twice while it is assembled from the blocks.
+            rows = {"rows that stand for all": 2 * 8 * min(ROWS.k, dataset.n_rows) * dataset.n_columns}
+            # predictions for features without a formula are computed in tiles
+            plan.holds(rows if len(records) > 1 else rows | {"tiles of them": 4 * TILE_BYTES})
+        return plan
 
     def _records(self, dataset: Dataset) -> tuple[Record, ...]:
         """The records of the pass, by the function that the explanation itself calls."""
@@ -80,15 +88,6 @@ class Explanation:
             return background_records(scorer, known)
         columns = range(len(known)) if self.columns is None else self.columns
         return dependence_records(scorer, known, positions_of(columns, known))
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the sample of rows, and of its tiles in predictions for features without a formula."""
-        records = self._records(dataset)
-        if ROWS not in records:
-            return {}
-        # The sample is held twice while it is assembled from the blocks.
-        rows = {"rows that stand for all": 2 * 8 * min(ROWS.k, dataset.n_rows) * dataset.n_columns}
-        return rows if len(records) > 1 else rows | {"tiles of them": 4 * TILE_BYTES}
 
     def __repr__(self) -> str:
         return f"{self.kind} of {self.model!r}"

@@ -66,7 +66,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, Progress, RandomState, StorePath, check_constraints, estimator
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
-from dkl.methods.room import check_plan
+from dkl.methods.room import PlannedMixin, check_plan
 from dkl.methods.saving import SavingMixin
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.updating import updatable
@@ -84,9 +84,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
 from dkl.progress import resolve_progress
-from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.protocols.driver import Passes
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -131,7 +129,7 @@ class MachineParameters:
 
 
 class KernelMachine(
-    MachineParameters, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator
+    MachineParameters, PlannedMixin, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator
 ):
     """The base of the classifier and the regressor: features, then a linear model on them."""
 
@@ -457,19 +455,11 @@ class KernelMachine(
         tags.target_tags.required = True
         return tags
 
-    def planned_stages(self, dataset: Dataset) -> list[tuple[Passes, dict[str, int]]]:
-        """The stages of a fit, of which each frees its memory before the next; `dkl.plan` adds them up.
+    def replayed(self, dataset: Dataset) -> PlannedRun:
+        """The passes of `fit`, by an unfitted copy and a run that records them and reads no row.
 
-        Returns
-        -------
-        list of (passes, held)
-            The records of each kind of pass with the most often it can run, and the most bytes that the driver keeps
-            meanwhile, item by item. The stages choose the features, learn them, and fit the linear model.
+        The stages choose the features, learn them, and fit the linear model.
         """
-        return self._replayed(dataset).stages
-
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
-        """The passes of `fit`, by an unfitted copy and a run that records them and reads no row."""
         check_constraints(self)
         self._check_features()
         self._check_solver()
@@ -492,7 +482,6 @@ class KernelMachine(
         learner = unfitted._learner_of_stage(template, "features", last)
         problem = unfitted._fit_on(learner, dataset, weights, plan, context, choice=None)
         plan.passes.extend(unfitted._planned_scores(problem))
-        plan.end_stage()
         return plan
 
     def _replay_choice(self, dataset: Dataset, weights: np.ndarray | None, plan: PlannedRun) -> None:
@@ -506,7 +495,7 @@ class KernelMachine(
         loss = self.loss_ = planned.loss
         *others, costliest = (self._learner_of_stage(self._template(one), "features") for one in planned.may_win())
         for other in others:
-            plan.add(other._replayed(dataset), times=0, beside=planned.rows_in_memory)
+            plan.add(other.replayed(dataset), times=0, beside=planned.rows_in_memory)
         # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
         penalty = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)))
         chosen = penalty if dataset.total_weight >= FEWEST_ROWS else None
@@ -520,10 +509,6 @@ class KernelMachine(
             last.passes.extend(self._planned_scores(problem))
             plan.add(last, times=int(number == 0), beside=planned.rows_in_memory)
 
-    def planned_passes(self, dataset: Dataset) -> Passes:
-        """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
-        return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
-
     def planned_features(self, dataset: Dataset) -> int:
         """The most features that a fit can have; 0 where the machine chooses them, which its effort bounds."""
         if self._chooses or self.features is None:
@@ -534,12 +519,6 @@ class KernelMachine(
             settled = self._unfitted_copy()
             settled._settle(dataset)
         return settled._template().planned_features(dataset)
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the driver between the passes of its features and of exact steps; 0 where it chooses features."""
-        if self._chooses:
-            return 0.0
-        return sum(seconds(few, flops_per_second) for seconds in self._replayed(dataset).driving)
 
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float

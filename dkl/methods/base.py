@@ -56,7 +56,7 @@ from dkl.methods.preparation.driver import PreparationDriver, PreparationProblem
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import recorded, recorded_device
 from dkl.methods.refining import judging_share
-from dkl.methods.room import check_plan, check_room
+from dkl.methods.room import PlannedMixin, check_plan, check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
 from dkl.methods.validation import (
@@ -69,8 +69,7 @@ from dkl.methods.validation import (
 from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore, PlanEndsError, PlannedRun, Run
 from dkl.progress import resolve_progress
-from dkl.protocols.arrays import Rows
-from dkl.protocols.driver import Driver, largest_held
+from dkl.protocols.driver import Driver
 from dkl.solvers.losses import LOG_LINK
 
 # Share of the rows held out for target means of categories, for learners that hold out no rows themselves.
@@ -93,7 +92,7 @@ class CommonParameters:
 
 
 class FeatureLearner(
-    CommonParameters, SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator
+    CommonParameters, PlannedMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator
 ):
     """Base class of feature learners: validation, passes, `transform`; a subclass implements `_learn`."""
 
@@ -256,34 +255,27 @@ class FeatureLearner(
         super().set_params(**own)
         return self
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The records of each pass over `dataset` and the most often it runs, which `dkl.plan` adds up."""
-        return self._replayed(dataset).passes
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the learner's driver holds at most in addition to the passes, item by item."""
-        return largest_held(self._replayed(dataset).held)
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the drivers outside the passes, as in `Driver`."""
-        return sum(seconds(few, flops_per_second) for seconds in self._replayed(dataset).driving)
-
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
+    def replayed(self, dataset: Dataset) -> PlannedRun:
         """The passes of `fit`: the same `_learn`, with a run that records them and reads no row."""
+        return self._replay(dataset)[1]
+
+    def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
+        """A copy on which `_learn` has set what it sets without rows, and the passes that it would run."""
         check_parameters(self)
         self._check_rest()
         learner = copy.copy(self)
         # the plan does not depend on the seed, reuses nothing from other fits, and saves no state
         learner.seed_, learner._fingerprint, learner.stats_ = 0, "", []
         learner._context = replace(self._context, prepared=None, metric=None)
-        learner._plan = PlannedRun(n_rows=dataset.n_rows)
+        learner._plan = plan = PlannedRun(n_rows=dataset.n_rows)
         with suppress(PlanEndsError):
             learner._learn(dataset)
-        return learner._plan
+        learner._plan = None
+        return learner, plan
 
     def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """A copy with the feature map of `planned_map`, and the passes that lead to it, for plans of what follows."""
-        learner, plan = copy.copy(self), self._replayed(dataset)
+        learner, plan = self._replay(dataset)
         learner.feature_map_ = self.planned_map(dataset)
         for problem in (each for each in plan.problems if isinstance(each, PreparationProblem)):
             # scaling rows takes a part of the time of every pass
@@ -373,12 +365,6 @@ class FeatureLearner(
         """The family, with an arbitrary bandwidth where it needs one."""
         family = self._prior()
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
-
-    def _unfitted_copy(self) -> Self:
-        """A copy for plans, with an arbitrary seed and bandwidth in place of fitted ones."""
-        unfitted = copy.copy(self)
-        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
-        return unfitted
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
         """A pool of candidates of the size that a fit weights, for plans."""

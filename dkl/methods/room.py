@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
@@ -26,11 +26,12 @@ from dkl.kernels.threads import usable_cores
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
+from dkl.passes.loop import PlannedRun
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
 from dkl.passes.room import Room, load, modules_of, own_cores, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.arrays import Rows
-from dkl.protocols.driver import bytes_beside, with_passes
+from dkl.protocols.driver import Passes, bytes_beside, largest_held, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
 
 _NUMBER = 8
@@ -117,18 +118,43 @@ def check_matrices(learner: object, n_landmarks: int) -> None:
 class PlannedLearner(Protocol):
     """A learner that can be planned.
 
-    Optional methods: ``planned_memory(dataset) -> dict of int``, the most bytes of the driver, item by item;
-    ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both, for a fit in stages that each free
-    their memory; ``planned_features(dataset) -> int``, the most features; and ``planned_driving(dataset, few,
-    flops_per_second) -> float``, the seconds of a driver that takes long, estimated from a search on a few rows of the
-    same kind and the speed of a matrix product on one thread.
+    An optional method is ``planned_features(dataset) -> int``, the most features.
     """
 
     memory_limit: int | str | None
 
-    def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
-        """The records of each kind of pass, and the most often it runs."""
+    def replayed(self, dataset: Dataset) -> PlannedRun:
+        """The passes that a fit to these rows would run, with the memory and the seconds of their drivers."""
         ...
+
+
+class PlannedMixin:
+    """The parts of a replay: what the fit of a learner or a machine takes at most."""
+
+    def replayed(self, dataset: Dataset) -> PlannedRun:
+        """The passes that a fit to these rows would run, with the memory and the seconds of their drivers."""
+        raise TypeError(f"{type(self).__name__} does not say what it takes")
+
+    def planned_stages(self, dataset: Dataset) -> list[tuple[Passes, dict[str, int]]]:
+        """The stages of a fit, of which each frees its memory before the next; `dkl.plan` adds them up.
+
+        Returns
+        -------
+        list of (passes, held)
+            The records of each kind of pass with the most often it can run, and the most bytes that the driver keeps
+            meanwhile, item by item.
+        """
+        plan = self.replayed(dataset)
+        plan.end_stage()
+        return plan.stages
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Sequence[Record], int]]:
+        """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
+        return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that the driver holds at most in addition to the passes, item by item."""
+        return largest_held([held for _, held in self.planned_stages(dataset)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +197,8 @@ class PlannedWork:
         The most bytes in Dask's `temporary_directory`.
     is_cluster : bool
         Whether passes run in other processes than the driver.
+    driving : sequence of callable
+        ``(few, flops_per_second) -> float``, as in `PlannedRun`.
     """
 
     rows: Dataset
@@ -181,6 +209,7 @@ class PlannedWork:
     cores: int
     in_files: int
     is_cluster: bool
+    driving: Sequence[Callable[[Rows, float], float]]
 
     @property
     def added(self) -> int:
@@ -208,15 +237,19 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         block size and number of features.
     """
 
-    def of_process(nbytes: int) -> tuple[Dataset, list[PlannedKind], int]:
+    def of_process(nbytes: int, plan: PlannedRun) -> tuple[list[PlannedKind], int]:
         # further passes encode columns of codes; their tables stay in memory, or in files, for all other passes
-        whole, sums, tables, in_files = planned_categories(without_splits(rows), nbytes)
+        _, sums, tables, in_files = planned_categories(without_splits(rows), nbytes)
         kinds = [PlannedKind([record], 1, tables) for record in sums]
-        return whole, [*kinds, *planned_kinds(learner, whole, tables)], in_files
+        return [*kinds, *planned_kinds(plan, tables)], in_files
+
+    def replayed() -> tuple[Dataset, PlannedRun]:
+        whole = planned_categories(without_splits(rows), sys.maxsize)[0]
+        return whole, learner.replayed(whole)
 
     _check_coefficients(learner, rows)
-    whole, kinds, in_files = of_process(sys.maxsize)
-    has_codes = rows.schema.has_codes
+    whole, plan = replayed()
+    kinds, in_files = of_process(sys.maxsize, plan)
     backend = backend_for(whole.source, [kind.records for kind in kinds], device, learner.memory_limit)
     try:
         slots, reader = Counter(backend.slots()), whole.source.reader()
@@ -227,13 +260,13 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         for gives_up in (False, True):
             if gives_up:
                 # freed memory may still belong to a process, and what this plan has drawn does not belong to the fit
-                del whole, kinds
+                del whole, plan, kinds
                 backend.give_up_kept()
+                whole, plan = replayed()
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
             room = room_of(processes, learner.memory_limit)
             room = room_to_grow(room) if backend.is_cluster else room
-            if gives_up or has_codes:
-                whole, kinds, in_files = of_process(room.nbytes)
+            kinds, in_files = of_process(room.nbytes, plan)
             error = _too_large(kinds, whole, room, own, in_driver=in_driver)
             if error is None:
                 break
@@ -259,7 +292,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     ]
     here = all(process.host == socket.gethostname() for process in processes)
     cores = min(slots.total(), usable_cores()) if here else slots.total()
-    return PlannedWork(whole, kinds, memories, room, slots, cores, in_files, backend.is_cluster)
+    return PlannedWork(whole, kinds, memories, room, slots, cores, in_files, backend.is_cluster, plan.driving)
 
 
 def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
@@ -300,36 +333,17 @@ def usual_calls(records: Sequence[Record], calls: int) -> int:
     return min(calls, max((each for each in usual if each is not None), default=calls))
 
 
-def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, int]) -> list[PlannedKind]:
+def planned_kinds(plan: PlannedRun, tables: Mapping[str, int]) -> list[PlannedKind]:
     """Each kind of pass of a fit, with the bytes that the driver keeps during it, including tables of codes.
 
     A stage without passes is one kind without records, which has the bytes of its driver.
     """
-    if hasattr(learner, "planned_stages"):
-        stages = learner.planned_stages(rows)
-    else:
-        held = dict(learner.planned_memory(rows)) if hasattr(learner, "planned_memory") else {}
-        stages = [(learner.planned_passes(rows), held)]
+    plan.end_stage()
     return [
         PlannedKind(records, calls, {**tables, **held})
-        for passes, held in stages
+        for passes, held in plan.stages
         for records, calls in (passes or [((), 0)])
     ]
-
-
-def planned_driving(learner: PlannedLearner, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-    """Seconds of the driver outside the passes; 0 for learners that do not count them.
-
-    Parameters
-    ----------
-    learner : feature learner or kernel machine
-    dataset : Dataset
-    few : ndarray or csr_array of shape (r, d), float32
-        A few synthetic rows of the same kind, on which a search is timed.
-    flops_per_second : float
-        The speed of a matrix product on one thread.
-    """
-    return learner.planned_driving(dataset, few, flops_per_second) if hasattr(learner, "planned_driving") else 0.0
 
 
 def _too_large(
@@ -381,7 +395,7 @@ def _features_that_fit(
     def fits(size: int) -> bool:
         smaller = clone(estimator).set_params(n_features=size)
         try:
-            kinds = planned_kinds(smaller, rows, {})
+            kinds = planned_kinds(smaller.replayed(rows), {})
         except (MemoryError, ValueError):
             return False
         return _too_large(kinds, rows, room, own, in_driver=in_driver) is None

@@ -347,10 +347,9 @@ class PlannedRun(Run):
         """Record the passes of a fit of features, which is a stage of its own."""
         self.end_stage()
         features, plan = learner.planned(dataset)
-        self.passes.extend(plan.passes)
-        self.held.extend(plan.held)
+        plan.end_stage()
+        self.stages.extend(plan.stages)
         self.driving.extend(plan.driving)
-        self.end_stage()
         return features
 
     def end_stage(self) -> None:

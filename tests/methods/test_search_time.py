@@ -77,7 +77,7 @@ def test_corrective_rounds_search_once_a_round_and_form_features_with_each_sampl
     monkeypatch.setattr(driver, "usable_cores", lambda: 2)
     learner = dkl.MarginFeatures(n_features=40, progress=False)
     dataset = as_dataset(X, X[:, 0] > 0.0)
-    problem = replace(learner._replayed(dataset).problems[-1], most_rows=400_000, sample_rows=50_000)
+    problem = replace(learner.replayed(dataset).problems[-1], most_rows=400_000, sample_rows=50_000)
     told = driver.CorrectiveDriver().driving(problem, rows, few, 1e9)
     sizes = driver.planned_sizes(problem)
     searched = min(rows, 180_000)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -15,7 +13,7 @@ from sklearn.base import clone
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.methods.base import FeatureLearner
-from dkl.methods.parameters import COMBINED, Constraints, check_parameters, estimator
+from dkl.methods.parameters import COMBINED, Constraints, estimator
 from dkl.passes.loop import PlannedRun
 from dkl.registry import learner_entry, learner_keys
 
@@ -100,22 +98,9 @@ class CombinedFeatures(FeatureLearner):
         """The largest share of the rows that a learner holds out."""
         return max(getattr(learner, "validation_fraction", 0.1) for learner in self._unfitted_learners())
 
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
-        """The planned passes of every learner, one after the other."""
-        check_parameters(self)
-        self._check_rest()
-        plan = PlannedRun(n_rows=dataset.n_rows)
-        for learner in self._new(0):
-            plan.passes.extend(learner.planned_passes(dataset))
-            plan.held.append(learner.planned_memory(dataset))
-            plan.driving.append(partial(learner.planned_driving, dataset))
-        return plan
-
     def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """A copy with planned copies of the learners, and their passes."""
-        combined, plan = copy.copy(self), self._replayed(dataset)
-        combined.learners_ = [learner.planned(dataset)[0] for learner in self._new(0)]
-        return combined, plan
+        return self._replay(dataset)
 
     def planned_features(self, dataset: Dataset) -> int:
         """The most features of all learners together."""
@@ -206,8 +191,8 @@ class CombinedFeatures(FeatureLearner):
             self.classes_ = dataset.classes
         learners = []
         for learner in self._new(self.seed_):
-            learners.append(learner.fit_within(dataset, self._context))
-            self.stats_.extend(learner.stats_)
+            learners.append(self._running("").learn(learner, dataset, self._context))
+            self.stats_.extend(learners[-1].stats_)
         self.learners_ = learners
 
 

@@ -191,7 +191,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             self.classes_ = np.asarray(dataset.classes)
         if self._plan is None:
             # parameters that do not match these rows raise an error before any pass
-            self._replayed(dataset)
+            self.replayed(dataset)
         if start is None:
             scaler = self._prepare(dataset)
             self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)

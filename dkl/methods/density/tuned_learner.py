@@ -181,12 +181,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             return Bounds([bound])
         return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
+    def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """The planned passes; during epochs of Adam the driver also has the matrix of the penalty."""
-        plan, size = super()._replayed(dataset), self.planned_map(dataset).n_frequencies
+        (learner, plan), size = super()._replay(dataset), self.planned_map(dataset).n_frequencies
         if self.solver != "full" and not self._planned_penalty(size).separable:
             plan.holds({**largest_held(plan.held), "density": density_bytes(size)})
-        return plan
+        return learner, plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the size that `fit` learns, with the amplitudes of the reference kernel."""

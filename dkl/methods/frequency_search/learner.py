@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -130,12 +130,12 @@ class SearchingLearner(FeatureLearner):
 
     _supervised: ClassVar[bool] = True
 
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
+    def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """The planned passes, with the bytes of the distances from which the bandwidth is computed before them."""
-        plan = super()._replayed(dataset)
+        learner, plan = super()._replay(dataset)
         if self._prior().needs_bandwidth:
             plan.holds({BETWEEN_PASSES: pair_bytes(dataset.n_rows)})
-        return plan
+        return learner, plan
 
     def _strategy(self) -> SearchStrategy:
         """The strategy that the parameters select."""

@@ -194,11 +194,11 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         """
         return self._chosen_again(beta=beta)
 
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
+    def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """The planned passes, while the rows for placing landmarks and the candidates are held together."""
-        plan = super()._replayed(dataset)
+        learner, plan = super()._replay(dataset)
         plan.holds(ChainMap(*plan.held))
-        return plan
+        return learner, plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the largest size that `fit` can learn, with arbitrary frequencies."""

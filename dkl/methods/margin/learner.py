@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -215,15 +215,15 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
 
-    def _replayed(self, dataset: Dataset) -> PlannedRun:
+    def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """The planned passes, followed by those of the refinement of a feature map of the largest size."""
-        plan = super()._replayed(dataset)
+        learner, plan = super()._replay(dataset)
         if self.refine:
-            learner = self._unfitted_copy()
             learner._plan, learner.feature_map_ = plan, self.planned_map(dataset)
             with suppress(PlanEndsError):
                 refine_learner(learner, dataset)
-        return plan
+            learner._plan = None
+        return learner, plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the largest size that `fit` can learn."""
@@ -275,7 +275,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         if self._plan is None:
             # parameters that do not match these rows, and a folder that not all workers can reach, are refused before
             # any pass, since those before the search may take hours
-            columns = solver.columns(super()._replayed(dataset).problems[-1], None)
+            columns = solver.columns(super()._replay(dataset)[1].problems[-1], None)
             if columns is not None:
                 check_reach(columns.store)
             if self.loss in LOG_LINK:
