@@ -38,14 +38,14 @@ from dkl.encodings.target_means import (
     slope_deviations,
     within_sums,
 )
-from dkl.encodings.texts import planned_texts, texts_like_fit, with_texts
+from dkl.encodings.texts import texts_like_fit, with_texts
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import Run
+from dkl.passes.loop import PlannedRun, Run
 from dkl.passes.room import room_of
 from dkl.passes.session import backend_for
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 Names = TypeVar("Names", bound=tuple[str, ...])
 
@@ -101,8 +101,10 @@ def with_categories(
     return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run, more).numbered()
 
 
-def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
+def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[Record], dict[str, int], int]:
     """The plan of `with_categories`: the rows as later passes see them, its records, bytes in memory and in files.
+
+    It is no replay: whichever crosses gain, a fit takes at most the bounds over all of them, which no one choice has.
 
     Parameters
     ----------
@@ -110,10 +112,12 @@ def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[Bl
     allowed : int
         Bytes that a process may hold.
     """
-    dataset, of_texts = planned_texts(dataset)
+    held_out, run = HeldOut(0.1), PlannedRun(n_rows=dataset.n_rows)
+    dataset = with_texts(dataset, held_out, run)
+    of_texts = [record for passes, _ in run.passes for record in passes]
     if not dataset.schema.has_codes:
         return dataset, of_texts, {}, 0
-    planned, records, held, in_files = CategoryFit(dataset, CategoryFolds(HeldOut(0.1)), True, allowed, Run()).planned()
+    planned, records, held, in_files = CategoryFit(dataset, CategoryFolds(held_out), True, allowed, run).planned()
     return planned, [*of_texts, *records], held, in_files
 
 

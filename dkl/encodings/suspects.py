@@ -29,8 +29,8 @@ from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import Run
-from dkl.protocols.records import Record, RowSample
+from dkl.passes.loop import PlannedRun, Run
+from dkl.protocols.records import RowSample
 
 # The smallest number of rows that are searched: the held-out share of fewer rows is too small to judge the result.
 _FEWEST_ROWS = 4_000
@@ -122,33 +122,26 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
     return Found(Made((), crosses, numbers, taken), tuple(name for name, _ in suspects))
 
 
-def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record], int]]:
-    """The passes of `more_categories` and how often each runs at most; none for rows that are not searched."""
-    if not _is_searched(dataset):
-        return []
-    trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
-    passes: list[tuple[Sequence[Record], int]] = [([_sample_record(dataset, seed)], 1)]
-    passes.append((trial.records(trial.sums_of_folds), 1))
-    # once in the search, and once more in the fit that uses the categories found
-    for codes in _planned_codes(trial):
-        passes.append((trial.records([CategorySum("any", None, 0, codes * len(trial.outputs))]), 2))
-    return passes
+def plan_suspects(dataset: Dataset, plan: PlannedRun, seed: int) -> bool:
+    """Record the passes of `more_categories` in a plan, with bounds of the sums and of what the driver holds.
 
-
-def suspect_memory(dataset: Dataset) -> dict[str, int]:
-    """An upper bound of the bytes that the driver holds for the search: sums, tables, and intermediates of gains.
-
-    Parameters
-    ----------
-    dataset : Dataset
+    It is no replay, since no sample has both the most suspects and the most crosses: every number counts as either.
+    Returns whether the rows are searched.
     """
     if not _is_searched(dataset):
-        return {}
-    trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
+        return False
+    trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, plan)
+    plan.passes.append(([_sample_record(dataset, seed)], 1))
+    plan.passes.append((trial.records(trial.sums_of_folds), 1))
     codes, folds = _planned_codes(trial), trial.folds.count
+    # once in the search, and once more in the fit that uses the categories found
+    for n_codes in codes:
+        plan.passes.append((trial.records([CategorySum("any", None, 0, n_codes * len(trial.outputs))]), 2))
     # three times the sums: those of the search, those of the fit, and its tables; then the largest key's intermediates
     sums = 3 * 8 * folds * len(trial.outputs) * sum(codes)
-    return {"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * min(max(codes), max(FEW**3, _MOST_VALUES))}
+    largest = min(max(codes), max(FEW**3, _MOST_VALUES))
+    plan.holds({"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * largest})
+    return True
 
 
 def _planned_codes(trial: NumberTrial) -> list[int]:

@@ -29,7 +29,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
+from dkl.passes.engine import PassResult
 from dkl.passes.loop import Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.squared_sums import squared_losses
@@ -51,36 +51,30 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     held_out : HeldOut
         The rows that are kept out of the fit to judge it: their targets enter the scores of no other row.
     run : Run
-        Runs the pass over the rows.
+        Runs the pass over the rows; that of a plan gives the same columns with scores of 0.
     """
     if not _has_texts(dataset):
         return dataset
     folds, targets = CategoryFolds(held_out), _targets(dataset)
     sizes = [size for _, size in _places(dataset.encoding)]
-    weights = [np.empty((folds.count + 1, size, 0)) for size in sizes]
-    if targets:
-        settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-        # later passes read the columns that replace the text, so that these blocks need not be cached
-        (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings, is_read_again=False).results
+
+    def weights_of(passed: PassResult) -> list[np.ndarray]:
+        (sums,) = passed.results
         is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
         totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
-        weights = [score_weights(sums[f"gram {k}"], sums[f"answers {k}"], totals) for k in range(len(sizes))]
+        return [score_weights(sums[f"gram {k}"], sums[f"answers {k}"], totals) for k in range(len(sizes))]
+
+    weights = [np.zeros((folds.count + 1, size, len(targets))) for size in sizes]
+    if targets:
+        # later passes read the columns that replace the text, so that these blocks need not be cached
+        records = [_record(dataset, folds)]
+        weights = run.read(dataset.source, records, weights_of, weights, is_read_again=False)
     kept = [_kept_directions(each.sizes) for each in dataset.encoding.directions]
     mixings = [
         np.stack([np.hstack([each, of_text]) for each in of_folds])
         for of_folds, of_text in zip(weights, kept, strict=True)
     ]
     return _with_mixed_directions(dataset, mixings, folds if targets else None, targets)
-
-
-def planned_texts(dataset: Dataset) -> tuple[Dataset, list[BlockSum]]:
-    """The plan of `with_texts`: the rows as later passes see them, and the record of its pass."""
-    if not _has_texts(dataset):
-        return dataset, []
-    folds, targets = CategoryFolds(HeldOut(0.1)), _targets(dataset)
-    kept = [_kept_directions(each.sizes).shape for each in dataset.encoding.directions]
-    mixings = [np.zeros((folds.count + 1, size, len(targets) + columns)) for size, columns in kept]
-    return _with_mixed_directions(dataset, mixings, folds, targets), [_record(dataset, folds)] if targets else []
 
 
 def has_scores(encoding: Any) -> bool:

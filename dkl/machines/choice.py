@@ -18,7 +18,7 @@ import dask
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.encodings.suspects import planned_suspects, suspect_memory
+from dkl.encodings.suspects import plan_suspects
 from dkl.errors import gives_hints
 from dkl.events import Event, StopRequested
 from dkl.features.scaling import ScalingKind
@@ -588,14 +588,11 @@ class PlannedChoice:
         """All trials of each candidate that the race can reach, and what else a choice reads."""
         terms, dataset, rows = self._terms, self._dataset, self._sample.rows
         plan, by_time = PlannedRun(n_rows=rows.n_rows), dataset.schema.held_by == "time"
-        suspects = planned_suspects(dataset, terms.seed) if looks_for_categories(terms, dataset) else []
-        of_categories = CATEGORY_TRIALS if suspects else 0
+        is_searched = looks_for_categories(terms, dataset) and plan_suspects(dataset, plan, terms.seed)
+        plan.end_stage()
+        of_categories = CATEGORY_TRIALS if is_searched else 0
         # texts are tried with and without their scores
         of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
-        if suspects:
-            plan.passes.extend(suspects)
-            plan.holds(suspect_memory(dataset))
-            plan.end_stage()
         with suppress(PlanEndsError):
             advise(dataset, plan, terms.seed, terms.advised_rows(dataset))
         reading = PlannedRun(n_rows=rows.n_rows)

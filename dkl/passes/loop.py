@@ -271,15 +271,26 @@ class Run:
         """Count bytes that are held beside the passes, item by item as in `Driver.memory`; a fit need not."""
 
     def read(
-        self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
+        self,
+        source: BlockSource,
+        records: Sequence[Record],
+        taken: Callable[[PassResult], T],
+        planned: T | None,
+        *,
+        is_read_again: bool = True,
     ) -> T:
         """The value of `taken` for the result of one pass.
 
         A plan, which runs no pass, uses `planned` instead, a value of the same size; with None it ends there.
+        `is_read_again` is that of `run_pass`.
         """
-        return taken(
-            run_pass(source, records, publish=self.publish, memory_limit=self.memory_limit, device=self.device)
-        )
+        settings: dict[str, Any] = {
+            "publish": self.publish,
+            "memory_limit": self.memory_limit,
+            "device": self.device,
+            "is_read_again": is_read_again,
+        }
+        return taken(run_pass(source, records, **settings))
 
 
 class PlanEndsError(Exception):
@@ -393,7 +404,13 @@ class PlannedRun(Run):
         self.held.append(dict(items))
 
     def read(
-        self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
+        self,
+        source: BlockSource,
+        records: Sequence[Record],
+        taken: Callable[[PassResult], T],
+        planned: T | None,
+        *,
+        is_read_again: bool = True,
     ) -> T:
         """Record one pass; returns `planned` instead of the value for its results.
 

@@ -17,14 +17,13 @@ from dkl.data.coerce import as_dataset
 from dkl.encodings.suspects import (
     NumberTrial,
     more_categories,
-    planned_suspects,
-    suspect_memory,
+    plan_suspects,
     value_gains,
     whole_numbers,
 )
 from dkl.encodings.target_means import FoldTotals
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.passes.loop import PlannedRun, Run
 from dkl.process import usable_cores
 from tests.passes.sources import project
 
@@ -258,11 +257,10 @@ def test_the_plan_counts_the_sums_of_suspects_by_their_size(rows: Any) -> None:
         measured = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    passes = [
-        project(dataset.source, records, usable_cores(), allowed=8 << 30).total
-        for records, _ in planned_suspects(dataset, 0)
-    ]
-    (held,) = suspect_memory(dataset).values()
+    plan = PlannedRun(n_rows=dataset.n_rows)
+    assert plan_suspects(dataset, plan, 0)
+    passes = [project(dataset.source, records, usable_cores(), allowed=8 << 30).total for records, _ in plan.passes]
+    (held,) = plan.held[0].values()
     assert measured <= max(passes) + held <= 3 * measured + (300 << 20)
     # the largest pass has the sums of all values that there may be, not those of the folds alone
     assert max(passes) > 8 * 6 * 2 * (len(frame) // 20)
