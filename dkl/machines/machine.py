@@ -546,6 +546,7 @@ class KernelMachine(
             unfitted._terms.shape(dataset),
             sampled=unfitted._terms.sample(dataset).rows.n_rows,
             law=law,
+            is_sparse=dataset.source.is_sparse,
             slots=slots,
             flops_per_second=flops_per_second,
         )

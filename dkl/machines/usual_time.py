@@ -60,11 +60,14 @@ class UsualTime:
         return replace(self, seconds=seconds, at_most=self.fixed + (self.at_most - self.fixed) * longer)
 
 
-def usual_time(effort: str, shape: Shape, *, sampled: int, law: Law, slots: int, flops_per_second: float) -> UsualTime:
+def usual_time(
+    effort: str, shape: Shape, *, sampled: int, law: Law, is_sparse: bool, slots: int, flops_per_second: float
+) -> UsualTime:
     """The usual time of a machine without settings on rows of this shape: that of the work that its effort allows.
 
-    Trials take the constant part of the budget on one core. The part that grows with the table is shared by all slots;
-    where the rows seem linear, or steps, it is that of a sample.
+    Trials take the constant part of the budget on one core. The part that grows with the table is taken by trials as
+    well, as far as the sample has all rows, and else by the last fit, which all slots share; where the rows seem
+    linear, or steps, it is that of a sample. Of sparse rows few kinds of features are tried, which leave most of it.
 
     Parameters
     ----------
@@ -76,6 +79,7 @@ def usual_time(effort: str, shape: Shape, *, sampled: int, law: Law, slots: int,
     law : {"lines", "steps", "waves"}
         The law that the rows seem to follow: for "lines" the last fit is of the columns themselves; for "steps" it uses
         a sample of the rows.
+    is_sparse : bool
     slots : int
         Blocks that are computed at the same time.
     flops_per_second : float
@@ -84,8 +88,11 @@ def usual_time(effort: str, shape: Shape, *, sampled: int, law: Law, slots: int,
     budget, columns = EFFORTS[effort], shape.n_columns * shape.n_models
     trials = 1e-9 * budget.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / MOST_JUDGED)
     fitted = min(shape.n_rows, {"lines": sampled, "steps": _MOST_OF_STEPS, "waves": shape.n_rows}[law])
+    # the share of the growing part that one core computes: a sample is one block
+    alone = 0.0 if is_sparse else min(1.0, sampled / max(shape.n_rows, 1))
+    cores = 1.0 / (alone + (1.0 - alone) / slots)
     usual, longest = (
-        trials + columns * (_LAST_FIT * 1e-9 * budget.work_a_value * rows + _A_NUMBER * shape.n_rows) / slots
+        trials + columns * (_LAST_FIT * 1e-9 * budget.work_a_value * rows + _A_NUMBER * shape.n_rows) / cores
         for rows in (fitted, shape.n_rows)
     )
     # work is counted at 1 / SINGLE operations a nanosecond; the square root, since the speed of memory differs less
