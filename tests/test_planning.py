@@ -564,6 +564,18 @@ def test_a_machine_has_room_for_what_may_win_though_other_features_take_longer()
     assert all(kind.calls == 0 for kind in searches)
 
 
+def test_trials_on_all_rows_take_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample is one block, which further slots do not share; they do share the last fit to many rows."""
+    monkeypatch.setattr("dkl.planning.product_rate", lambda: 1e11)
+    machine = KernelClassifier()
+    for n_rows, at_least, at_most in ((4_000, 0.99, 1.01), (1_000_000, 1 / 8, 1 / 6)):
+        rows = as_dataset(
+            da.zeros((n_rows, 5), chunks=(65_536, 5)), da.from_array(np.arange(n_rows) % 40, chunks=65_536)
+        )
+        alone, shared = (machine.usual_time(rows, None, slots=slots, flops_per_second=1e11) for slots in (1, 8))
+        assert at_least < shared.seconds / alone.seconds < at_most
+
+
 def test_a_read_that_is_held_up_does_not_set_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block in a hundred seconds would be counted once for each pass."""
     rows = np.random.default_rng(0).standard_normal((4_000, 20)).astype("f4")

@@ -518,7 +518,11 @@ def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
 
 
 class PlannedChoice:
-    """Upper bounds on what a choice takes, before any row is read, from the race of a fit with all its variants."""
+    """Upper bounds on what a choice takes, before any row is read, from the race of a fit with all its variants.
+
+    The trials are replays. Which of them a race runs depends on losses, so that no replay of the race itself is a
+    bound: every candidate is planned that it can reach for any losses, by its own rules of variants and of the budget.
+    """
 
     def __init__(self, terms: Terms, dataset: Dataset, weights: np.ndarray | None) -> None:
         self._terms, self._dataset, self._weights = terms, dataset, weights

@@ -289,7 +289,10 @@ class FeatureLearner(
         return int(size) if is_count(size) else 0
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A feature map of the largest size that `fit` can learn, with arbitrary frequencies, to plan later passes."""
+        """A feature map of the largest size that `fit` can learn, with arbitrary frequencies, to plan later passes.
+
+        A replay ends at the last driver, whose results alone would say how many features there are.
+        """
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import cloudpickle
@@ -185,19 +185,14 @@ _OPERAND_BYTES: WeakKeyDictionary[Record, int] = WeakKeyDictionary()
 class _Counted(pickle.Pickler):
     """Counts the bytes of arrays, which the pickle itself does not contain.
 
-    Without it pickle would copy arrays that are no contiguous buffers, such as the models of a plan, which are one
-    number broadcast to the size of all coefficients.
+    Arrays that are no contiguous buffers would be copied even with `buffer_callback`: such are the models of a plan,
+    one number broadcast to the size of all coefficients.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._count)
-        self.nbytes = 0
-
-    def _count(self, buffer: pickle.PickleBuffer) -> None:
-        self.nbytes += buffer.raw().nbytes
+    nbytes = 0
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject:
+        if type(value) is not np.ndarray or value.dtype.hasobject:
             return NotImplemented
         self.nbytes += value.nbytes
         return np.empty, (value.shape, value.dtype)
@@ -214,7 +209,7 @@ def operand_bytes(record: Record) -> int:
 
 def _pickled_bytes(operands: dict[str, Any]) -> int:
     head = BytesIO()
-    counted = _Counted(head)
+    counted = _Counted(head, protocol=5)
     try:
         counted.dump(operands)
     except (pickle.PicklingError, AttributeError, TypeError):

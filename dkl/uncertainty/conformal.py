@@ -271,7 +271,10 @@ class ConformalMixin:
             self._conformalized(self._rows(held_out, None, None), "", exposed=exposed)
 
     def _planned_scores(self, problem: LinearProblem) -> list[tuple[list[Record], int]]:
-        """The pass over the rows held out for scores, for a plan."""
+        """The pass over the rows held out for scores, for a plan.
+
+        It is no replay, since which rows these are is known only once their hashes or times have been read.
+        """
         if self.conformal_fraction is None:
             return []
         cost = partial(

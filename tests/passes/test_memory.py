@@ -12,7 +12,7 @@ import pytest
 
 from dkl.errors import MemoryLimitError
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import MemoryProjection, fit_limits
+from dkl.passes.memory import MemoryProjection, fit_limits, operand_bytes
 from dkl.passes.reading import LOADER, block_bytes
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, RowSample
@@ -50,6 +50,21 @@ class WideSource(Source):
     @property
     def block_nbytes(self) -> int:
         return block_bytes(WideReader().load(0))
+
+
+def test_operands_are_counted_without_a_copy_also_if_they_are_one_number() -> None:
+    contiguous, broadcast = np.ones((1_000, 1_000)), np.broadcast_to(1.0, (3_000, 1_000))
+    operands = {"models": broadcast, "again": broadcast, "columns": contiguous.T, "part": contiguous[:, ::2]}
+    record = BlockSum("sums", moments, {}, operands)
+    tracemalloc.start()
+    try:
+        counted = operand_bytes(record)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # the same array is sent once
+    assert 36_000_000 <= counted < 36_010_000
+    assert peak < 100_000
 
 
 def gram(block, operands):
