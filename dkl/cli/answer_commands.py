@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running
 from dkl.cli.compare_command import saved_picture
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store
 from dkl.cli.given_files import Rows, store_of
@@ -36,16 +36,6 @@ _MODEL = "model.zarr"
 _ROWS = 1_000
 # Number of columns in the picture of dependence.
 _DRAWN = 4
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    command(app, "suggest", epilog="Example: [bold]dkl suggest rows.csv --target label[/bold]")(suggest)
-    command(app, "explain", epilog="Example: [bold]dkl explain model.zarr rows.zarr --row 17[/bold]")(explain)
-    command(app, "drift", epilog="Example: [bold]dkl drift last-year.zarr this-year.zarr[/bold]")(drift)
-    example = "dkl report model.zarr rows.zarr --output report.html"
-    command(app, "report", epilog=f"Example: [bold]{example}[/bold]")(report)
-    command(app, "export", epilog="Example: [bold]dkl export model.zarr model.onnx[/bold]")(export)
 
 
 def explain(

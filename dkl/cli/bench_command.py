@@ -11,21 +11,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running
 
 # Sizes of a trial run of a few seconds, whose ratios are meaningless.
 QUICK_KERNELS = {"n_rows": 512, "n_frequencies": 128, "n_structured": 1_024, "repeats": 1}
 QUICK_PATHS = {"n_rows": 2_000, "n_features": 32, "repeats": 1}
 QUICK_PASSES = {"n_rows": 2_048, "n_columns": 32, "n_frequencies": 64, "n_tiny": 1_000, "repeats": 1}
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    command(
-        app,
-        "bench",
-        epilog="Examples: [bold]dkl bench[/bold], [bold]dkl bench --memory --gigabytes 2 --gigabytes 8[/bold]",
-    )(bench)
 
 
 def bench(

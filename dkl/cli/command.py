@@ -64,40 +64,35 @@ class Result:
     view: RenderableType | None = None
 
 
-def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Register a function that returns a `Result` as the command `name` of `app`.
+def add_command(app: typer.Typer, function: Callable[..., Result], *examples: str) -> None:
+    """Add a function that returns a `Result` to `app`, as the command of its name; examples end its help.
 
     A parameter annotated with a dataclass is replaced by one option for each field; an error prints one message and
     exits with code 1.
     """
+    hints = get_type_hints(function)
+    groups = {
+        name: hint for name, hint in hints.items() if name != "return" and isinstance(hint, type) and is_dataclass(hint)
+    }
 
-    def register(function: Callable[..., Result]) -> Callable[..., None]:
-        hints = get_type_hints(function)
-        groups = {
-            name: hint
-            for name, hint in hints.items()
-            if name != "return" and isinstance(hint, type) and is_dataclass(hint)
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        options = {
+            parameter: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for parameter, group in groups.items()
         }
+        running = next((group for group in options.values() if isinstance(group, Running)), Running())
+        _report(lambda: function(**given, **options), running, names)
 
-        @functools.wraps(function)
-        def run(**given: Any) -> None:
-            options = {
-                parameter: group(**{field.name: given.pop(field.name) for field in fields(group)})
-                for parameter, group in groups.items()
-            }
-            running = next((group for group in options.values() if isinstance(group, Running)), Running())
-            _report(lambda: function(**given, **options), running, names)
-
-        # typer reads the options from the signature, which must have the fields of the groups
-        parameters = _signature(function, groups)
-        names = {parameter.name for parameter in parameters}
-        del run.__wrapped__  # type: ignore[attr-defined]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(name, help=paragraphs(function.__doc__ or ""), epilog=epilog, no_args_is_help=False)(run)
-        return run
-
-    return register
+    # typer reads the options from the signature, which must have the fields of the groups
+    parameters = _signature(function, groups)
+    names = {parameter.name for parameter in parameters}
+    del run.__wrapped__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    epilog = f"Example{'s' * (len(examples) > 1)}: {', '.join(f'[bold]{example}[/bold]' for example in examples)}"
+    text = paragraphs(function.__doc__ or "")
+    app.command(function.__name__, help=text, epilog=epilog, no_args_is_help=False)(run)
 
 
 def paragraphs(text: str) -> str:

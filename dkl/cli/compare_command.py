@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, stderr
+from dkl.cli.command import Result, Running, stderr
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.output_checks import OutputFolder
@@ -58,12 +58,6 @@ class EntryOptions:
         family = family_from(FeatureOptions(family=self.family, sigma=self.sigma))
         scaling = None if self.scaling == "none" else self.scaling
         return {"learners": self.learner, "family": family, "scaling": scaling, "rivals": self.rivals, **sizes}
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    example = "dkl compare rows.csv --target label --features 100 --features 400"
-    command(app, "compare", epilog=f"Example: [bold]{example}[/bold]")(compare)
 
 
 def compare(

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running
 from dkl.cli.compare_command import saved_picture, score_facts, scores_table, written
 from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.overwriting import means_store
@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 
 SIZES = (50, 100, 200)
 _PICTURE = "dkl-demo.png"
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    command(
-        app,
-        "demo",
-        epilog="Examples: [bold]dkl demo[/bold], [bold]dkl demo --data rows.csv --target label[/bold]",
-    )(demo)
 
 
 def demo(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.command import Result, Running, facts_table
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
 from dkl.cli.given_files import Rows, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
@@ -38,18 +38,6 @@ Exposure = Annotated[
         "is not a feature; score, predict and report use that of fit; predict --exposure '' predicts for one unit.",
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    command(app, "plan", epilog="Example: [bold]dkl plan rows.zarr --memory-limit '1 GiB'[/bold]")(plan)
-    command(app, "fit", epilog="Example: [bold]dkl fit rows.csv model.zarr --target label[/bold]")(fit)
-    command(app, "score", epilog="Example: [bold]dkl score model.zarr rows.zarr --scoring accuracy[/bold]")(score)
-    command(
-        app,
-        "predict",
-        epilog="Example: [bold]dkl predict model.zarr new.csv predictions.parquet --proba[/bold]",
-    )(predict)
 
 
 def chosen_split(store: str, wanted: str | None, usual: str, task: TaskChoice = "auto") -> Dataset:

@@ -7,32 +7,13 @@ from typing import Annotated
 import typer
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running
 from dkl.cli.data_commands import Store
 from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, named_learner
 from dkl.cli.output_checks import check_before
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program, below `sums`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        help="Fit a model to the sums of several sites, which do not share their rows.",
-        epilog="First somebody agrees, then every site exports, then somebody fits. Example: [bold]dkl sums agree "
-        "--help[/bold].",
-    )
-    example = "dkl sums agree public.zarr agreement.json --site north=8 --site south=5"
-    command(group, "agree", epilog=f"Example: [bold]{example}[/bold]")(agree)
-    example = "dkl sums export rows.zarr north.sums --agreement agreement.json --site north"
-    command(group, "export", epilog=f"Example: [bold]{example}[/bold]")(export)
-    example = "dkl sums fit agreement.json model.zarr north.sums south.sums"
-    command(group, "fit", epilog=f"Example: [bold]{example}[/bold]")(fit)
-    app.add_typer(group, name="sums")
 
 
 def agree(

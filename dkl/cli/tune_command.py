@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.command import Result, Running, facts_table
 from dkl.cli.data_commands import HeldOptions, Store
 from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
@@ -50,12 +50,6 @@ class TuneOptions:
     folds: Annotated[float, typer.Option(help="Number of folds, or a share such as 0.2 that is held out once.")] = 5
     scoring: Annotated[str | None, typer.Option(help="A scorer of scikit-learn (default: accuracy or R^2).")] = None
     parallel: Annotated[int, typer.Option(help="Number of trials at a time, each as a whole fit on a worker.")] = 1
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    example = "dkl tune rows.zarr model.zarr --space alpha=1e-7:1e-2:log --trials 30"
-    command(app, "tune", epilog=f"Example: [bold]{example}[/bold]")(tune)
 
 
 def tune(
