@@ -101,17 +101,19 @@ def paragraphs(text: str) -> str:
 
 
 def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:
-    """The parameters of the function with each group replaced by its fields."""
+    """The parameters of the function with each group replaced by its fields, in the group's panel of the help."""
     # with extras, as typer reads `Annotated[..., typer.Option(...)]`
     hints = get_type_hints(function, include_extras=True)
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name in groups:
             field_hints = get_type_hints(groups[name], include_extras=True)
-            parameters += [
-                inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hint)
-                for f, hint in ((f, field_hints[f.name]) for f in fields(groups[name]))
-            ]
+            for field in fields(groups[name]):
+                hint = field_hints[field.name]
+                (option,) = hint.__metadata__
+                option.rich_help_panel = option.rich_help_panel or getattr(groups[name], "panel", None)
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                parameters.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=hint))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
     return parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -22,8 +22,8 @@ else:
     # typer checks and completes the names of the registry
     LearnerName = Literal[("auto", *learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
-# Titles of the panels of options in the help.
-FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
+# Titles of panels of options in the help, for options that have another one than their group.
+CANDIDATES, FAMILY = "Candidates", "Family"
 # Default number of columns of the mapped rows, for named learners.
 _FEATURES = 1_000
 # Options about features that are also parameters of a machine that chooses its features.
@@ -43,13 +43,14 @@ _PARAMETERS = {
 class FeatureOptions:
     """Options for the features."""
 
+    panel: ClassVar[str] = "Features"
+
     learner: Annotated[
         LearnerName,
         typer.Option(
             help="How features are chosen: auto compares several kinds on held-out rows; others are drawn, selected, "
             "searched for, or weighed with the machine (tuned). Options about candidates and families without a "
-            "learner choose aligned.",
-            rich_help_panel=FEATURES,
+            "learner choose aligned."
         ),
     ] = "auto"
     features: Annotated[
@@ -57,7 +58,6 @@ class FeatureOptions:
         typer.Option(
             min=1,
             help="Largest number of columns of the mapped rows.",
-            rich_help_panel=FEATURES,
             show_default="by the rows, or 1,000",
         ),
     ] = None
@@ -65,13 +65,12 @@ class FeatureOptions:
         Literal["standard", "minmax", "unit", "quantile", "counts", "none"] | None,
         typer.Option(
             help="Scaling of the columns before anything else; quantile for heavy tails, counts for counts of words.",
-            rich_help_panel=FEATURES,
             show_default="by the rows, or standard but for sparse rows",
         ),
     ] = None
     max_rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of rows to learn the features from.", rich_help_panel=FEATURES),
+        typer.Option(min=1, help="Number of rows to learn the features from."),
     ] = None
     candidates: Annotated[
         int | None,
@@ -94,9 +93,7 @@ class FeatureOptions:
     ] = "gaussian"
     sigma: Annotated[
         str | None,
-        typer.Option(
-            help="Bandwidth: a number, or 'median'.", rich_help_panel=FEATURES, show_default="by the rows, or median"
-        ),
+        typer.Option(help="Bandwidth: a number, or 'median'.", show_default="by the rows, or median"),
     ] = None
     nu: Annotated[float, typer.Option(help="Smoothness of --family matern.", rich_help_panel=FAMILY)] = 1.5
     order: Annotated[int, typer.Option(help="Order of --family arc-cosine: 0, 1 or 2.", rich_help_panel=FAMILY)] = 1
@@ -118,19 +115,19 @@ class FeatureOptions:
 class MachineOptions:
     """Options for the linear model on the features."""
 
+    panel: ClassVar[str] = "Linear model"
+
     loss: Annotated[
         str | None,
         typer.Option(
             help="hinge, squared_hinge, log_loss, softmax, modified_huber; for numbers squared_error, "
-            "epsilon_insensitive, huber, pinball, poisson, gamma.",
-            rich_help_panel=MACHINE,
+            "epsilon_insensitive, huber, pinball, poisson, gamma."
         ),
     ] = None
     task: Annotated[
         Literal["classification", "regression"] | None,
         typer.Option(
             help="Labels or numbers: whole numbers may be either, and counts are numbers.",
-            rich_help_panel=MACHINE,
             show_default="as ingested; numbers for a loss of numbers alone",
         ),
     ] = None
@@ -140,7 +137,6 @@ class MachineOptions:
             min=0,
             help="The error, in standard deviations of the target, above which --loss huber is linear, or up to which "
             "epsilon_insensitive is 0.",
-            rich_help_panel=MACHINE,
             show_default="0.1",
         ),
     ] = None
@@ -149,68 +145,55 @@ class MachineOptions:
         typer.Option(
             metavar="Q,Q,...",
             help="The quantiles to predict, for --loss pinball.",
-            rich_help_panel=MACHINE,
             show_default="0.1,0.5,0.9",
         ),
     ] = None
     alpha: Annotated[
         str | None,
-        typer.Option(
-            help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton.",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton."),
     ] = None
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.", rich_help_panel=MACHINE)
-    ] = None
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.")] = None
     solver: Annotated[
         Literal["sgd", "newton"] | None,
         typer.Option(
             help="Stochastic steps, or exact Newton steps for a few thousand features "
-            "(the default of auto, peaks, margin, steps and nystrom, with --alpha auto).",
-            rich_help_panel=MACHINE,
+            "(the default of auto, peaks, margin, steps and nystrom, with --alpha auto)."
         ),
     ] = None
     early_stopping: Annotated[
         bool,
-        typer.Option(
-            "--early-stopping", help="Stop when the score on held-out rows no longer improves.", rich_help_panel=MACHINE
-        ),
+        typer.Option("--early-stopping", help="Stop when the score on held-out rows no longer improves."),
     ] = False
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
-    ] = False
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.")] = (
+        False
+    )
     conformal_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Share of the rows to hold out of the fit, on which the coverage of dkl predict --interval is based.",
-            rich_help_panel=MACHINE,
+            help="Share of the rows to hold out of the fit, on which the coverage of dkl predict --interval is based."
         ),
     ] = None
-    class_weight: Annotated[
-        Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
-    ] = None
+    class_weight: Annotated[Literal["balanced"] | None, typer.Option(help="Give each class the same weight.")] = None
     effort: Annotated[
         Literal["fast", "balanced", "best"] | None,
         typer.Option(
             help="Amount of work of auto for its choice: about 1, 5 and up to some hundred seconds for usual tables.",
-            rich_help_panel=MACHINE,
             show_default="balanced",
         ),
     ] = None
     time_limit: Annotated[
         float | None,
-        typer.Option(
-            help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock.",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock."),
     ] = None
-    seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="The same seed gives the same model, bit for bit.", rich_help_panel="Options")
+    ] = 0
     set: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
             help="Any other parameter of the estimator, for example patience=3 or features__k=3. May be repeated.",
+            rich_help_panel="Options",
         ),
     ] = None
 
