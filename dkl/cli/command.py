@@ -201,6 +201,22 @@ def stderr() -> Console:
     return _Console(stderr=True, soft_wrap=not sys.stderr.isatty())
 
 
+def table_of(*heads: str, title: str | None = None, is_framed: bool = False) -> Table:
+    """An empty table whose first column is of texts, and the others of numbers; without a title and a frame by default.
+
+    Parameters
+    ----------
+    *heads : str
+    title : str or None
+    is_framed : bool
+    """
+    style: dict[str, Any] = {} if is_framed else {"box": None, "padding": (0, 2, 0, 0)}
+    table = Table(title=title, title_justify="left", **style)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    return table
+
+
 def facts_table(facts: Mapping[str, Any]) -> RenderableType:
     """A table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, facts_table
+from dkl.cli.command import Result, Running, facts_table, table_of
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
 from dkl.cli.given_files import Rows, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
-from dkl.cli.output_checks import check_before
+from dkl.cli.output_checks import check_model
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
@@ -75,11 +75,9 @@ def plan(
         planned = plan_of(estimator, dataset, exposure=exposure)
     names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
     head, *rows = planned.cells(verbose=verbose)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column(head[0])
-
-    for name in head[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of(*head)
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for row in rows:
         table.add_row(*row)
     return Result(planned.facts, Group(Text(f"{names}, {planned.rows}"), table, Text(planned.speed)))
@@ -122,13 +120,12 @@ def fit(
     """
     from dkl.machines.columns import TOO_GOOD
     from dkl.methods.provenance import summary_of
-    from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
     # a fixed path, so that the same command finds it again
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
-    check_before(model, "model", overwrite=overwrite, inputs=[data, checkpoint], belongs=is_part_of_a_model)
+    check_model(model, overwrite=overwrite, inputs=[data, checkpoint])
     task = machine.task or "auto"
     store, read = store_of(
         data, model, roles, text, held, compute=compute, running=running, seed=machine.seed, task=task
@@ -220,9 +217,7 @@ def strengths(
     found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
     ordered = [(found.names[g], float(found.strengths[g])) for g in found.order]
     title = f"change of the prediction on {dataset.n_rows:,} rows"
-    bars = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    bars.add_column("column")
-    bars.add_column("strength", justify="right")
+    bars = table_of("column", "strength", title=title)
     bars.add_column("")
     # relative to the first column, which is the strongest
     largest = ordered[0][1] or 1.0
@@ -252,10 +247,7 @@ def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset |
 
 def metric_table(metrics: Sequence[Metric]) -> Table:
     """A table with each metric, its standard error, and its value for an answer that ignores the columns."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("metric")
-    for head in ("score", "± standard error", "without the columns"):
-        table.add_column(head, justify="right")
+    table = table_of("metric", "score", "± standard error", "without the columns")
     for metric in metrics:
         baseline = "" if metric.baseline is None else f"{metric.baseline:.4g}"
         name = metric.name.replace("_", " ")

@@ -11,15 +11,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, facts_table
+from dkl.cli.command import Result, Running, facts_table, table_of
 from dkl.cli.data_commands import HeldOptions, Store
 from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
-from dkl.cli.output_checks import check_before
+from dkl.cli.output_checks import check_before, check_model
 from dkl.data.store.outputs import written_whole
 from dkl.protocols.estimators import Estimator
 
@@ -78,10 +77,9 @@ def tune(
     Without --learner the model is a kernel at landmarks (nystrom), since auto makes all of these choices itself.
     """
     from dkl.data.together.telling import kind_of_split
-    from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.tuning import tune as search_for
 
-    check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
+    check_model(model, overwrite=overwrite, inputs=[store, checkpoint])
     if table is not None:
         read = [store, model, checkpoint]
         check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
@@ -124,9 +122,7 @@ def tune(
         "seconds": round(time.perf_counter() - started, 3),
     }
     names = list(tuning.best_params_)
-    view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
-    for name in ("trial", "score", *names):
-        view.add_column(name, justify="right")
+    view = table_of("trial", "score", *names, title=f"the best of {len(tuning.trials)} trials")
     # stable, so that the first of equal trials, which is the best one, comes first
     ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
     for trial, row in ordered.iterrows():
