@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -34,14 +34,11 @@ from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.memory import peak_bytes
 from dkl.passes.room import load
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Bytes that the process of the fit may hold: it was seen to hold 302 MB with its libraries and 345 MB while it fitted.
 # Where its libraries alone hold so much that the fit is refused within the first limit, it is made within the second.

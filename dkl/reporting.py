@@ -10,7 +10,7 @@ from html import escape
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill, indent
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from dask.utils import format_bytes, format_time
@@ -20,7 +20,6 @@ from dkl.data.dataset import Dataset
 from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.errors import StoreError
 from dkl.explain.importance import Importance, importance
-from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
@@ -29,7 +28,6 @@ from dkl.plain_text import plain_text, shortened
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
-from dkl.protocols.estimators import Estimator
 from dkl.solvers.losses import LOG_LINK
 
 # Rounds of a curve that a page shows at most.
@@ -61,13 +59,6 @@ _IN_SHORT = "in short"
 _IMPORTANCE_ROWS, _LISTED = 10_000, 20
 # By this beginning a page is recognised as one of ours, which may be replaced.
 _HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
-
-
-class Reported(Estimator, Protocol):
-    """A fitted feature learner, or a fitted machine."""
-
-    feature_map_: FeatureMap
-    seed_: int
 
 
 @dataclass(frozen=True)
@@ -212,7 +203,7 @@ PAGE = FileKind("report", is_page)
 """Files that `Report.write` writes, and replaces."""
 
 
-def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:
+def report(model: Any, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:
     """One page on a fitted model, to be shown: its scores and errors, what it goes by, why; below, where it comes from.
 
     Scores have standard errors and a baseline beside them: what an answer that looks at no column would reach. Errors
@@ -249,7 +240,7 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
     >>> page.facts["data"]["rows"], page.hash == dkl.report(model).hash
     (150, True)
     """
-    fitted: Reported = load_model(model) if isinstance(model, str | Path) else model
+    fitted = load_model(model) if isinstance(model, str | Path) else model
     check_is_fitted(fitted)
     # A machine holds the learner of its features; a feature learner is reported by itself.
     page = _Page(fitted, getattr(fitted, "features_", fitted), getattr(fitted, "provenance_", Provenance()))

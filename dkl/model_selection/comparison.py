@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dkl.linear.judge import ranked, score_error
 from dkl.model_selection.rivals import OUTSIDE
+from dkl.plots.figure import Axes
 from dkl.plots.score_curves import ComparisonDisplay
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
@@ -29,6 +29,7 @@ from dkl.model_selection.search_loop import Budget, Journal, search
 from dkl.model_selection.space import Space, space_of
 from dkl.model_selection.trial_record import Record, table
 from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
+from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator
 from dkl.version import __version__
@@ -466,10 +467,6 @@ def search_by_halving(
         if not running:
             break
     return trials
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(eq=False)

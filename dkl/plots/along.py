@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dkl.explain.column_groups import Axis
-from dkl.plots.figure import CLASS_COLOURS, diverging, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, diverging, quiet
 from dkl.plots.fitted_rows import near_rows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def places_of(axis: Axis) -> np.ndarray:

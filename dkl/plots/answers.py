@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Labels whose counts find room in their cells, and whose names find room beside the axes.
 _MOST_NUMBERED, _MOST_NAMED = 12, 30

@@ -14,6 +14,9 @@ from dkl.plain_text import shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
+else:
+    # matplotlib is imported when something is drawn
+    Axes = Any
 
 # Okabe & Ito 2008: colours that people with any kind of colour vision can tell apart; the first two are farthest apart.
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.features.families import Family
 from dkl.methods.density.spectral import shift_kernel, steepest_direction
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-from dkl.protocols.estimators import FittedFeatures
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 
 # Distances at which the kernels are evaluated.
 _POINTS = 241
@@ -23,13 +19,6 @@ _POINTS = 241
 _PERIODS = 1.5
 # Groups of frequencies of similar length, of which the second panel shows the mean density.
 _BINS = 12
-
-
-class DensityModel(FittedFeatures, Protocol):
-    """A fitted model with a learned spectral density u over its frequencies W."""
-
-    frequencies_: np.ndarray
-    density_: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +70,7 @@ class KernelDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, model: DensityModel, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
+        cls, model: Any, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
     ) -> Self:
         """Take the density of a fitted model.
 

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.along import draw_veil
-from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
+from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Axes, Display, bare, diverging, pyplot
 from dkl.plots.fitted_rows import Fitted, in_memory_rows, near_rows, working_dual
-from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MOST_POINTS = 4_000
 _MARGIN = 0.05
-
-
-class DecidingModel(FittedModel, Protocol):
-    """A fitted classifier."""
-
-    def decision_function(self, X: Any) -> Any:
-        """Decision values, (n,) for two classes and (n, K) for more."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +148,7 @@ class DecisionDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        model: DecidingModel,
+        model: Any,
         X: object,
         y: object,
         *,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
-from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Axes, Display, diverging
 
 # Elevation and azimuth of the viewer in degrees, and the direction from which the light comes, to the viewer's eye.
 _VIEW = (25.0, -50.0)

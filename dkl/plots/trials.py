@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-class SearchedTrials(Protocol):
-    """What `dkl.tune` returned, as this picture needs it."""
-
-    trials: Any
-    space: Any
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +46,7 @@ class TrialsDisplay(Display):
     _size = (3.4, 2.8)
 
     @classmethod
-    def from_tuning(cls, tuning: SearchedTrials, *, measure: str = "score") -> Self:
+    def from_tuning(cls, tuning: Any, *, measure: str = "score") -> Self:
         """Take the trials of what `dkl.tune` returned.
 
         Parameters

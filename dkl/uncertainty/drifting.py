@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -32,6 +32,7 @@ from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.plain_text import plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
+from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
@@ -284,9 +285,6 @@ def few_blocks(source: BlockSource) -> RearrangedSource:
     kept = filled[np.unique(np.linspace(0, len(filled) - 1, min(len(filled), _SAMPLED_BLOCKS)).astype(int))]
     return RearrangedSource(source, {block: (BlockPart(block),) for block in kept.tolist()}, source.n_blocks)
 
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # The number of columns in the printed table and in the plot.
 _LISTED = 12
