@@ -8,9 +8,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.newton import with_coefficients
-from dkl.linear.sgd import step_schedule
+from dkl.machines.given_linear import with_sgd_coefficients
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.solvers.losses import LOG_LINK
 
@@ -37,11 +36,7 @@ def fitted_machine(learner: Any) -> KernelClassifier | KernelRegressor:
         linear = with_coefficients(LogisticRegression(), coef, intercept, classes)
     elif getattr(learner, "loss_", learner.loss) == "log_loss":
         machine = KernelClassifier(learner, loss="log_loss")
-        # the estimator's loss decides how probabilities are computed; its step lengths are used only if the fit is
-        # continued
-        schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)
-        estimator = default_estimator("log_loss", schedule, alpha=1e-5)
-        linear = fitted_estimator(estimator, coef, intercept, classes=classes)
+        linear = with_sgd_coefficients("log_loss", coef, intercept, classes)
     else:
         machine = KernelClassifier(learner, loss="squared_hinge", solver="newton")
         linear = with_coefficients(LinearSVC(), coef, intercept, classes)

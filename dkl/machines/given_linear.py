@@ -18,6 +18,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
 from dkl.linear.target_statistics import TargetScale, target_scale
+from dkl.machines.settings import LIGHT
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.source import BlockSource
 from dkl.registry import STORED
@@ -149,9 +150,24 @@ def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
         return model
     # files cannot store other classes: their coefficients move to an estimator that predicts the same from them
     loss = loss_of_given(model, "regression" if problem.classes is None else "classification")
-    schedule = step_schedule(loss, alpha=1e-5, square_length=1.0, largest=2.0)
-    storable = default_estimator(loss, schedule, alpha=1e-5, n_models=len(coef))
-    return fitted_estimator(storable, coef, intercept, classes=problem.classes)
+    return with_sgd_coefficients(loss, coef, intercept, problem.classes)
+
+
+def with_sgd_coefficients(loss: str, coef: np.ndarray, intercept: np.ndarray, classes: np.ndarray | None) -> Any:
+    """An estimator of stochastic steps with these coefficients; its step lengths matter only if its fit is continued.
+
+    Parameters
+    ----------
+    loss : str
+        How scores become probabilities follows from it.
+    coef : ndarray of shape (K, m)
+    intercept : ndarray of shape (K,)
+    classes : ndarray or None
+        None for numbers.
+    """
+    schedule = step_schedule(loss, alpha=LIGHT, square_length=1.0, largest=2.0)
+    estimator = default_estimator(loss, schedule, alpha=LIGHT, n_models=len(coef))
+    return fitted_estimator(estimator, coef, intercept, classes=classes)
 
 
 @dataclass(frozen=True, eq=False)
