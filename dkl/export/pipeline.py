@@ -215,16 +215,12 @@ class _LinearStep:
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """The steps of a feature learner: the features themselves, amplitudes included."""
     if feature_map.activation == "combined":
-        with np.errstate(divide="ignore"):
-            scale = 1.0 / feature_map.amplitudes
-        return [*_side_by_side(feature_map), ("amplitudes", affine_scaler(None, scale))]
+        return [*_side_by_side(feature_map), _amplitudes(feature_map.amplitudes)]
     if feature_map.activation == "nystrom":
         return _kernel_steps(feature_map)
     if feature_map.activation == "steps":
         products, sizes = step_transformers(feature_map)
-        with np.errstate(divide="ignore"):
-            scale = 1.0 / sizes
-        return [*_scaling(feature_map), *products, ("amplitudes", affine_scaler(None, scale))]
+        return [*_scaling(feature_map), *products, _amplitudes(sizes)]
     if feature_map.activation == "identity":
         scaler = feature_map.scaler
         center = np.zeros(feature_map.n_columns)
@@ -239,10 +235,8 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
     if not has_landmarks and feature_map.function is not None and not feature_map.is_fourier:
-        with np.errstate(divide="ignore"):
-            scale = 1.0 / feature_map.amplitudes
         steps = _function_steps(feature_map.function, matrix, offset)
-        return [*_count_steps(feature_map), *steps, ("amplitudes", affine_scaler(None, scale))]
+        return [*_count_steps(feature_map), *steps, _amplitudes(feature_map.amplitudes)]
     if waves.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
@@ -252,10 +246,13 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
         similarities = linear_map(weights.T, np.zeros(len(offset)))
         return [*_count_steps(feature_map), ("waves", sampler), ("similarities", similarities)]
-    # Cosines are multiplied by their amplitudes: a division by the scale, which is infinite for an amplitude of 0.
+    return [*_count_steps(feature_map), ("waves", sampler), _amplitudes(amplitudes, _factor(sampler))]
+
+
+def _amplitudes(amplitudes: np.ndarray, factor: float = 1.0) -> tuple[str, Any]:
+    """The step that multiplies columns by amplitudes over a factor: a division by a scale, infinite for 0."""
     with np.errstate(divide="ignore"):
-        scale = _factor(sampler) / amplitudes
-    return [*_count_steps(feature_map), ("waves", sampler), ("amplitudes", affine_scaler(None, scale))]
+        return "amplitudes", affine_scaler(None, factor / amplitudes)
 
 
 def _side_by_side(feature_map: FeatureMap) -> list[tuple[str, Any]]:
@@ -423,9 +420,7 @@ def _target_encoder(names: tuple[str, ...], encoding: FittedEncoding) -> Pipelin
         steps: list[tuple[str, Any]] = [
             ("numbers", FunctionTransformer(np.asarray, kw_args={"dtype": encoding.dtype.name}))
         ]
-        if rule.filling is not None:
-            steps.append(("filled", SimpleImputer(strategy="constant", fill_value=rule.filling)))
-        before.append(steps)
+        before.append([*steps, *_filled(rule.filling)])
         values.append(np.array(numbers[name], encoding.dtype))
     if len(names) == 1:
         return Pipeline([*before[0], ("target means", _numbers_of(values[0]))])
@@ -476,7 +471,7 @@ def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
     if rule.kind == "text":
         values: Any = _text_steps()
     elif rule.kind == "number":
-        values = _number_steps(rule)
+        values = Pipeline([*_read_number(rule), *_column(), *_filled(rule.filling)])
     else:
         values = _time_steps(rule)
     if not rule.flags_missing:
@@ -502,10 +497,6 @@ def _missing_of(rule: ColumnRule) -> list[tuple[str, Any]]:
 def _filled(fill: float | None) -> list[tuple[str, Any]]:
     """An imputer for missing numbers; none where they are errors."""
     return [] if fill is None else [("filled", SimpleImputer(strategy="constant", fill_value=fill))]
-
-
-def _number_steps(rule: ColumnRule) -> Pipeline:
-    return Pipeline([*_read_number(rule), *_column(), *_filled(rule.filling)])
 
 
 def _read_number(rule: ColumnRule) -> list[tuple[str, Any]]:
