@@ -55,7 +55,7 @@ EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
 
 
-def written_digits(store: str | Path) -> Dataset:
+def digits_dataset(store: str | Path) -> Dataset:
     """scikit-learn's handwritten digits (1,797 rows, 64 columns, ten classes): a store with splits."""
     from sklearn.datasets import load_digits
 
@@ -294,15 +294,6 @@ class DemoResult:
         # Both settings were compared at the same sizes.
         sizes = self.settings[MEDIAN].n_features
         return ComparisonDisplay(sizes, lines, measure=f"test {self.measure}", baseline=BASELINE, title=self.dataset)
-
-
-def digits_dataset(store: str | Path) -> Dataset:
-    """scikit-learn's handwritten digits (1,797 rows, 64 columns, 10 classes) as a store with splits."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    dataset = create_dataset(str(store), images.astype(np.float32), labels, shuffle=True, overwrite=True)
-    return dataset.split(SPLITS, seed=0)
 
 
 def own_dataset(

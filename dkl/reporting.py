@@ -24,7 +24,7 @@ from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
-from dkl.plain_text import plain_text, shortened
+from dkl.plain_text import in_columns, plain_text, shortened
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
@@ -446,14 +446,12 @@ def _text_section(name: str, facts: Mapping[str, Any]) -> str:
     if name == "bounds":
         return f"{name}\n" + "\n".join(indent(_bound_text(value), "  ") for value in facts.values())
     if name == "scores":
-        return f"{name}\n" + indent(_table_text(_score_cells(facts)), "  ")
+        return f"{name}\n" + indent("\n".join(in_columns(_score_cells(facts))), "  ")
     if name == "errors" and "confusion" in facts:
-        return f"{name}\n" + indent(_table_text(_confusion_cells(facts["confusion"])), "  ")
+        return f"{name}\n" + indent("\n".join(in_columns(_confusion_cells(facts["confusion"]))), "  ")
     shown = _lines_of(dict(list(facts.items())[:_LISTED]) if name == "importance" else facts)
-    labels = [shortened(label) for label in shown]
-    width = max(map(len, labels))
-    lines = [f"  {label:<{width}}  {value}" for label, value in zip(labels, shown.values(), strict=True)]
-    return "\n".join([name, *lines])
+    lines = in_columns([[shortened(label), value] for label, value in shown.items()])
+    return f"{name}\n" + indent("\n".join(lines), "  ")
 
 
 def _score_cells(facts: Mapping[str, Any]) -> list[list[str]]:
@@ -479,12 +477,6 @@ def _confusion_cells(confusion: Mapping[str, Mapping[str, float]]) -> list[list[
         ["true", "predicted", "rows"],
         *([shortened(label), shortened(other), f"{rows:,.0f}"] for label, other, rows in wrong),
     ]
-
-
-def _table_text(cells: Sequence[Sequence[str]]) -> str:
-    """Texts in columns."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
 def _bound_text(bound: Mapping[str, Any] | str) -> str:
@@ -515,8 +507,7 @@ def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
     for at in kept:
         numbers = (values[at] for values in curve.values())
         table.append([str(at), *("" if number is None else f"{number:.4g}" for number in numbers)])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(in_columns(table, left=0))
 
 
 def _html_body(name: str, facts: Mapping[str, Any]) -> str:

@@ -72,14 +72,14 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     data, target, output = rows
     # before the imports, which take a second or two
     _say(running, f"rows of {data}" if data else "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?")
-    from dkl.demo import beside_rivals, own_dataset, verdict, verdict_on_many, written_digits
+    from dkl.demo import beside_rivals, digits_dataset, own_dataset, verdict, verdict_on_many
     from dkl.methods.provenance import summary_of
 
     started = time.perf_counter()
     stored = [] if data is not None and means_store(data) else ["rows.zarr"]
     OutputFolder(output, [*stored, _PICTURE, "model.zarr"], inputs=[data])
     place = output / "rows.zarr"
-    dataset = written_digits(place) if data is None else own_dataset(data, target, place)
+    dataset = digits_dataset(place) if data is None else own_dataset(data, target, place)
     measure = "accuracy" if dataset.task == "classification" else "R^2"
     train, test = dataset["train"], dataset["test"]
     _say(

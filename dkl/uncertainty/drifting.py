@@ -30,7 +30,7 @@ from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
 from dkl.methods.steps.binning import column_bins
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.plain_text import plain_text, shortened
+from dkl.plain_text import in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
@@ -417,12 +417,7 @@ class Drift:
         return display.plot(ax)
 
     def __repr__(self) -> str:
-        head, *rows = self._cells()
-        widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
-        table = [
-            "  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{w}}" for cell, w in zip(cells, widths[1:], strict=True))])
-            for name, *cells in (head, *rows)
-        ]
+        table = in_columns(self._cells(), left=1)
         return plain_text("\n".join([self._verdict, self._which, *table, *self._rest]))
 
     def _repr_html_(self) -> str:
