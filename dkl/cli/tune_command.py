@@ -22,8 +22,6 @@ from dkl.cli.output_checks import check_before, check_model
 from dkl.data.store.outputs import written_whole
 from dkl.protocols.estimators import Estimator
 
-# Further bandwidths of the search, in units of the typical distance of two rows, sqrt(2 d).
-_BANDWIDTHS = (0.35, 2.5)
 # Number of landmarks from whose half to whose double sizes are searched.
 _LANDMARKS = 400
 # Number of trials that are shown, the best ones.
@@ -190,11 +188,13 @@ def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
     if isinstance(factor_now := known.get(f"{prefix}sigma_factor"), int | float):
         space[f"{prefix}sigma_factor"] = (0.25 * factor_now, 4.0 * factor_now, "log")
     elif getattr(known.get(f"{prefix}family"), "needs_bandwidth", False):
+        from dkl.machines.suggest import BANDWIDTHS
+
         family = known[f"{prefix}family"]
         # the distance of two rows with d columns of variance 1 is about sqrt(2 d)
         typical_distance = math.sqrt(2.0 * n_columns)
         space[f"{prefix}family"] = [
             family,
-            *(replace(family, sigma=factor * typical_distance) for factor in _BANDWIDTHS),
+            *(replace(family, sigma=factor * typical_distance) for factor in BANDWIDTHS if factor != 1.0),
         ]
     return space

@@ -42,8 +42,8 @@ from dkl.linear.newton import (
 from dkl.linear.target_statistics import TargetScale
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contenders import has_columns_alone
-from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
-from dkl.machines.effort import Clock
+from dkl.machines.contest import FEWEST_ROWS
+from dkl.machines.effort import JUDGING_SHARE, Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
 from dkl.machines.settings import (
     LIGHT,
