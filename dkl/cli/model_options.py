@@ -275,15 +275,6 @@ def _bandwidth(text: str) -> float | str:
         raise typer.BadParameter(f"--sigma is {text!r}; it must be a positive number or 'median'") from None
 
 
-def learner_from(
-    options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
-) -> FeatureLearner | None:
-    """The unfitted feature learner that the options describe; None if the machine chooses features."""
-    if options == FeatureOptions(**{name: getattr(options, name) for name in KNOBS}):
-        return None
-    return named_learner(options, seed=seed, task=task, compute=compute, running=running)
-
-
 def named_learner(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner:
@@ -331,17 +322,6 @@ def named_learner(
     )
 
 
-def knobs_from(options: FeatureOptions) -> dict[str, Any]:
-    """The given options about features as parameters of a machine that chooses the rest."""
-    given = {
-        "n_features": options.features,
-        "sigma": None if options.sigma is None else _bandwidth(options.sigma),
-    }
-    # None is a valid scaling, so that an option that was not given must be left out
-    scaling = {} if options.scaling is None else {"scaling": None if options.scaling == "none" else options.scaling}
-    return _given(given) | scaling
-
-
 def estimator_from(
     features: FeatureOptions, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | KernelMachine:
@@ -367,7 +347,9 @@ def estimator_from(
     for name, losses in (("epsilon", ("huber", "epsilon_insensitive")), ("quantiles", ("pinball",))):
         if getattr(options, name) is not None and options.loss not in losses:
             raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")
-    learner = learner_from(features, seed=options.seed, task=task, compute=compute, running=running)
+    seed, learner = options.seed, None
+    if features != FeatureOptions(**{name: getattr(features, name) for name in KNOBS}):
+        learner = named_learner(features, seed=seed, task=task, compute=compute, running=running)
     estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
         # tuned machines name the ridge penalty lam, as their paper does
@@ -375,8 +357,14 @@ def estimator_from(
         estimator, parameters = learner, _given(given)
     else:
         machine = KernelClassifier if task == "classification" else KernelRegressor
-        estimator = machine(random_state=options.seed, progress=running.progress)
-        estimator.set_params(**({"features": learner} if learner is not None else knobs_from(features)))
+        sigma = None if features.sigma is None else _bandwidth(features.sigma)
+        own: dict[str, Any] = (
+            {"features": learner} if learner is not None else _given({"n_features": features.features, "sigma": sigma})
+        )
+        # None is a valid scaling, so that an option that was not given must be left out
+        if learner is None and features.scaling is not None:
+            own["scaling"] = None if features.scaling == "none" else features.scaling
+        estimator = machine(random_state=seed, progress=running.progress, **own)
         parameters = _given(given)
         loss = squared_loss(task)
         wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)

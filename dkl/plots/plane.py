@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.along import draw_veil
-from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Axes, Display, bare, diverging, pyplot
+from dkl.plots.figure import RESOLUTION, Axes, Display, bare, class_colour, diverging, pyplot
 from dkl.plots.fitted_rows import Fitted, in_memory_rows, near_rows, working_dual
 
 _MOST_POINTS = 4_000
@@ -206,7 +206,7 @@ class DecisionDisplay(Display):
         draw_veil(ax, self.near, self._extent, zorder=2.5)
         for code in np.unique(self.codes):
             rows = self.X[self.codes == code][:_MOST_POINTS]
-            colour = CLASS_COLOURS[code % len(CLASS_COLOURS)]
+            colour = class_colour(code)
             ax.scatter(rows[:, 0], rows[:, 1], s=7, color=colour, edgecolor="white", linewidth=0.3, zorder=3)
         if not any(self.names):
             bare(ax)
@@ -261,7 +261,7 @@ def _rgb(code: int) -> tuple[float, float, float]:
     pyplot()
     from matplotlib.colors import to_rgb
 
-    return to_rgb(CLASS_COLOURS[code % len(CLASS_COLOURS)])
+    return to_rgb(class_colour(code))
 
 
 def _check_two_columns(X: np.ndarray) -> None:

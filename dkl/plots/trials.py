@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class TrialsDisplay(Display):
     logarithmic: Sequence[str] = ()
     measure: str = "score"
     _size = (3.4, 2.8)
+    _layout: ClassVar[Mapping[str, Any]] = {"sharey": True}
 
     @classmethod
     def from_tuning(cls, tuning: Any, *, measure: str = "score") -> Self:
@@ -68,9 +69,6 @@ class TrialsDisplay(Display):
     @property
     def _n_panels(self) -> int:
         return 1 + len(self.parameters)
-
-    def _new_axes(self, **options: Any) -> list[Axes]:
-        return super()._new_axes(sharey=True, **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         # A failed trial has no score, and yet took its place and its time: it is drawn as a line.
