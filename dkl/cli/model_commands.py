@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
     from dkl.data.labels import TaskChoice
     from dkl.explain.importance import Importance
-    from dkl.machines.machine import KernelMachine
-    from dkl.methods.base import FeatureLearner
     from dkl.model_selection.held_out_scores import Metric
     from dkl.protocols.estimators import FittedModel
 
@@ -73,7 +71,10 @@ def plan(
     with computing_on(compute):
         estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset, exposure=exposure)
-    names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
+    # a tuned machine has no attribute `features`: it is its own learner
+    features_given = getattr(estimator, "features", estimator)
+    of_features = "features that it chooses" if features_given == "auto" else type(features_given).__name__
+    names = " on ".join(dict.fromkeys((type(estimator).__name__, of_features)))
     head, *rows = planned.cells(verbose=verbose)
     table = table_of(*head)
     for column in table.columns[1:]:
@@ -173,7 +174,8 @@ def fit(
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
     reasons_shown = reasons if verbose or not summary else [reason for reason in reasons if reason.startswith(TOO_GOOD)]
-    chosen += [reasons_table(reasons_shown)] if reasons_shown else []
+    if reasons_shown:
+        chosen.append(facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons_shown)}))
     first = [Text(read)] if read else []
     if read and dataset.schema.may_be_counts and machine.task is None:
         line = f"dkl fit {shlex.quote(data)} {shlex.quote(model)} --target {shlex.quote(str(roles.target))} --overwrite"
@@ -203,11 +205,6 @@ def fit(
     return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(*first, table, *chosen, *scores))
 
 
-def reasons_table(reasons: Sequence[str]) -> RenderableType:
-    """A table of the decisions of a fit and their reasons."""
-    return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
-
-
 def strengths(
     estimator: FittedModel, dataset: Dataset, compute: Compute, running: Running, most: int = 20
 ) -> tuple[Importance, dict[str, float], list[RenderableType]]:
@@ -225,13 +222,6 @@ def strengths(
         bars.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
     more = [Text(f"and {len(ordered) - most} more columns (dkl explain --most)")] if len(ordered) > most else []
     return found, dict(ordered), [bars, *more]
-
-
-def features_of(estimator: FeatureLearner | KernelMachine) -> str:
-    """The name of an unfitted estimator's features: their class, or that the estimator chooses them."""
-    # a tuned machine has no attribute `features`: it is its own learner
-    features = getattr(estimator, "features", estimator)
-    return "features that it chooses" if features == "auto" else type(features).__name__
 
 
 def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset | None:

@@ -20,11 +20,11 @@ from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.keys import category_parts
-from dkl.export.kernel_columns import graph_columns
-from dkl.export.predictor import ScoringModel
+from dkl.export.predictor import ScoringModel, nystrom_of
+from dkl.features.families import Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
-from dkl.kernels.generic import mapped
+from dkl.kernels.generic import mapped, scaled
 from dkl.kernels.scale import normal_scores
 from dkl.kernels.tiles import checked_dtype
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -138,10 +138,65 @@ def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -
     if feature_map.activation == "combined":
         parts = feature_map.split(np.ones(feature_map.n_features))
         return xp.concat([_features(xp, rows, part, dtype) * ones.astype(dtype) for part, ones in parts], axis=1)
-    scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
+    rows_of_map, unscaled_map = with_quantiles(xp, rows, feature_map)
     if feature_map.activation == "nystrom":
-        return graph_columns(xp, scaled, unscaled_map, dtype)
-    return xp.concat(mapped(xp, scaled, unscaled_map, dtype), axis=1)
+        return _kernel_columns(xp, rows_of_map, unscaled_map, dtype)
+    return xp.concat(mapped(xp, rows_of_map, unscaled_map, dtype), axis=1)
+
+
+def _kernel_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
+    """k(x, Z) A of rows, amplitudes included, of shape (n, m), as `dkl.kernels.landmark_tiles.NystromProduct`.
+
+    Distances, kernels and the product with A are in double precision: A is as large as the kernel matrix of the
+    landmarks is near to singular.
+
+    Parameters
+    ----------
+    xp : array namespace of `X`
+    X : array of shape (n, d)
+    feature_map : FeatureMap
+        Of similarities by a Gaussian, Laplacian or Matern kernel of smoothness 0.5, 1.5 or 2.5.
+    dtype : dtype
+        Of the result.
+
+    Raises
+    ------
+    TypeError
+        For other kernels.
+    """
+    nystrom = nystrom_of(feature_map)
+    kernel, rows = nystrom.kernel, scaled(xp, X, feature_map.scaler, xp.float64)
+    if nystrom.metric is not None:
+        rows = rows * nystrom.metric if nystrom.metric.ndim == 1 else xp.matmul(rows, nystrom.metric)
+    Z = nystrom.landmarks / getattr(kernel, "sigma", 1.0)
+    rows = rows / getattr(kernel, "sigma", 1.0)
+    if isinstance(kernel, Gaussian):
+        similarities = xp.exp(_distances(rows, Z, lambda gap: gap * gap) * -0.5)
+    elif isinstance(kernel, Laplacian):
+        similarities = xp.exp(-_distances(rows, Z, xp.abs))
+    elif isinstance(kernel, Matern) and kernel.nu in (0.5, 1.5, 2.5):
+        r = xp.sqrt(_distances(rows, Z, lambda gap: gap * gap)) * float(np.sqrt(2.0 * kernel.nu))
+        similarities = xp.exp(-r)
+        if kernel.nu > 0.5:
+            similarities = similarities * ((r + 1.0) if kernel.nu == 1.5 else (r * r * (1.0 / 3.0) + r + 1.0))
+    else:
+        raise TypeError(
+            f"a graph has no operator for 'nystrom' features of {kernel!r}; fit NystromFeatures with a Gaussian, "
+            "Laplacian or Matern(0.5, 1.5 or 2.5) kernel, or use model.predictor() in this process"
+        )
+    return xp.asarray(xp.matmul(similarities, nystrom.whitening * feature_map.amplitudes), dtype=dtype)
+
+
+def _distances(rows: Any, Z: np.ndarray, of_gap: Any) -> Any:
+    """sum_c of_gap(x_c - z_c), of shape (n, l), column by column.
+
+    By |x|^2 + |z|^2 - 2 x.z a row near a landmark would lose half of its digits, and all columns at once would take an
+    array of rows times landmarks times columns.
+    """
+    total = of_gap(rows[:, 0][:, None] - Z[:, 0])
+    for c in range(1, Z.shape[1]):
+        total = total + of_gap(rows[:, c][:, None] - Z[:, c])
+    return total
 
 
 def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:

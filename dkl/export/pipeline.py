@@ -45,10 +45,9 @@ from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.encodings.fitted import FittedEncoding
 from dkl.errors import Problems
 from dkl.explain.model import model_of
-from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
-from dkl.export.predictor import Forms, ScoringModel, linear_forms
+from dkl.export.predictor import Forms, ScoringModel, linear_forms, nystrom_of
 from dkl.features.activations import Activation, function_of
-from dkl.features.families import Matern
+from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
@@ -293,13 +292,34 @@ def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         similarities = FunctionTransformer(matern, kw_args={"Y": nystrom.landmarks})
         whitening = linear_map(nystrom.whitening * feature_map.amplitudes, np.zeros(len(nystrom.landmarks)))
         return [*steps, ("similarities", similarities), ("whitening", whitening)]
-    name, parameters = pairwise_kernel(feature_map)
+    name, parameters = _pairwise_kernel(feature_map)
     kernel = Nystroem(kernel=name, n_components=len(nystrom.landmarks), **parameters)
     kernel.components_ = nystrom.landmarks
     kernel.normalization_ = (nystrom.whitening * feature_map.amplitudes).T
     kernel.component_indices_ = np.arange(len(nystrom.landmarks))
     kernel.n_features_in_, kernel._n_features_out = nystrom.landmarks.shape[1], feature_map.n_features
     return [*steps, ("kernel", kernel)]
+
+
+def _pairwise_kernel(feature_map: FeatureMap) -> tuple[str, dict[str, float]]:
+    """The name and parameters of the same kernel among `sklearn.metrics.pairwise.pairwise_kernels`.
+
+    Raises
+    ------
+    TypeError
+        If scikit-learn has none.
+    """
+    kernel = nystrom_of(feature_map).kernel
+    if isinstance(kernel, Gaussian):
+        return "rbf", {"gamma": 0.5 / float(kernel.sigma) ** 2}
+    if isinstance(kernel, Laplacian):
+        return "laplacian", {"gamma": 1.0 / float(kernel.sigma)}
+    if isinstance(kernel, Coordinates):
+        return "linear", {}
+    raise TypeError(
+        f"scikit-learn has no pairwise kernel that computes 'nystrom' features of {kernel!r}; fit NystromFeatures with "
+        "a Gaussian, Laplacian, Matern or Coordinates kernel, or use model.predictor() in this process"
+    )
 
 
 def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:

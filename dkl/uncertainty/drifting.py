@@ -195,23 +195,11 @@ def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: st
         raise ValueError(f"dtype is {dtype!r}; expected 'float32' or 'float64'")
 
 
-@dataclass(frozen=True, eq=False)
-class PooledSample:
-    """A sample of the rows of both samples, one below the other.
+def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> Block:
+    """Random rows of both samples, from a few of their blocks, one below the other.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array of shape (m, d)
-    weight : ndarray of shape (m,)
-        If all rows of a sample are included, they keep their weights; else rows were drawn by weight and have weight 1.
+    If all rows of a sample are included, they keep their weights; else rows were drawn by weight and have weight 1.
     """
-
-    X: np.ndarray | sparse.csr_array
-    weight: np.ndarray
-
-
-def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> PooledSample:
-    """Random rows of both samples, from a few of their blocks."""
     blocks = []
     for dataset in samples:
         row_bytes = -(-dataset.source.block_nbytes // max(int(dataset.source.block_rows.max()), 1))
@@ -220,12 +208,13 @@ def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> PooledSam
         blocks.append((sample, sample.weights if size == dataset.n_rows else np.ones(sample.n_rows)))
     rows = [sample.X for sample, _ in blocks]
     X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.vstack(rows)
-    return PooledSample(X, np.concatenate([weight for _, weight in blocks]))
+    weight = np.concatenate([weight for _, weight in blocks])
+    return Block(0, X, None, weight, np.arange(len(weight)))
 
 
 def _feature_map(
     dataset: Dataset,
-    pooled: PooledSample,
+    pooled: Block,
     family: Family,
     n_frequencies: int,
     scaling: ScalingKind | None,
@@ -243,16 +232,16 @@ def _feature_map(
     problem = preparation_problem(dataset, family, scaling, seed)
     scaler: Scaler | None = None
     if scaling == "quantile":
-        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weight)
+        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weights)
     elif scaling is not None:
-        moments = moments_of(column_sums(pooled.X, pooled.weight, ~problem.passthrough))
+        moments = moments_of(column_sums(pooled.X, pooled.weights, ~problem.passthrough))
         scaler = scaler_from_moments(scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
     sigma = getattr(family, "sigma", None)
     if family.needs_bandwidth:
         # The rows of the samples alternate, since the median uses the first thousand rows.
-        mixed = np.argsort(np.arange(len(pooled.weight)) % -(-len(pooled.weight) // 2), kind="stable")
+        mixed = np.argsort(np.arange(len(pooled.weights)) % -(-len(pooled.weights) // 2), kind="stable")
         scaled = scale_rows(pooled.X, scaler, dtype="float64")
-        sigma = median_distance(scaled[mixed], pooled.weight[mixed], metric=problem.metric)
+        sigma = median_distance(scaled[mixed], pooled.weights[mixed], metric=problem.metric)
         family = family.with_bandwidth(sigma)
     drawn = family.draw(n_frequencies, dataset.n_columns, seed, dtype)
     if drawn.activation != "cos-sin":
@@ -264,12 +253,12 @@ def _feature_map(
     return replace(drawn, amplitudes=np.full(n_frequencies, amplitude), scaler=scaler), sigma
 
 
-def _edges(pooled: PooledSample, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(pooled: Block, most: int) -> tuple[np.ndarray, np.ndarray]:
     """At most `most` edges of bins for each column, (d, most), and their number, (d,)."""
     found = []
     for columns in spans(pooled.X.shape[1], _DENSE_COLUMNS):
         part: Any = pooled.X[:, columns]
-        found.append(column_bins(part.toarray() if sparse.issparse(part) else part, pooled.weight, most))
+        found.append(column_bins(part.toarray() if sparse.issparse(part) else part, pooled.weights, most))
     return np.concatenate([bins.edges for bins in found]), np.concatenate([bins.n_edges for bins in found])
 
 
