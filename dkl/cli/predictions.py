@@ -499,11 +499,8 @@ class _CsvWriter(_TableWriter):
         self._exact_text = exact_text
 
     def write(self, part: Part) -> None:
-        super().write(part if self._exact_text else self._harmless_part(part))
-
-    def _harmless_part(self, part: Part) -> Part:
-        """The columns with escaped names and texts."""
-        return {harmless(name): self._harmless(values) for name, values in part.items()}
+        escaped = part if self._exact_text else {harmless(name): self._harmless(part[name]) for name in part}
+        super().write(escaped)
 
     def _harmless(self, values: Any) -> Any:
         """The values of a column, texts escaped."""

@@ -206,7 +206,11 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
     if table is None or encoding is None or (takes_columns_as_they_are(table) and not added):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    _check_texts(table)
+    if names := table.text_names:
+        raise TypeError(
+            f"the columns {names} hold free text, whose words ONNX has no operation to hash: model.to_sklearn() has "
+            "it, model.predictor() answers rows in this process; or fit without these columns"
+        )
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it, and for days.
     inputs = []
@@ -222,15 +226,6 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
     if isinstance(encoding, FittedEncoding):
         encoded |= _numbers_of_codes(xp, encoding, inputs, encoded)
     return inputs, xp.concat([part for rule in table.rules for part in encoded[rule.name]], axis=1)
-
-
-def _check_texts(encoding: TableEncoding) -> None:
-    """Raise TypeError for columns of free text, whose n-grams no operation of ONNX makes."""
-    if names := encoding.text_names:
-        raise TypeError(
-            f"the columns {names} hold free text, whose words ONNX has no operation to hash: model.to_sklearn() has "
-            "it, model.predictor() answers rows in this process; or fit without these columns"
-        )
 
 
 def _input_comments(encoding: TableEncoding | FittedEncoding | None) -> dict[str, str]:

@@ -489,7 +489,10 @@ def is_raw(rule: ColumnRule) -> bool:
 def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
     """Steps of scikit-learn from one column of a table to its encoded columns; `complete_text` ends those of texts."""
     if rule.kind == "text":
-        values: Any = _text_steps()
+        # words and pairs of words; `complete_text` adds what is made of them
+        parts = [(f"{n} words", Pipeline([("hashes", clone(hashing(n))), *_TO_COME])) for n in (1, 2)]
+        there = ("there", FunctionTransformer(methodcaller("fillna", "")))
+        values: Any = Pipeline([there, ("words", FeatureUnion(parts)), *_TO_COME])
     elif rule.kind == "number":
         values = Pipeline([*_read_number(rule), *_column(), *_filled(rule.filling)])
     else:
@@ -612,14 +615,6 @@ def _read_time(rule: ColumnRule) -> list[tuple[str, Any]]:
         ("of zone", FunctionTransformer(attrgetter("dt"))),
         ("on the clock", FunctionTransformer(methodcaller("tz_localize", None))),
     ]
-
-
-def _text_steps() -> Pipeline:
-    """Words and pairs of words; `complete_text` adds what is made of them."""
-    parts = [(f"{n} words", Pipeline([("hashes", clone(hashing(n))), *_TO_COME])) for n in (1, 2)]
-    return Pipeline(
-        [("there", FunctionTransformer(methodcaller("fillna", ""))), ("words", FeatureUnion(parts)), *_TO_COME]
-    )
 
 
 _TO_COME = [("directions", FunctionTransformer(accept_sparse=True))]

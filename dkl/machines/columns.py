@@ -39,9 +39,6 @@ _CHANGES = ("taken", "crosses")
 CATEGORY_TRIALS = 2 * len(_CHANGES)
 # The budget grows with the encoded columns, but counts at most this many for each column of the table.
 _MOST_NUMBERS = 3
-# A column is a candidate for being left out if more than this share of the newest rows lie outside the range of the
-# older ones.
-_MOST_BEYOND = 0.5
 
 TOO_GOOD = "Too good"
 """The first words of the sentence on columns that predict the target almost perfectly; the shell always shows it."""
@@ -268,7 +265,8 @@ def _ahead(rows: Block, newest: HeldOut, encoding: Any) -> list[str]:
         if rule.kind == "number" or "days" in rule.parts:
             values = dense_columns(rows.X, first, first + 1)[:, 0]
             older, new = values[~is_new], values[is_new]
-            if np.mean((new < older.min()) | (new > older.max())) > _MOST_BEYOND:
+            is_beyond = (new < older.min()) | (new > older.max())
+            if is_beyond.sum() > len(new) / 2:
                 has_cycles = len(rule.parts) > 1
                 ahead += rule.output_names[:1] if has_cycles else rule.output_names
         first += len(rule.output_names)

@@ -129,16 +129,12 @@ def fit_given(
         # only the steps that are not taken would give the user's estimator coefficients
         coef, intercept = np.zeros((problem.n_models, problem.feature_map.n_features)), np.zeros(problem.n_models)
         return LinearFit(SimpleNamespace(coef_=coef, intercept_=intercept), scale, epochs=0)
-    model = wrapped_fitted(state.model["estimator"])
+    fitted = state.model["estimator"]
+    model = fitted.estimator_ if is_of_dask_ml(fitted) else fitted
     message = f"{state.epoch} times through the rows by partial_fit of {type(estimator).__name__}"
     if hasattr(model, "coef_") and hasattr(model, "intercept_"):
         model = _storable(model, problem, scale)
     return LinearFit(model, scale, state.epoch, (), message, problem.alpha)
-
-
-def wrapped_fitted(estimator: Any) -> Any:
-    """The fitted estimator within dask-ml's `Incremental`; any other estimator itself."""
-    return estimator.estimator_ if is_of_dask_ml(estimator) else estimator
 
 
 def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:

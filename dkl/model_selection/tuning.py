@@ -392,10 +392,6 @@ class Ladder:
     amounts: tuple[int, ...]
     factor: float
 
-    def survivors(self, count: int) -> int:
-        """The number of trials, out of `count`, that are promoted."""
-        return max(1, int(count / self.factor))
-
 
 def ladder_of(given: object) -> Ladder:
     """The rungs for ``halving=(name, least, most)`` or ``(name, least, most, factor)``.
@@ -462,7 +458,8 @@ def search_by_halving(
         # An incomplete rung is not ranked, since the promoted trials would depend on the order of the workers.
         if not journal.judge(rung, budget.deadline):
             break
-        best = ranked([journal.record.score(trial) for trial in rung])[: ladder.survivors(len(rung))]
+        n_promoted = max(1, int(len(rung) / ladder.factor))
+        best = ranked([journal.record.score(trial) for trial in rung])[:n_promoted]
         running = [running[place] for place in best]
         if not running:
             break
