@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -261,24 +261,12 @@ class Judge:
             memory_limit=fitted.memory_limit,
             device=computing_device(fitted.device),
         ).results
+        # the sums of each fold, and last those of rows in no fold
         inside = [{name: sums[f] for name, sums in by_fold.items()} for f in range(folds.count + 1)]
-        return cls.of_sums(fitted, problem, inside, rows, folds.outside)
-
-    @classmethod
-    def of_sums(
-        cls,
-        fitted: Swept,
-        problem: PotentialProblem,
-        inside: list[dict[str, np.ndarray]],
-        rows: Block,
-        outside_of: Callable[[int], list[int]],
-    ) -> Judge:
-        """From the sums `inside` each fold, of which the last are of rows in no fold."""
-        n_folds = len(inside) - 1
         driver, values, totals, between, weights = fitted._driver, [], [], [], []
-        for f in range(n_folds):
+        for f in range(folds.count):
             # The sums of the other folds are added; subtracting from the total would lose digits.
-            others = [inside[g] for g in outside_of(f)]
+            others = [inside[g] for g in folds.outside(f)]
             outside = {name: np.sum([sums[name] for sums in others], axis=0) for name in inside[f]}
             state = driver.step(problem, driver.init(problem), [outside])
             values.append(np.asarray(state.values))
