@@ -58,6 +58,13 @@ def in_columns(cells: Sequence[Sequence[str]], *, left: int | None = None) -> li
     return lines
 
 
+def html_table(cells: Sequence[Sequence[str]], attributes: str = "") -> str:
+    """Texts as a table of HTML, whose first row are the heads; all are escaped, since they may come from files."""
+    head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table{attributes}><tr>{head.replace('td>', 'th>')}</tr>{body}</table>"
+
+
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
     """A text of at most `most` characters: of a longer one the beginning and the end, where names differ.
 

@@ -24,7 +24,7 @@ from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
-from dkl.plain_text import in_columns, plain_text, shortened
+from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
@@ -43,6 +43,7 @@ _STYLE = (
     "@media(max-width:40rem){body{font-size:13px}h1{font-size:1.4rem}th,"
     "table.scores td,table.scores th{padding-right:.6rem;overflow-wrap:normal}}"
 )
+_FRAMED = " class='scores'"
 # What a page shows at once, in this order; the rest is provenance, folded below.
 _SHOWN = ("scores", "errors", "importance", "chosen")
 _TITLES = {
@@ -517,9 +518,9 @@ def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     if name == "bounds":
         return "".join(f"<pre>{escape(_bound_text(value))}</pre>" for value in facts.values())
     if name == "scores":
-        return _html_table(_score_cells(facts))
+        return html_table(_score_cells(facts), _FRAMED)
     if name == "errors" and "confusion" in facts:
-        return f"<p>The most frequent errors:</p>{_html_table(_confusion_cells(facts['confusion']))}"
+        return f"<p>The most frequent errors:</p>{html_table(_confusion_cells(facts['confusion']), _FRAMED)}"
     if name == "chosen":
         reasons = {label: value for label, value in _lines_of(facts).items() if label != _IN_SHORT}
         why = "".join(f"<p><b>{escape(label)}</b>: {escape(value)}</p>" for label, value in reasons.items())
@@ -531,13 +532,6 @@ def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     table = f"<table>{rows}</table>"
     # The picture says it; the numbers are there for who looks for them.
     return f"<details><summary>numbers</summary>{table}</details>" if name == "importance" else table
-
-
-def _html_table(cells: Sequence[Sequence[str]]) -> str:
-    """Texts as a table with heads."""
-    head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table class='scores'><tr>{head.replace('td>', 'th>')}</tr>{body}</table>"
 
 
 def _picture(curve: Mapping[str, Sequence[Any]]) -> str:

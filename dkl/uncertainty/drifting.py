@@ -30,7 +30,7 @@ from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
 from dkl.methods.steps.binning import column_bins
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.plain_text import in_columns, plain_text, shortened
+from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
@@ -410,13 +410,9 @@ class Drift:
         return plain_text("\n".join([self._verdict, self._which, *table, *self._rest]))
 
     def _repr_html_(self) -> str:
-        head, *rows = self._cells()
         lines = "".join(f"<p>{escape(line)}</p>" for line in (self._verdict, self._which))
-        top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        # All cells are escaped, since names of columns come from files.
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         rest = "".join(f"<p>{escape(line)}</p>" for line in self._rest)
-        return f"{lines}<table><tr>{top}</tr>{body}</table>{rest}"
+        return f"{lines}{html_table(self._cells())}{rest}"
 
     @property
     def _ranked(self) -> list[ColumnDrift]:
