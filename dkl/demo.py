@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -34,14 +34,11 @@ from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.memory import peak_bytes
 from dkl.passes.room import load
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Bytes that the process of the fit may hold: it was seen to hold 302 MB with its libraries and 345 MB while it fitted.
 # Where its libraries alone hold so much that the fit is refused within the first limit, it is made within the second.
@@ -58,7 +55,7 @@ EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
 
 
-def written_digits(store: str | Path) -> Dataset:
+def digits_dataset(store: str | Path) -> Dataset:
     """scikit-learn's handwritten digits (1,797 rows, 64 columns, ten classes): a store with splits."""
     from sklearn.datasets import load_digits
 
@@ -297,15 +294,6 @@ class DemoResult:
         # Both settings were compared at the same sizes.
         sizes = self.settings[MEDIAN].n_features
         return ComparisonDisplay(sizes, lines, measure=f"test {self.measure}", baseline=BASELINE, title=self.dataset)
-
-
-def digits_dataset(store: str | Path) -> Dataset:
-    """scikit-learn's handwritten digits (1,797 rows, 64 columns, 10 classes) as a store with splits."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    dataset = create_dataset(str(store), images.astype(np.float32), labels, shuffle=True, overwrite=True)
-    return dataset.split(SPLITS, seed=0)
 
 
 def own_dataset(

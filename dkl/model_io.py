@@ -16,7 +16,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -148,25 +149,30 @@ def load_model(store: str | Path, classes: Iterable[type] = (), **storage_option
     """
     location = Location.of(store, storage_options)
     extensions = {cls.__name__: cls for cls in classes}
+    with _read_as_a_model(location, f"the metadata of {location.place} is damaged", "; save the model again"):
+        marker = _read_marker(location)
+        shapes = marker.get("arrays")
+        if shapes is not None and len(shapes) != len(marker["digests"]):
+            raise StoreError(f"the metadata of {location.place} is damaged: it has not one digest an array")
+        model = _Reader(location, marker["digests"], shapes, extensions).decode(marker["model"])
+        # The marker signs itself, but for what is written after it. Models of dkl 0.1 have neither shapes nor a
+        # digest of their metadata.
+        signed = {name: value for name, value in marker.items() if name != "token"}
+        if (shapes is not None or "digest" in marker) and not is_sealed(signed):
+            raise StoreError(f"the metadata of {location.place} is not what was written; save the model again")
+        return model
+
+
+@contextmanager
+def _read_as_a_model(location: Location, damage: str, remedy: str = "") -> Iterator[None]:
+    """Errors of a block that reads a model name its place, and become StoreError where the file must be damaged."""
     with located(f"the model {location.place}"):
         try:
-            marker = _read_marker(location)
-            shapes = marker.get("arrays")
-            if shapes is not None and len(shapes) != len(marker["digests"]):
-                raise StoreError(f"the metadata of {location.place} is damaged: it has not one digest an array")
-            model = _Reader(location, marker["digests"], shapes, extensions).decode(marker["model"])
-            # The marker signs itself, but for what is written after it. Models of dkl 0.1 have neither shapes nor a
-            # digest of their metadata.
-            signed = {name: value for name, value in marker.items() if name != "token"}
-            if (shapes is not None or "digest" in marker) and not is_sealed(signed):
-                raise StoreError(f"the metadata of {location.place} is not what was written; save the model again")
-            return model
+            yield
+        except StoreError:
+            raise
         except _DAMAGE as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(
-                f"the metadata of {location.place} is damaged ({type(error).__name__}: {error}); save the model again"
-            ) from error
+            raise StoreError(f"{damage} ({type(error).__name__}: {error}){remedy}") from error
 
 
 def as_json(model: object) -> dict[str, Any]:
@@ -205,16 +211,10 @@ def from_json(facts: Mapping[str, Any], location: Location) -> Any:
     StoreError
         If they are damaged, or name a class that is not known.
     """
-    with located(f"the model {location.place}"):
-        try:
-            arrays = facts["arrays"]
-            return _JsonReader(location, [entry["crc32c"] for entry in arrays], None, {}, entries=arrays).decode(
-                facts["model"]
-            )
-        except _DAMAGE as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"{location.place} is damaged ({type(error).__name__}: {error})") from error
+    with _read_as_a_model(location, f"{location.place} is damaged"):
+        arrays = facts["arrays"]
+        reader = _JsonReader(location, [entry["crc32c"] for entry in arrays], None, {}, entries=arrays)
+        return reader.decode(facts["model"])
 
 
 def is_part_of_a_model(name: str) -> bool:

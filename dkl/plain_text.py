@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+from html import escape
 
 # The most characters of the name of a column in a printed line or in a table: about half of a terminal's width.
 LONGEST_NAME = 60
@@ -22,6 +24,45 @@ def plain_text(text: str) -> str:
     \\x1b[31mred
     """
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+class Printed:
+    """A result that notebooks show as it is printed."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def in_columns(cells: Sequence[Sequence[str]], *, left: int | None = None) -> list[str]:
+    """Lines of a table whose columns are as wide as their widest cells.
+
+    Parameters
+    ----------
+    cells : sequence of sequence of str
+        The rows, heads among them.
+    left : int or None
+        So many columns, the first ones, begin at the left of their width, and the others end at its right; None is all.
+
+    Examples
+    --------
+    >>> in_columns([["town", "rows"], ["Rome", "12"]], left=1)
+    ['town  rows', 'Rome    12']
+    """
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    n_left = len(widths) if left is None else left
+    lines = []
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row[:n_left], widths, strict=False)]
+        padded += [cell.rjust(width) for cell, width in zip(row[n_left:], widths[n_left:], strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def html_table(cells: Sequence[Sequence[str]], attributes: str = "") -> str:
+    """Texts as a table of HTML, whose first row are the heads; all are escaped, since they may come from files."""
+    head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table{attributes}><tr>{head.replace('td>', 'th>')}</tr>{body}</table>"
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:

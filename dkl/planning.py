@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import Any
 
 import dask
@@ -31,6 +30,7 @@ from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_b
 from dkl.passes.room import Room
 from dkl.passes.timing import Seconds, TimedRows, seconds_counted
 from dkl.passes.tree_sum import count_nodes, task_level
+from dkl.plain_text import Printed, in_columns
 from dkl.process import waited_seconds
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -57,12 +57,6 @@ _MADE_NUMBERS, _MADE_ROWS = 1 << 21, 8_192
 _SPARSE_ROWS = 256
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
-
-
-def check_planned(learner: object) -> None:
-    """Raise TypeError for what is of another library, or a class."""
-    if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
-        raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class PassPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Printed):
     """What fitting a learner on a dataset will take; print it, and `cells()` for every pass.
 
     Parameters
@@ -343,20 +337,12 @@ class Plan:
         return f"({self.slots} at once, each {self.flops_per_second / 1e9:.0f} GFLOP/s, measured on this machine)"
 
     def __repr__(self) -> str:
-        table = self.cells(verbose=False)
-        widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-        # Columns are padded to their widest cell.
-        lines = [
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
-        ]
+        lines = in_columns(self.cells(verbose=False))
         device = [f"computed on the {self.device}"] if self.device else []
         if self.device_bytes:
             device.append(f"at most {format_bytes(self.device_bytes)} on the GPU of a process")
         said = [self.summary, *filter(None, [self.cheaper]), f"for {self.learner}", f"on {self.rows}"]
         return "\n".join([*said, *filter(None, [self.memory]), *lines, self.speed, *device])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
@@ -497,7 +483,8 @@ def planned_rows(
     ValueError
         If it learns from targets, and there are none.
     """
-    check_planned(learner)
+    if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
+        raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
     beside = BesideFeatures(dataset)
     if getattr(learner, "drop_missing_target", False):
         beside, y, _ = beside.with_targets(y, None)

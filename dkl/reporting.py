@@ -10,7 +10,7 @@ from html import escape
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill, indent
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from dask.utils import format_bytes, format_time
@@ -20,16 +20,14 @@ from dkl.data.dataset import Dataset
 from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.errors import StoreError
 from dkl.explain.importance import Importance, importance
-from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
-from dkl.plain_text import plain_text, shortened
+from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
-from dkl.protocols.estimators import Estimator
 from dkl.solvers.losses import LOG_LINK
 
 # Rounds of a curve that a page shows at most.
@@ -45,6 +43,7 @@ _STYLE = (
     "@media(max-width:40rem){body{font-size:13px}h1{font-size:1.4rem}th,"
     "table.scores td,table.scores th{padding-right:.6rem;overflow-wrap:normal}}"
 )
+_FRAMED = " class='scores'"
 # What a page shows at once, in this order; the rest is provenance, folded below.
 _SHOWN = ("scores", "errors", "importance", "chosen")
 _TITLES = {
@@ -61,13 +60,6 @@ _IN_SHORT = "in short"
 _IMPORTANCE_ROWS, _LISTED = 10_000, 20
 # By this beginning a page is recognised as one of ours, which may be replaced.
 _HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
-
-
-class Reported(Estimator, Protocol):
-    """A fitted feature learner, or a fitted machine."""
-
-    feature_map_: FeatureMap
-    seed_: int
 
 
 @dataclass(frozen=True)
@@ -212,7 +204,7 @@ PAGE = FileKind("report", is_page)
 """Files that `Report.write` writes, and replaces."""
 
 
-def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:
+def report(model: Any, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:
     """One page on a fitted model, to be shown: its scores and errors, what it goes by, why; below, where it comes from.
 
     Scores have standard errors and a baseline beside them: what an answer that looks at no column would reach. Errors
@@ -249,7 +241,7 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
     >>> page.facts["data"]["rows"], page.hash == dkl.report(model).hash
     (150, True)
     """
-    fitted: Reported = load_model(model) if isinstance(model, str | Path) else model
+    fitted = load_model(model) if isinstance(model, str | Path) else model
     check_is_fitted(fitted)
     # A machine holds the learner of its features; a feature learner is reported by itself.
     page = _Page(fitted, getattr(fitted, "features_", fitted), getattr(fitted, "provenance_", Provenance()))
@@ -455,14 +447,12 @@ def _text_section(name: str, facts: Mapping[str, Any]) -> str:
     if name == "bounds":
         return f"{name}\n" + "\n".join(indent(_bound_text(value), "  ") for value in facts.values())
     if name == "scores":
-        return f"{name}\n" + indent(_table_text(_score_cells(facts)), "  ")
+        return f"{name}\n" + indent("\n".join(in_columns(_score_cells(facts))), "  ")
     if name == "errors" and "confusion" in facts:
-        return f"{name}\n" + indent(_table_text(_confusion_cells(facts["confusion"])), "  ")
+        return f"{name}\n" + indent("\n".join(in_columns(_confusion_cells(facts["confusion"]))), "  ")
     shown = _lines_of(dict(list(facts.items())[:_LISTED]) if name == "importance" else facts)
-    labels = [shortened(label) for label in shown]
-    width = max(map(len, labels))
-    lines = [f"  {label:<{width}}  {value}" for label, value in zip(labels, shown.values(), strict=True)]
-    return "\n".join([name, *lines])
+    lines = in_columns([[shortened(label), value] for label, value in shown.items()])
+    return f"{name}\n" + indent("\n".join(lines), "  ")
 
 
 def _score_cells(facts: Mapping[str, Any]) -> list[list[str]]:
@@ -488,12 +478,6 @@ def _confusion_cells(confusion: Mapping[str, Mapping[str, float]]) -> list[list[
         ["true", "predicted", "rows"],
         *([shortened(label), shortened(other), f"{rows:,.0f}"] for label, other, rows in wrong),
     ]
-
-
-def _table_text(cells: Sequence[Sequence[str]]) -> str:
-    """Texts in columns."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
 def _bound_text(bound: Mapping[str, Any] | str) -> str:
@@ -524,8 +508,7 @@ def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
     for at in kept:
         numbers = (values[at] for values in curve.values())
         table.append([str(at), *("" if number is None else f"{number:.4g}" for number in numbers)])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(in_columns(table, left=0))
 
 
 def _html_body(name: str, facts: Mapping[str, Any]) -> str:
@@ -535,9 +518,9 @@ def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     if name == "bounds":
         return "".join(f"<pre>{escape(_bound_text(value))}</pre>" for value in facts.values())
     if name == "scores":
-        return _html_table(_score_cells(facts))
+        return html_table(_score_cells(facts), _FRAMED)
     if name == "errors" and "confusion" in facts:
-        return f"<p>The most frequent errors:</p>{_html_table(_confusion_cells(facts['confusion']))}"
+        return f"<p>The most frequent errors:</p>{html_table(_confusion_cells(facts['confusion']), _FRAMED)}"
     if name == "chosen":
         reasons = {label: value for label, value in _lines_of(facts).items() if label != _IN_SHORT}
         why = "".join(f"<p><b>{escape(label)}</b>: {escape(value)}</p>" for label, value in reasons.items())
@@ -549,13 +532,6 @@ def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     table = f"<table>{rows}</table>"
     # The picture says it; the numbers are there for who looks for them.
     return f"<details><summary>numbers</summary>{table}</details>" if name == "importance" else table
-
-
-def _html_table(cells: Sequence[Sequence[str]]) -> str:
-    """Texts as a table with heads."""
-    head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table class='scores'><tr>{head.replace('td>', 'th>')}</tr>{body}</table>"
 
 
 def _picture(curve: Mapping[str, Sequence[Any]]) -> str:

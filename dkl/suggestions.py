@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from textwrap import fill
 from typing import Any, Literal
 
@@ -22,11 +21,12 @@ from dkl.machines.reasons import Tried
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.passes.room import checked_limit
+from dkl.plain_text import Printed
 from dkl.progress import Choice, on_one_line, resolve_progress
 
 
 @dataclass(frozen=True)
-class Suggestion:
+class Suggestion(Printed):
     """What a machine without settings chooses on some rows, and why; print it.
 
     Parameters
@@ -92,9 +92,6 @@ class Suggestion:
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
         summary = [self.summary] if self.summary else []
         return "\n".join([f"for {self.rows}", *summary, *head, *table, *lines, "pinned:", repr(self.estimator)])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def suggest(

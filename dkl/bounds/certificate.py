@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from textwrap import wrap
 from typing import Any, Protocol, Self
 
 import numpy as np
+
+from dkl.plain_text import Printed
 
 
 class Certificate(Protocol):
@@ -26,7 +27,7 @@ class Certificate(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class Bound(Printed):
     """What a theorem says of one quantity.
 
     Parameters
@@ -74,11 +75,8 @@ class Bound:
         lines += [f"  {name} = {_shown(term)}" for name, term in self.terms.items()]
         return "\n".join([*lines, *scope(self)])
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
-
-class Bounds(tuple[Certificate, ...]):
+class Bounds(Printed, tuple[Certificate, ...]):
     """The certificates that a fitted learner carries, each with its own probability of failure.
 
     Parameters
@@ -107,9 +105,6 @@ class Bounds(tuple[Certificate, ...]):
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self)) or f"no bounds: {self.why_none}"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def scope(certificate: Certificate) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import Literal, get_args
 
 import numpy as np
 
 from dkl.bounds.certificate import Bound, check_eps, scope
+from dkl.plain_text import Printed
 
 Case = Literal["polynomial", "sub-exponential", "separated", "plain"]
 
@@ -99,7 +99,7 @@ def feature_count(
 
 
 @dataclass(frozen=True)
-class LearningRate:
+class LearningRate(Printed):
     """What a theorem lets a random-feature SVM choose for n rows, and how its excess risk then falls.
 
     Constants that the theorems leave open are taken as 1: ratios between two n mean something, the numbers do not.
@@ -150,9 +150,6 @@ class LearningRate:
                 *scope(self),
             ]
         )
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def learning_rate(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import Literal
 
 import numpy as np
 
 from dkl.bounds.certificate import Bound, form, scope
+from dkl.plain_text import Printed
 
 # The exponent phi of figure 2: 1/10 for losses that are Lipschitz, 1/6 for the squared error.
 _EXPONENTS = {"hinge": 0.1, "log_loss": 0.1, "epsilon_insensitive": 0.1, "squared_error": 1.0 / 6.0}
@@ -17,7 +17,7 @@ Decay = Literal["polynomial", "exponential"]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Printed):
     """The ranges of lambda, Lambda and gamma that figure 2 admits, each with all constants taken as 1.
 
     Parameters
@@ -69,9 +69,6 @@ class Schedule:
         lines = [f"  {name} from {low:.4g} to {high:.4g}" for name, (low, high) in self._ranges]
         said = [f"  no value of {', '.join(self.conflicts)} with constants of 1"] if self.conflicts else []
         return "\n".join([head, *lines, *said, *scope(self)])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
     @property
     def _ranges(self) -> list[tuple[str, tuple[float, float]]]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running, table_of
 from dkl.cli.compare_command import saved_picture
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store
 from dkl.cli.given_files import Rows, store_of
@@ -36,16 +36,6 @@ _MODEL = "model.zarr"
 _ROWS = 1_000
 # Number of columns in the picture of dependence.
 _DRAWN = 4
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    command(app, "suggest", epilog="Example: [bold]dkl suggest rows.csv --target label[/bold]")(suggest)
-    command(app, "explain", epilog="Example: [bold]dkl explain model.zarr rows.zarr --row 17[/bold]")(explain)
-    command(app, "drift", epilog="Example: [bold]dkl drift last-year.zarr this-year.zarr[/bold]")(drift)
-    example = "dkl report model.zarr rows.zarr --output report.html"
-    command(app, "report", epilog=f"Example: [bold]{example}[/bold]")(report)
-    command(app, "export", epilog="Example: [bold]dkl export model.zarr model.onnx[/bold]")(export)
 
 
 def explain(
@@ -106,11 +96,7 @@ def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any
     own = parts.values[0, :, output]
     order = (-abs(own)).argsort(kind="stable")
     of_class = f" of {parts.outputs[output]!r}" if parts.outputs else ""
-    table = Table(
-        box=None, padding=(0, 2, 0, 0), title=f"the decision value{of_class} of row {row}", title_justify="left"
-    )
-    table.add_column("column")
-    table.add_column("adds", justify="right")
+    table = table_of("column", "adds", title=f"the decision value{of_class} of row {row}")
     table.add_row("the mean over rows", f"{parts.base[output]:.4g}")
     for g in order[:most]:
         table.add_row(Text(parts.label(0, int(g))), f"{own[g]:+.4g}")

@@ -8,24 +8,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running, table_of
 
 # Sizes of a trial run of a few seconds, whose ratios are meaningless.
 QUICK_KERNELS = {"n_rows": 512, "n_frequencies": 128, "n_structured": 1_024, "repeats": 1}
 QUICK_PATHS = {"n_rows": 2_000, "n_features": 32, "repeats": 1}
 QUICK_PASSES = {"n_rows": 2_048, "n_columns": 32, "n_frequencies": 64, "n_tiny": 1_000, "repeats": 1}
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    command(
-        app,
-        "bench",
-        epilog="Examples: [bold]dkl bench[/bold], [bold]dkl bench --memory --gigabytes 2 --gigabytes 8[/bold]",
-    )(bench)
 
 
 def bench(
@@ -59,9 +49,8 @@ def bench(
     of_passes = QUICK_PASSES if quick else {}
     of_paths = QUICK_PATHS if quick else {}
     measures: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes), *busy_ratios(**of_paths)]
-    table = Table(title="measured side by side on this machine", title_justify="left")
-    for head in ("what", "measured", "promised"):
-        table.add_column(head, justify="left" if head == "what" else "right")
+    heads = ("what", "measured", "promised")
+    table = table_of(*heads, title="measured side by side on this machine", is_framed=True)
     for measure in measures:
         # red if the promise was not kept, usually on a busy machine
         style = "" if measure.kept else "red"
@@ -78,9 +67,9 @@ def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Re
     from dkl.bench.peak_memory import ALLOWED_BYTES, measure_memory
 
     measured = list(measure_memory(sizes, directory=directory, n_workers=n_workers))
-    table = Table(title=f"peak above the imports, MB (at most {ALLOWED_BYTES / 1e6:,.0f})", title_justify="left")
-    for head in ("X", "rows", *measured[0].peaks, "ingest s", "fit s"):
-        table.add_column(head, justify="right")
+    heads = ("X", "rows", *measured[0].peaks, "ingest s", "fit s")
+    title = f"peak above the imports, MB (at most {ALLOWED_BYTES / 1e6:,.0f})"
+    table = table_of(*heads, title=title, is_framed=True)
     for size in measured:
         peaks = (f"{peak / 1e6:,.0f}" for peak in size.peaks.values())
         seconds = (f"{size.seconds[job]:.1f}" for job in ("ingest", "fit"))

@@ -64,40 +64,35 @@ class Result:
     view: RenderableType | None = None
 
 
-def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Register a function that returns a `Result` as the command `name` of `app`.
+def add_command(app: typer.Typer, function: Callable[..., Result], *examples: str) -> None:
+    """Add a function that returns a `Result` to `app`, as the command of its name; examples end its help.
 
     A parameter annotated with a dataclass is replaced by one option for each field; an error prints one message and
     exits with code 1.
     """
+    hints = get_type_hints(function)
+    groups = {
+        name: hint for name, hint in hints.items() if name != "return" and isinstance(hint, type) and is_dataclass(hint)
+    }
 
-    def register(function: Callable[..., Result]) -> Callable[..., None]:
-        hints = get_type_hints(function)
-        groups = {
-            name: hint
-            for name, hint in hints.items()
-            if name != "return" and isinstance(hint, type) and is_dataclass(hint)
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        options = {
+            parameter: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for parameter, group in groups.items()
         }
+        running = next((group for group in options.values() if isinstance(group, Running)), Running())
+        _report(lambda: function(**given, **options), running, names)
 
-        @functools.wraps(function)
-        def run(**given: Any) -> None:
-            options = {
-                parameter: group(**{field.name: given.pop(field.name) for field in fields(group)})
-                for parameter, group in groups.items()
-            }
-            running = next((group for group in options.values() if isinstance(group, Running)), Running())
-            _report(lambda: function(**given, **options), running, names)
-
-        # typer reads the options from the signature, which must have the fields of the groups
-        parameters = _signature(function, groups)
-        names = {parameter.name for parameter in parameters}
-        del run.__wrapped__  # type: ignore[attr-defined]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(name, help=paragraphs(function.__doc__ or ""), epilog=epilog, no_args_is_help=False)(run)
-        return run
-
-    return register
+    # typer reads the options from the signature, which must have the fields of the groups
+    parameters = _signature(function, groups)
+    names = {parameter.name for parameter in parameters}
+    del run.__wrapped__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    epilog = f"Example{'s' * (len(examples) > 1)}: {', '.join(f'[bold]{example}[/bold]' for example in examples)}"
+    text = paragraphs(function.__doc__ or "")
+    app.command(function.__name__, help=text, epilog=epilog, no_args_is_help=False)(run)
 
 
 def paragraphs(text: str) -> str:
@@ -106,17 +101,19 @@ def paragraphs(text: str) -> str:
 
 
 def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:
-    """The parameters of the function with each group replaced by its fields."""
+    """The parameters of the function with each group replaced by its fields, in the group's panel of the help."""
     # with extras, as typer reads `Annotated[..., typer.Option(...)]`
     hints = get_type_hints(function, include_extras=True)
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name in groups:
             field_hints = get_type_hints(groups[name], include_extras=True)
-            parameters += [
-                inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hint)
-                for f, hint in ((f, field_hints[f.name]) for f in fields(groups[name]))
-            ]
+            for field in fields(groups[name]):
+                hint = field_hints[field.name]
+                (option,) = hint.__metadata__
+                option.rich_help_panel = option.rich_help_panel or getattr(groups[name], "panel", None)
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                parameters.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=hint))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
     return parameters
@@ -202,6 +199,22 @@ class _Output(_Console):
 def stderr() -> Console:
     """The console for progress, warnings and errors; standard output has only results."""
     return _Console(stderr=True, soft_wrap=not sys.stderr.isatty())
+
+
+def table_of(*heads: str, title: str | None = None, is_framed: bool = False) -> Table:
+    """An empty table whose first column is of texts, and the others of numbers; without a title and a frame by default.
+
+    Parameters
+    ----------
+    *heads : str
+    title : str or None
+    is_framed : bool
+    """
+    style: dict[str, Any] = {} if is_framed else {"box": None, "padding": (0, 2, 0, 0)}
+    table = Table(title=title, title_justify="left", **style)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    return table
 
 
 def facts_table(facts: Mapping[str, Any]) -> RenderableType:

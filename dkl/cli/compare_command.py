@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, stderr
+from dkl.cli.command import Result, Running, stderr, table_of
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.output_checks import OutputFolder
@@ -58,12 +58,6 @@ class EntryOptions:
         family = family_from(FeatureOptions(family=self.family, sigma=self.sigma))
         scaling = None if self.scaling == "none" else self.scaling
         return {"learners": self.learner, "family": family, "scaling": scaling, "rivals": self.rivals, **sizes}
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    example = "dkl compare rows.csv --target label --features 100 --features 400"
-    command(app, "compare", epilog=f"Example: [bold]{example}[/bold]")(compare)
 
 
 def compare(
@@ -162,10 +156,8 @@ def written(facts: dict[str, Any]) -> list[Text]:
 def scores_table(comparison: Comparison, title: str) -> Table:
     """A table with a row for each learner and a column for each size; the best score of each column is bold."""
     head, *rows = comparison.cells()
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column(head[0])
-    for name in head[1:]:
-        table.add_column(name, justify="right")
+    table = table_of(*head, title=title, is_framed=True)
+    table.title_style = "bold"
     # cells are texts, empty for failed fits; the first column is the name and the last one the seconds
     best = [max(cells, key=lambda cell: float(cell or "-inf")) for cells in list(zip(*rows, strict=True))[1:-1]]
     for learner, *scores, seconds in rows:

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from dkl.cli.cluster import checked_bytes
-from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.command import Result, Running, facts_table
 from dkl.cli.output_checks import check_before
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ ZeroBased = Annotated[
     ),
 ]
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    command(
-        app,
-        "ingest",
-        epilog="Example: [bold]dkl ingest 'part-*.csv' rows.zarr --target label --split train=0.8,test=0.2[/bold]",
-    )(ingest)
-    command(app, "info", epilog="Example: [bold]dkl info rows.zarr[/bold]")(info)
-    command(app, "verify", epilog="Example: [bold]dkl verify s3://bucket/rows.zarr[/bold]")(verify)
 
 
 def parse_splits(text: str) -> dict[str, float]:

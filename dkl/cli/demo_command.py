@@ -13,27 +13,19 @@ from rich.console import Group
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running
 from dkl.cli.compare_command import saved_picture, score_facts, scores_table, written
 from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.overwriting import means_store
 
 if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
     from dkl.demo import Grown
     from dkl.model_selection.comparison import Compared
     from dkl.plots.figure import Display
 
 SIZES = (50, 100, 200)
 _PICTURE = "dkl-demo.png"
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    command(
-        app,
-        "demo",
-        epilog="Examples: [bold]dkl demo[/bold], [bold]dkl demo --data rows.csv --target label[/bold]",
-    )(demo)
 
 
 def demo(
@@ -76,19 +68,35 @@ def _say(running: Running, text: str) -> None:
         typer.echo(text)
 
 
+def _rows(data: str | None, target: str | None, output: Path, stored: str, *others: str) -> Dataset:
+    """The user's rows, or the digits of scikit-learn, once the output folder has been checked.
+
+    Parameters
+    ----------
+    data, target : str or None
+    output : Path
+    stored : str
+        The name of the store in the folder; a store of the user is used in place.
+    *others : str
+        The names of further outputs.
+    """
+    from dkl.demo import digits_dataset, own_dataset
+
+    is_in_place = data is not None and means_store(data)
+    OutputFolder(output, [*([] if is_in_place else [stored]), _PICTURE, *others], inputs=[data])
+    return digits_dataset(output / stored) if data is None else own_dataset(data, target, output / stored)
+
+
 def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, str | None, Path], seed: int) -> Result:
     """Compare the machine with scikit-learn's models."""
     data, target, output = rows
     # before the imports, which take a second or two
     _say(running, f"rows of {data}" if data else "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?")
-    from dkl.demo import beside_rivals, own_dataset, verdict, verdict_on_many, written_digits
+    from dkl.demo import beside_rivals, verdict, verdict_on_many
     from dkl.methods.provenance import summary_of
 
     started = time.perf_counter()
-    stored = [] if data is not None and means_store(data) else ["rows.zarr"]
-    OutputFolder(output, [*stored, _PICTURE, "model.zarr"], inputs=[data])
-    place = output / "rows.zarr"
-    dataset = written_digits(place) if data is None else own_dataset(data, target, place)
+    dataset = _rows(data, target, output, "rows.zarr", "model.zarr")
     measure = "accuracy" if dataset.task == "classification" else "R^2"
     train, test = dataset["train"], dataset["test"]
     _say(
@@ -156,14 +164,11 @@ def _all(
     seed: int,
 ) -> Result:
     """Compare every learner with random features of the same size."""
-    from dkl.demo import compare, digits_dataset, own_dataset
+    from dkl.demo import compare
 
     data, target, output = rows
     started = time.perf_counter()
-    # the digits are part of scikit-learn; a store of the user is used in place
-    stored = "digits.zarr" if data is None else "rows.zarr"
-    OutputFolder(output, [*([] if data is not None and means_store(data) else [stored]), _PICTURE], inputs=[data])
-    dataset = digits_dataset(output / stored) if data is None else own_dataset(data, target, output / stored)
+    dataset = _rows(data, target, output, "digits.zarr" if data is None else "rows.zarr")
     # two worker processes show that fits run on a cluster, also on a laptop
     with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):
         result = compare(

@@ -13,19 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.command import Result, Running, facts_table, table_of
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
 from dkl.cli.given_files import Rows, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
-from dkl.cli.output_checks import check_before
+from dkl.cli.output_checks import check_model
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
     from dkl.data.labels import TaskChoice
     from dkl.explain.importance import Importance
-    from dkl.machines.machine import KernelMachine
-    from dkl.methods.base import FeatureLearner
     from dkl.model_selection.held_out_scores import Metric
     from dkl.protocols.estimators import FittedModel
 
@@ -38,18 +36,6 @@ Exposure = Annotated[
         "is not a feature; score, predict and report use that of fit; predict --exposure '' predicts for one unit.",
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    command(app, "plan", epilog="Example: [bold]dkl plan rows.zarr --memory-limit '1 GiB'[/bold]")(plan)
-    command(app, "fit", epilog="Example: [bold]dkl fit rows.csv model.zarr --target label[/bold]")(fit)
-    command(app, "score", epilog="Example: [bold]dkl score model.zarr rows.zarr --scoring accuracy[/bold]")(score)
-    command(
-        app,
-        "predict",
-        epilog="Example: [bold]dkl predict model.zarr new.csv predictions.parquet --proba[/bold]",
-    )(predict)
 
 
 def chosen_split(store: str, wanted: str | None, usual: str, task: TaskChoice = "auto") -> Dataset:
@@ -85,13 +71,14 @@ def plan(
     with computing_on(compute):
         estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset, exposure=exposure)
-    names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
+    # a tuned machine has no attribute `features`: it is its own learner
+    features_given = getattr(estimator, "features", estimator)
+    of_features = "features that it chooses" if features_given == "auto" else type(features_given).__name__
+    names = " on ".join(dict.fromkeys((type(estimator).__name__, of_features)))
     head, *rows = planned.cells(verbose=verbose)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column(head[0])
-
-    for name in head[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of(*head)
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for row in rows:
         table.add_row(*row)
     return Result(planned.facts, Group(Text(f"{names}, {planned.rows}"), table, Text(planned.speed)))
@@ -134,13 +121,12 @@ def fit(
     """
     from dkl.machines.columns import TOO_GOOD
     from dkl.methods.provenance import summary_of
-    from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
     # a fixed path, so that the same command finds it again
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
-    check_before(model, "model", overwrite=overwrite, inputs=[data, checkpoint], belongs=is_part_of_a_model)
+    check_model(model, overwrite=overwrite, inputs=[data, checkpoint])
     task = machine.task or "auto"
     store, read = store_of(
         data, model, roles, text, held, compute=compute, running=running, seed=machine.seed, task=task
@@ -188,7 +174,8 @@ def fit(
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
     reasons_shown = reasons if verbose or not summary else [reason for reason in reasons if reason.startswith(TOO_GOOD)]
-    chosen += [reasons_table(reasons_shown)] if reasons_shown else []
+    if reasons_shown:
+        chosen.append(facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons_shown)}))
     first = [Text(read)] if read else []
     if read and dataset.schema.may_be_counts and machine.task is None:
         line = f"dkl fit {shlex.quote(data)} {shlex.quote(model)} --target {shlex.quote(str(roles.target))} --overwrite"
@@ -218,11 +205,6 @@ def fit(
     return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(*first, table, *chosen, *scores))
 
 
-def reasons_table(reasons: Sequence[str]) -> RenderableType:
-    """A table of the decisions of a fit and their reasons."""
-    return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
-
-
 def strengths(
     estimator: FittedModel, dataset: Dataset, compute: Compute, running: Running, most: int = 20
 ) -> tuple[Importance, dict[str, float], list[RenderableType]]:
@@ -232,9 +214,7 @@ def strengths(
     found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
     ordered = [(found.names[g], float(found.strengths[g])) for g in found.order]
     title = f"change of the prediction on {dataset.n_rows:,} rows"
-    bars = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    bars.add_column("column")
-    bars.add_column("strength", justify="right")
+    bars = table_of("column", "strength", title=title)
     bars.add_column("")
     # relative to the first column, which is the strongest
     largest = ordered[0][1] or 1.0
@@ -242,13 +222,6 @@ def strengths(
         bars.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
     more = [Text(f"and {len(ordered) - most} more columns (dkl explain --most)")] if len(ordered) > most else []
     return found, dict(ordered), [bars, *more]
-
-
-def features_of(estimator: FeatureLearner | KernelMachine) -> str:
-    """The name of an unfitted estimator's features: their class, or that the estimator chooses them."""
-    # a tuned machine has no attribute `features`: it is its own learner
-    features = getattr(estimator, "features", estimator)
-    return "features that it chooses" if features == "auto" else type(features).__name__
 
 
 def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset | None:
@@ -264,10 +237,7 @@ def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset |
 
 def metric_table(metrics: Sequence[Metric]) -> Table:
     """A table with each metric, its standard error, and its value for an answer that ignores the columns."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("metric")
-    for head in ("score", "± standard error", "without the columns"):
-        table.add_column(head, justify="right")
+    table = table_of("metric", "score", "± standard error", "without the columns")
     for metric in metrics:
         baseline = "" if metric.baseline is None else f"{metric.baseline:.4g}"
         name = metric.name.replace("_", " ")

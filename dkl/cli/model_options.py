@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -22,8 +22,8 @@ else:
     # typer checks and completes the names of the registry
     LearnerName = Literal[("auto", *learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
-# Titles of the panels of options in the help.
-FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
+# Titles of panels of options in the help, for options that have another one than their group.
+CANDIDATES, FAMILY = "Candidates", "Family"
 # Default number of columns of the mapped rows, for named learners.
 _FEATURES = 1_000
 # Options about features that are also parameters of a machine that chooses its features.
@@ -43,13 +43,14 @@ _PARAMETERS = {
 class FeatureOptions:
     """Options for the features."""
 
+    panel: ClassVar[str] = "Features"
+
     learner: Annotated[
         LearnerName,
         typer.Option(
             help="How features are chosen: auto compares several kinds on held-out rows; others are drawn, selected, "
             "searched for, or weighed with the machine (tuned). Options about candidates and families without a "
-            "learner choose aligned.",
-            rich_help_panel=FEATURES,
+            "learner choose aligned."
         ),
     ] = "auto"
     features: Annotated[
@@ -57,7 +58,6 @@ class FeatureOptions:
         typer.Option(
             min=1,
             help="Largest number of columns of the mapped rows.",
-            rich_help_panel=FEATURES,
             show_default="by the rows, or 1,000",
         ),
     ] = None
@@ -65,13 +65,12 @@ class FeatureOptions:
         Literal["standard", "minmax", "unit", "quantile", "counts", "none"] | None,
         typer.Option(
             help="Scaling of the columns before anything else; quantile for heavy tails, counts for counts of words.",
-            rich_help_panel=FEATURES,
             show_default="by the rows, or standard but for sparse rows",
         ),
     ] = None
     max_rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of rows to learn the features from.", rich_help_panel=FEATURES),
+        typer.Option(min=1, help="Number of rows to learn the features from."),
     ] = None
     candidates: Annotated[
         int | None,
@@ -94,9 +93,7 @@ class FeatureOptions:
     ] = "gaussian"
     sigma: Annotated[
         str | None,
-        typer.Option(
-            help="Bandwidth: a number, or 'median'.", rich_help_panel=FEATURES, show_default="by the rows, or median"
-        ),
+        typer.Option(help="Bandwidth: a number, or 'median'.", show_default="by the rows, or median"),
     ] = None
     nu: Annotated[float, typer.Option(help="Smoothness of --family matern.", rich_help_panel=FAMILY)] = 1.5
     order: Annotated[int, typer.Option(help="Order of --family arc-cosine: 0, 1 or 2.", rich_help_panel=FAMILY)] = 1
@@ -118,19 +115,19 @@ class FeatureOptions:
 class MachineOptions:
     """Options for the linear model on the features."""
 
+    panel: ClassVar[str] = "Linear model"
+
     loss: Annotated[
         str | None,
         typer.Option(
             help="hinge, squared_hinge, log_loss, softmax, modified_huber; for numbers squared_error, "
-            "epsilon_insensitive, huber, pinball, poisson, gamma.",
-            rich_help_panel=MACHINE,
+            "epsilon_insensitive, huber, pinball, poisson, gamma."
         ),
     ] = None
     task: Annotated[
         Literal["classification", "regression"] | None,
         typer.Option(
             help="Labels or numbers: whole numbers may be either, and counts are numbers.",
-            rich_help_panel=MACHINE,
             show_default="as ingested; numbers for a loss of numbers alone",
         ),
     ] = None
@@ -140,7 +137,6 @@ class MachineOptions:
             min=0,
             help="The error, in standard deviations of the target, above which --loss huber is linear, or up to which "
             "epsilon_insensitive is 0.",
-            rich_help_panel=MACHINE,
             show_default="0.1",
         ),
     ] = None
@@ -149,68 +145,55 @@ class MachineOptions:
         typer.Option(
             metavar="Q,Q,...",
             help="The quantiles to predict, for --loss pinball.",
-            rich_help_panel=MACHINE,
             show_default="0.1,0.5,0.9",
         ),
     ] = None
     alpha: Annotated[
         str | None,
-        typer.Option(
-            help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton.",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton."),
     ] = None
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.", rich_help_panel=MACHINE)
-    ] = None
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.")] = None
     solver: Annotated[
         Literal["sgd", "newton"] | None,
         typer.Option(
             help="Stochastic steps, or exact Newton steps for a few thousand features "
-            "(the default of auto, peaks, margin, steps and nystrom, with --alpha auto).",
-            rich_help_panel=MACHINE,
+            "(the default of auto, peaks, margin, steps and nystrom, with --alpha auto)."
         ),
     ] = None
     early_stopping: Annotated[
         bool,
-        typer.Option(
-            "--early-stopping", help="Stop when the score on held-out rows no longer improves.", rich_help_panel=MACHINE
-        ),
+        typer.Option("--early-stopping", help="Stop when the score on held-out rows no longer improves."),
     ] = False
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
-    ] = False
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.")] = (
+        False
+    )
     conformal_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Share of the rows to hold out of the fit, on which the coverage of dkl predict --interval is based.",
-            rich_help_panel=MACHINE,
+            help="Share of the rows to hold out of the fit, on which the coverage of dkl predict --interval is based."
         ),
     ] = None
-    class_weight: Annotated[
-        Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
-    ] = None
+    class_weight: Annotated[Literal["balanced"] | None, typer.Option(help="Give each class the same weight.")] = None
     effort: Annotated[
         Literal["fast", "balanced", "best"] | None,
         typer.Option(
             help="Amount of work of auto for its choice: about 1, 5 and up to some hundred seconds for usual tables.",
-            rich_help_panel=MACHINE,
             show_default="balanced",
         ),
     ] = None
     time_limit: Annotated[
         float | None,
-        typer.Option(
-            help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock.",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock."),
     ] = None
-    seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="The same seed gives the same model, bit for bit.", rich_help_panel="Options")
+    ] = 0
     set: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
             help="Any other parameter of the estimator, for example patience=3 or features__k=3. May be repeated.",
+            rich_help_panel="Options",
         ),
     ] = None
 
@@ -292,15 +275,6 @@ def _bandwidth(text: str) -> float | str:
         raise typer.BadParameter(f"--sigma is {text!r}; it must be a positive number or 'median'") from None
 
 
-def learner_from(
-    options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
-) -> FeatureLearner | None:
-    """The unfitted feature learner that the options describe; None if the machine chooses features."""
-    if options == FeatureOptions(**{name: getattr(options, name) for name in KNOBS}):
-        return None
-    return named_learner(options, seed=seed, task=task, compute=compute, running=running)
-
-
 def named_learner(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner:
@@ -348,17 +322,6 @@ def named_learner(
     )
 
 
-def knobs_from(options: FeatureOptions) -> dict[str, Any]:
-    """The given options about features as parameters of a machine that chooses the rest."""
-    given = {
-        "n_features": options.features,
-        "sigma": None if options.sigma is None else _bandwidth(options.sigma),
-    }
-    # None is a valid scaling, so that an option that was not given must be left out
-    scaling = {} if options.scaling is None else {"scaling": None if options.scaling == "none" else options.scaling}
-    return _given(given) | scaling
-
-
 def estimator_from(
     features: FeatureOptions, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | KernelMachine:
@@ -384,7 +347,9 @@ def estimator_from(
     for name, losses in (("epsilon", ("huber", "epsilon_insensitive")), ("quantiles", ("pinball",))):
         if getattr(options, name) is not None and options.loss not in losses:
             raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")
-    learner = learner_from(features, seed=options.seed, task=task, compute=compute, running=running)
+    seed, learner = options.seed, None
+    if features != FeatureOptions(**{name: getattr(features, name) for name in KNOBS}):
+        learner = named_learner(features, seed=seed, task=task, compute=compute, running=running)
     estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
         # tuned machines name the ridge penalty lam, as their paper does
@@ -392,8 +357,14 @@ def estimator_from(
         estimator, parameters = learner, _given(given)
     else:
         machine = KernelClassifier if task == "classification" else KernelRegressor
-        estimator = machine(random_state=options.seed, progress=running.progress)
-        estimator.set_params(**({"features": learner} if learner is not None else knobs_from(features)))
+        sigma = None if features.sigma is None else _bandwidth(features.sigma)
+        own: dict[str, Any] = (
+            {"features": learner} if learner is not None else _given({"n_features": features.features, "sigma": sigma})
+        )
+        # None is a valid scaling, so that an option that was not given must be left out
+        if learner is None and features.scaling is not None:
+            own["scaling"] = None if features.scaling == "none" else features.scaling
+        estimator = machine(random_state=seed, progress=running.progress, **own)
         parameters = _given(given)
         loss = squared_loss(task)
         wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)

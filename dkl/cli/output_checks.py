@@ -28,6 +28,13 @@ def check_before(
     check_folder(location)
 
 
+def check_model(path: str, *, overwrite: bool, inputs: Iterable[str | Path | None]) -> None:
+    """`check_before` for the store of a model."""
+    from dkl.model_io import is_part_of_a_model
+
+    check_before(path, "model", overwrite=overwrite, inputs=inputs, belongs=is_part_of_a_model)
+
+
 class OutputFolder:
     """A folder for outputs with fixed names, of which only those that commands of dkl wrote are replaced.
 

@@ -36,7 +36,6 @@ from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
 from dkl.passes.engine import map_blocks
 from dkl.plain_text import plain_text
-from dkl.protocols.estimators import FittedModel
 from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__
 
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
     from dkl.data.dataset import Dataset
     from dkl.data.ingest.csv_files import CsvFormat
-    from dkl.uncertainty.order_statistics import HeldOutScores
 
     Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame
 
@@ -68,25 +66,6 @@ _ESCAPED = re.compile(r"(\\+)(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[^\\])", re
 # Columns of a part of the output, by name: predictions are NumPy arrays, and columns that --id copies are Arrow arrays,
 # which support missing integers.
 Part = Mapping[str, Any]
-
-
-class PredictingModel(FittedModel, Protocol):
-    """A fitted machine; `classes_`, `predict_proba` and `predict_set` are those of a classifier."""
-
-    classes_: np.ndarray
-    conformal_: HeldOutScores
-
-    def predict_proba(self, X: Any) -> Any:
-        """The probability of each class, (n, K)."""
-        ...
-
-    def predict_interval(self, X: Any, coverage: float, **beside: Any) -> Any:
-        """Lower and upper ends, (n, 2) or (n, t, 2)."""
-        ...
-
-    def predict_set(self, X: Any, coverage: float, **beside: Any) -> Any:
-        """Whether each class is in the prediction set, (n, K)."""
-        ...
 
 
 class Writer(Protocol):
@@ -178,7 +157,7 @@ class Answers:
         The column of exposures of counts and sizes.
     """
 
-    estimator: PredictingModel
+    estimator: Any
     proba: bool = False
     std: bool = False
     interval: float | None = None
@@ -219,7 +198,7 @@ class Answers:
         columns: dict[str, Any] = {"row_id": np.asarray(row_id, dtype=np.int64)}
         import pandas as pd
 
-        model: Any = self.estimator
+        model = self.estimator
         beside: dict[str, Any] = {}
         if exposure is not None:
             # values that are not numbers become missing, so that the error has their row
@@ -246,10 +225,10 @@ class Answers:
     @property
     def scorer(self) -> Scorer:
         """The scorer by which workers compute decision values, and with `std` or `interval` their deviations."""
-        model: Any = self.estimator
         has_lengths = self.std or self.interval is not None
-        posterior = getattr(model, "posterior_", None) if has_lengths else None
-        return model._scorer if posterior is None else replace(model._scorer, posterior=posterior)
+        posterior = getattr(self.estimator, "posterior_", None) if has_lengths else None
+        scorer: Scorer = self.estimator._scorer
+        return scorer if posterior is None else replace(scorer, posterior=posterior)
 
     def in_text(self, part: Part) -> Part:
         """The columns rounded to the precision of float32 features, for formats that write numbers as text.
@@ -272,18 +251,16 @@ class Answers:
     @property
     def _dtype(self) -> str:
         """dtype of the features."""
-        model: Any = self.estimator
-        return str(getattr(model, "features_", model).dtype)
+        return str(getattr(self.estimator, "features_", self.estimator).dtype)
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
         """Predicted numbers rounded to 2**-24 of the standard deviation of the targets; labels unchanged."""
         if hasattr(self.estimator, "classes_"):
             return values
-        model: Any = self.estimator
-        if model._link:
+        if self.estimator._link:
             # counts and sizes are exponentials, whose errors are relative
             return values.astype(np.float32)
-        scale = float(np.min(getattr(model, "target_scale_", 1.0)))
+        scale = float(np.min(getattr(self.estimator, "target_scale_", 1.0)))
         # a scale of 1 means that the model does not know the standard deviation of its targets
         if scale == 1.0:
             return values
@@ -522,11 +499,8 @@ class _CsvWriter(_TableWriter):
         self._exact_text = exact_text
 
     def write(self, part: Part) -> None:
-        super().write(part if self._exact_text else self._harmless_part(part))
-
-    def _harmless_part(self, part: Part) -> Part:
-        """The columns with escaped names and texts."""
-        return {harmless(name): self._harmless(values) for name, values in part.items()}
+        escaped = part if self._exact_text else {harmless(name): self._harmless(part[name]) for name in part}
+        super().write(escaped)
 
     def _harmless(self, values: Any) -> Any:
         """The values of a column, texts escaped."""

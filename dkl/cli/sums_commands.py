@@ -7,32 +7,13 @@ from typing import Annotated
 import typer
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running
 from dkl.cli.data_commands import Store
 from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, named_learner
-from dkl.cli.output_checks import check_before
+from dkl.cli.output_checks import check_before, check_model
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program, below `sums`."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        help="Fit a model to the sums of several sites, which do not share their rows.",
-        epilog="First somebody agrees, then every site exports, then somebody fits. Example: [bold]dkl sums agree "
-        "--help[/bold].",
-    )
-    example = "dkl sums agree public.zarr agreement.json --site north=8 --site south=5"
-    command(group, "agree", epilog=f"Example: [bold]{example}[/bold]")(agree)
-    example = "dkl sums export rows.zarr north.sums --agreement agreement.json --site north"
-    command(group, "export", epilog=f"Example: [bold]{example}[/bold]")(export)
-    example = "dkl sums fit agreement.json model.zarr north.sums south.sums"
-    command(group, "fit", epilog=f"Example: [bold]{example}[/bold]")(fit)
-    app.add_typer(group, name="sums")
 
 
 def agree(
@@ -56,7 +37,6 @@ def agree(
     """
     from dkl.federated.agreement import agree as agree_on
     from dkl.federated.agreement import is_agreement_file
-    from dkl.model_io import is_part_of_a_model
 
     # `north=8` names a site and its number of blocks
     sites: dict[str, int] = {}
@@ -68,7 +48,7 @@ def agree(
     if agreement.endswith(".json"):
         check_before(agreement, "agreement", overwrite=overwrite, inputs=[store], is_own=is_agreement_file)
     else:
-        check_before(agreement, "model", overwrite=overwrite, inputs=[store], belongs=is_part_of_a_model)
+        check_model(agreement, overwrite=overwrite, inputs=[store])
     rows = chosen_split(store, None, "")
     learner = named_learner(features, seed=seed, task=rows.task, compute=compute, running=running)
     if features.learner == "tuned":
@@ -101,9 +81,8 @@ def export(
     A sum of fewer rows than columns is refused, since single rows could be inferred from it.
     """
     from dkl.federated.exporting import export_sums
-    from dkl.model_io import is_part_of_a_model
 
-    check_before(sums, "model", overwrite=overwrite, inputs=[store, agreement], belongs=is_part_of_a_model)
+    check_model(sums, overwrite=overwrite, inputs=[store, agreement])
     rows = chosen_split(store, split, "")
     with computing_on(compute):
         made = export_sums(
@@ -134,9 +113,8 @@ def fit(
 ) -> Result:
     """Fit a model to the sums of all sites, with the same bits as a fit to all of their rows in one store."""
     from dkl.federated.from_sums import fit_from_sums
-    from dkl.model_io import is_part_of_a_model
 
-    check_before(model, "model", overwrite=overwrite, inputs=[agreement, *sums], belongs=is_part_of_a_model)
+    check_model(model, overwrite=overwrite, inputs=[agreement, *sums])
     with computing_on(compute):
         learner = fit_from_sums(agreement, sums, without=without or ())
     learner.save(model, overwrite=overwrite)

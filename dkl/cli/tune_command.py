@@ -11,20 +11,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.command import Result, Running, facts_table, table_of
 from dkl.cli.data_commands import HeldOptions, Store
 from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
-from dkl.cli.output_checks import check_before
+from dkl.cli.output_checks import check_before, check_model
 from dkl.data.store.outputs import written_whole
 from dkl.protocols.estimators import Estimator
 
-# Further bandwidths of the search, in units of the typical distance of two rows, sqrt(2 d).
-_BANDWIDTHS = (0.35, 2.5)
 # Number of landmarks from whose half to whose double sizes are searched.
 _LANDMARKS = 400
 # Number of trials that are shown, the best ones.
@@ -50,12 +47,6 @@ class TuneOptions:
     folds: Annotated[float, typer.Option(help="Number of folds, or a share such as 0.2 that is held out once.")] = 5
     scoring: Annotated[str | None, typer.Option(help="A scorer of scikit-learn (default: accuracy or R^2).")] = None
     parallel: Annotated[int, typer.Option(help="Number of trials at a time, each as a whole fit on a worker.")] = 1
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    example = "dkl tune rows.zarr model.zarr --space alpha=1e-7:1e-2:log --trials 30"
-    command(app, "tune", epilog=f"Example: [bold]{example}[/bold]")(tune)
 
 
 def tune(
@@ -84,10 +75,9 @@ def tune(
     Without --learner the model is a kernel at landmarks (nystrom), since auto makes all of these choices itself.
     """
     from dkl.data.together.telling import kind_of_split
-    from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.tuning import tune as search_for
 
-    check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
+    check_model(model, overwrite=overwrite, inputs=[store, checkpoint])
     if table is not None:
         read = [store, model, checkpoint]
         check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
@@ -130,9 +120,7 @@ def tune(
         "seconds": round(time.perf_counter() - started, 3),
     }
     names = list(tuning.best_params_)
-    view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
-    for name in ("trial", "score", *names):
-        view.add_column(name, justify="right")
+    view = table_of("trial", "score", *names, title=f"the best of {len(tuning.trials)} trials")
     # stable, so that the first of equal trials, which is the best one, comes first
     ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
     for trial, row in ordered.iterrows():
@@ -200,11 +188,13 @@ def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
     if isinstance(factor_now := known.get(f"{prefix}sigma_factor"), int | float):
         space[f"{prefix}sigma_factor"] = (0.25 * factor_now, 4.0 * factor_now, "log")
     elif getattr(known.get(f"{prefix}family"), "needs_bandwidth", False):
+        from dkl.machines.suggest import BANDWIDTHS
+
         family = known[f"{prefix}family"]
         # the distance of two rows with d columns of variance 1 is about sqrt(2 d)
         typical_distance = math.sqrt(2.0 * n_columns)
         space[f"{prefix}family"] = [
             family,
-            *(replace(family, sigma=factor * typical_distance) for factor in _BANDWIDTHS),
+            *(replace(family, sigma=factor * typical_distance) for factor in BANDWIDTHS if factor != 1.0),
         ]
     return space

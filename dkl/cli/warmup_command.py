@@ -6,14 +6,7 @@ import os
 import tempfile
 import time
 
-import typer
-
-from dkl.cli.command import Result, Running, command, stderr
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    command(app, "warmup", epilog="Example: [bold]NUMBA_CACHE_DIR=/opt/cache dkl warmup[/bold]")(warmup)
+from dkl.cli.command import Result, Running, stderr
 
 
 def warmup(running: Running) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -18,21 +18,7 @@ from dkl.methods.validation import check_columns, encoded_rows
 from dkl.protocols.estimators import FittedModel
 
 
-class Explainable(FittedModel, Protocol):
-    """A fitted model that can be explained: its decision values are linear functions of mapped rows."""
-
-    @property
-    def _fitted_by(self) -> str:
-        """The name of the attribute that a completed fit sets."""
-        ...
-
-    @property
-    def _scorer(self) -> Scorer:
-        """The feature map with the coefficients and intercepts of each output."""
-        ...
-
-
-def model_of(estimator: object) -> Scorer:
+def model_of(estimator: Any) -> Scorer:
     """The decision values of a fitted estimator as a linear function of features of single linear forms w.x.
 
     Similarities to landmarks are replaced by the waves of which they are sums.
@@ -54,9 +40,8 @@ def model_of(estimator: object) -> Scorer:
             f"{type(estimator).__name__} predicts nothing that could be explained; fit a machine on it, such as "
             f"KernelClassifier({type(estimator).__name__}())"
         )
-    model = cast(Explainable, estimator)
-    check_is_fitted(model, model._fitted_by)
-    scorer = model._scorer
+    check_is_fitted(estimator, estimator._fitted_by)
+    scorer: Scorer = estimator._scorer
     if not isinstance(scorer.feature_map.projection, Similarities):
         return scorer
     # A similarity is a weighted sum of cosines, so that a linear function of similarities is one of cosines.
@@ -128,7 +113,7 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
     return dataset
 
 
-def output_labels(estimator: FittedModel) -> tuple[str, ...]:
+def output_labels(estimator: Any) -> tuple[str, ...]:
     """Names of the K outputs: classes if there are more than two, targets if there are several, else none.
 
     Explanations are in units of scores; with a log link these are logarithms of means, and are named so.
@@ -136,7 +121,7 @@ def output_labels(estimator: FittedModel) -> tuple[str, ...]:
     classes = getattr(estimator, "classes_", None)
     if classes is not None:
         return tuple(map(str, classes)) if len(classes) > 2 else ()
-    n_outputs = len(cast(Explainable, estimator)._scorer.coef)
+    n_outputs = len(estimator._scorer.coef)
     if getattr(estimator, "_link", "") == "log":
         return tuple(f"log mean of target {t}" for t in range(n_outputs)) if n_outputs > 1 else ("log mean",)
     if quantiles := getattr(estimator, "_quantiles", ()):

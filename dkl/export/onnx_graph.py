@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, partialmethod
 from numbers import Integral
 from pathlib import Path
 from types import ModuleType
@@ -18,12 +19,12 @@ from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
-from dkl.encodings.keys import CategoryPart, category_parts
-from dkl.export.kernel_columns import graph_columns
-from dkl.export.predictor import ScoringModel
+from dkl.encodings.keys import category_parts
+from dkl.export.predictor import ScoringModel, nystrom_of
+from dkl.features.families import Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
-from dkl.kernels.generic import mapped
+from dkl.kernels.generic import mapped, scaled
 from dkl.kernels.scale import normal_scores
 from dkl.kernels.tiles import checked_dtype
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -137,10 +138,65 @@ def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -
     if feature_map.activation == "combined":
         parts = feature_map.split(np.ones(feature_map.n_features))
         return xp.concat([_features(xp, rows, part, dtype) * ones.astype(dtype) for part, ones in parts], axis=1)
-    scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
+    rows_of_map, unscaled_map = with_quantiles(xp, rows, feature_map)
     if feature_map.activation == "nystrom":
-        return graph_columns(xp, scaled, unscaled_map, dtype)
-    return xp.concat(mapped(xp, scaled, unscaled_map, dtype), axis=1)
+        return _kernel_columns(xp, rows_of_map, unscaled_map, dtype)
+    return xp.concat(mapped(xp, rows_of_map, unscaled_map, dtype), axis=1)
+
+
+def _kernel_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
+    """k(x, Z) A of rows, amplitudes included, of shape (n, m), as `dkl.kernels.landmark_tiles.NystromProduct`.
+
+    Distances, kernels and the product with A are in double precision: A is as large as the kernel matrix of the
+    landmarks is near to singular.
+
+    Parameters
+    ----------
+    xp : array namespace of `X`
+    X : array of shape (n, d)
+    feature_map : FeatureMap
+        Of similarities by a Gaussian, Laplacian or Matern kernel of smoothness 0.5, 1.5 or 2.5.
+    dtype : dtype
+        Of the result.
+
+    Raises
+    ------
+    TypeError
+        For other kernels.
+    """
+    nystrom = nystrom_of(feature_map)
+    kernel, rows = nystrom.kernel, scaled(xp, X, feature_map.scaler, xp.float64)
+    if nystrom.metric is not None:
+        rows = rows * nystrom.metric if nystrom.metric.ndim == 1 else xp.matmul(rows, nystrom.metric)
+    Z = nystrom.landmarks / getattr(kernel, "sigma", 1.0)
+    rows = rows / getattr(kernel, "sigma", 1.0)
+    if isinstance(kernel, Gaussian):
+        similarities = xp.exp(_distances(rows, Z, lambda gap: gap * gap) * -0.5)
+    elif isinstance(kernel, Laplacian):
+        similarities = xp.exp(-_distances(rows, Z, xp.abs))
+    elif isinstance(kernel, Matern) and kernel.nu in (0.5, 1.5, 2.5):
+        r = xp.sqrt(_distances(rows, Z, lambda gap: gap * gap)) * float(np.sqrt(2.0 * kernel.nu))
+        similarities = xp.exp(-r)
+        if kernel.nu > 0.5:
+            similarities = similarities * ((r + 1.0) if kernel.nu == 1.5 else (r * r * (1.0 / 3.0) + r + 1.0))
+    else:
+        raise TypeError(
+            f"a graph has no operator for 'nystrom' features of {kernel!r}; fit NystromFeatures with a Gaussian, "
+            "Laplacian or Matern(0.5, 1.5 or 2.5) kernel, or use model.predictor() in this process"
+        )
+    return xp.asarray(xp.matmul(similarities, nystrom.whitening * feature_map.amplitudes), dtype=dtype)
+
+
+def _distances(rows: Any, Z: np.ndarray, of_gap: Any) -> Any:
+    """sum_c of_gap(x_c - z_c), of shape (n, l), column by column.
+
+    By |x|^2 + |z|^2 - 2 x.z a row near a landmark would lose half of its digits, and all columns at once would take an
+    array of rows times landmarks times columns.
+    """
+    total = of_gap(rows[:, 0][:, None] - Z[:, 0])
+    for c in range(1, Z.shape[1]):
+        total = total + of_gap(rows[:, c][:, None] - Z[:, c])
+    return total
 
 
 def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
@@ -150,7 +206,11 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
     if table is None or encoding is None or (takes_columns_as_they_are(table) and not added):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    _check_texts(table)
+    if names := table.text_names:
+        raise TypeError(
+            f"the columns {names} hold free text, whose words ONNX has no operation to hash: model.to_sklearn() has "
+            "it, model.predictor() answers rows in this process; or fit without these columns"
+        )
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it, and for days.
     inputs = []
@@ -166,15 +226,6 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
     if isinstance(encoding, FittedEncoding):
         encoded |= _numbers_of_codes(xp, encoding, inputs, encoded)
     return inputs, xp.concat([part for rule in table.rules for part in encoded[rule.name]], axis=1)
-
-
-def _check_texts(encoding: TableEncoding) -> None:
-    """Raise TypeError for columns of free text, whose n-grams no operation of ONNX makes."""
-    if names := encoding.text_names:
-        raise TypeError(
-            f"the columns {names} hold free text, whose words ONNX has no operation to hash: model.to_sklearn() has "
-            "it, model.predictor() answers rows in this process; or fit without these columns"
-        )
 
 
 def _input_comments(encoding: TableEncoding | FittedEncoding | None) -> dict[str, str]:
@@ -240,11 +291,15 @@ def _numbers_of_codes(
     if encoding.unknown == "error":
         raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
     parts = category_parts(encoding.table, encoding.numbers)
-    codes = {
-        rule.name: _code(xp, rule, column) if rule.categories else _whole(xp, encoded[rule.name][0], parts[rule.name])
-        for rule, column in zip(rules, inputs, strict=True)
-        if rule.name in parts
-    }
+    codes: dict[str, Symbol] = {}
+    for rule, column in zip(rules, inputs, strict=True):
+        if rule.name in parts and rule.categories:
+            _check_empty_texts(rule)
+            codes[rule.name] = _places(xp, column, keys_strings=list(rule.categories))
+        elif rule.name in parts:
+            # whole numbers are below 2^24, so that single precision has them all
+            single = xp.asarray(encoded[rule.name][0], np.dtype(np.float32))
+            codes[rule.name] = _places(xp, single, keys_floats=[float(value) for value in parts[rule.name].values])
     names = [*((rule.name,) for rule in rules if rule.kind == "code"), *((name,) for name in encoding.taken)]
     # what is added to a column comes behind it
     made = {rule.name: list(encoded.get(rule.name, ())) for rule in rules}
@@ -264,28 +319,19 @@ def _numbers_of_codes(
     return made
 
 
-def _code(xp: SymbolNamespace, rule: ColumnRule, column: Symbol) -> Symbol:
-    """The place of the text of each row among the values of a column, from 1; 0 for others: (n,) int64."""
-    _check_empty_texts(rule)
-    attributes = {
-        "keys_strings": list(rule.categories),
-        "values_int64s": list(range(1, len(rule.categories) + 1)),
-        "default_int64": 0,
-    }
+def _places(xp: SymbolNamespace, column: Symbol, **values: list[Any]) -> Symbol:
+    """The place of each row among known values, from 1; 0 for others: (n,) int64.
+
+    Parameters
+    ----------
+    xp : SymbolNamespace
+    column : Symbol
+    **values
+        The known values, under the name that the encoder has for their type.
+    """
+    (known,) = values.values()
+    attributes = {**values, "values_int64s": list(range(1, len(known) + 1)), "default_int64": 0}
     code = Symbol("LabelEncoder", [column], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
-    return xp.reshape(code, (ROWS,))
-
-
-def _whole(xp: SymbolNamespace, column: Symbol, part: CategoryPart) -> Symbol:
-    """The place of the number of each row among the whole ones that are known, from 1; 0 for others: (n,) int64."""
-    attributes = {
-        "keys_floats": [float(value) for value in part.values],
-        "values_int64s": list(range(1, part.n_values + 1)),
-        "default_int64": 0,
-    }
-    # they are below 2^24, so that single precision has them all
-    single = xp.asarray(column, np.dtype(np.float32))
-    code = Symbol("LabelEncoder", [single], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
     return xp.reshape(code, (ROWS,))
 
 
@@ -556,43 +602,16 @@ class Symbol:
         pair = [other, self] if swapped else [self, other]
         return Symbol(op, pair, _broadcast(self.shape, other.shape), np.dtype(dtype or self.dtype))
 
-    def __add__(self, other: Operand) -> Symbol:
-        return self._with("Add", other)
-
-    def __sub__(self, other: Operand) -> Symbol:
-        return self._with("Sub", other)
-
-    def __rsub__(self, other: Operand) -> Symbol:
-        return self._with("Sub", other, swapped=True)
-
-    def __mul__(self, other: Operand) -> Symbol:
-        return self._with("Mul", other)
-
-    def __truediv__(self, other: Operand) -> Symbol:
-        return self._with("Div", other)
-
-    def __pow__(self, other: int) -> Symbol:
-        return self._with("Pow", other)
-
     def __neg__(self) -> Symbol:
         return Symbol("Neg", [self], self.shape, self.dtype)
 
-    def __gt__(self, other: Operand) -> Symbol:
-        return self._with("Greater", other, dtype=bool)
-
-    def __ge__(self, other: Operand) -> Symbol:
-        return self._with("GreaterOrEqual", other, dtype=bool)
-
-    def __lt__(self, other: Operand) -> Symbol:
-        return self._with("Less", other, dtype=bool)
-
-    def __le__(self, other: Operand) -> Symbol:
-        return self._with("LessOrEqual", other, dtype=bool)
-
-    def __and__(self, other: Operand) -> Symbol:
-        return self._with("And", other, dtype=bool)
-
-    __radd__, __rmul__ = __add__, __mul__
+    __add__ = __radd__ = partialmethod(_with, "Add")
+    __sub__, __rsub__ = partialmethod(_with, "Sub"), partialmethod(_with, "Sub", swapped=True)
+    __mul__ = __rmul__ = partialmethod(_with, "Mul")
+    __truediv__, __pow__ = partialmethod(_with, "Div"), partialmethod(_with, "Pow")
+    __gt__, __ge__ = partialmethod(_with, "Greater", dtype=bool), partialmethod(_with, "GreaterOrEqual", dtype=bool)
+    __lt__, __le__ = partialmethod(_with, "Less", dtype=bool), partialmethod(_with, "LessOrEqual", dtype=bool)
+    __and__ = partialmethod(_with, "And", dtype=bool)
 
 
 def graph_input(name: str, width: int, dtype: DTypeLike) -> Symbol:
@@ -603,6 +622,11 @@ def graph_input(name: str, width: int, dtype: DTypeLike) -> Symbol:
 def equal(x: Symbol, other: Operand) -> Symbol:
     """x == other, elementwise; symbols themselves are compared by identity."""
     return x._with("Equal", other, dtype=bool)
+
+
+def _elementwise(op: str, x: Symbol) -> Symbol:
+    """The node of a function of each number."""
+    return Symbol(op, [x], x.shape, x.dtype)
 
 
 class SymbolNamespace:
@@ -618,6 +642,10 @@ class SymbolNamespace:
 
     def __init__(self, rows: Symbol) -> None:
         self._rows = rows
+
+    cos, sin, exp, log, sqrt, abs, floor = (
+        staticmethod(partial(_elementwise, op)) for op in ("Cos", "Sin", "Exp", "Log", "Sqrt", "Abs", "Floor")
+    )
 
     def asarray(self, x: Operand, dtype: np.dtype | None = None) -> Any:
         if not isinstance(x, Symbol):
@@ -677,26 +705,8 @@ class SymbolNamespace:
         shape = x.shape[:axis] + x.shape[axis + 1 :]
         return Symbol("ReduceSum", [x, np.array([axis])], shape, x.dtype, {"keepdims": 0})
 
-    def cos(self, x: Symbol) -> Symbol:
-        return _elementwise("Cos", x)
-
-    def sin(self, x: Symbol) -> Symbol:
-        return _elementwise("Sin", x)
-
-    def floor(self, x: Symbol) -> Symbol:
-        return _elementwise("Floor", x)
-
     def log1p(self, x: Symbol) -> Symbol:
-        return _elementwise("Log", x + 1)
-
-    def exp(self, x: Symbol) -> Symbol:
-        return _elementwise("Exp", x)
-
-    def sqrt(self, x: Symbol) -> Symbol:
-        return _elementwise("Sqrt", x)
-
-    def abs(self, x: Symbol) -> Symbol:
-        return _elementwise("Abs", x)
+        return self.log(x + 1)
 
     def isfinite(self, x: Symbol) -> Symbol:
         # x - x is NaN for NaN and for infinities, else 0.
@@ -705,11 +715,6 @@ class SymbolNamespace:
     def all(self, x: Symbol) -> bool:
         """A graph raises no errors: rows are taken to pass the checks of the arithmetic."""
         return True
-
-
-def _elementwise(op: str, x: Symbol) -> Symbol:
-    """The node of a function of each number."""
-    return Symbol(op, [x], x.shape, x.dtype)
 
 
 def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:

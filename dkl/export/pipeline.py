@@ -45,10 +45,9 @@ from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.encodings.fitted import FittedEncoding
 from dkl.errors import Problems
 from dkl.explain.model import model_of
-from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
-from dkl.export.predictor import Forms, ScoringModel, linear_forms
+from dkl.export.predictor import Forms, ScoringModel, linear_forms, nystrom_of
 from dkl.features.activations import Activation, function_of
-from dkl.features.families import Matern
+from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
@@ -215,16 +214,12 @@ class _LinearStep:
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """The steps of a feature learner: the features themselves, amplitudes included."""
     if feature_map.activation == "combined":
-        with np.errstate(divide="ignore"):
-            scale = 1.0 / feature_map.amplitudes
-        return [*_side_by_side(feature_map), ("amplitudes", affine_scaler(None, scale))]
+        return [*_side_by_side(feature_map), _amplitudes(feature_map.amplitudes)]
     if feature_map.activation == "nystrom":
         return _kernel_steps(feature_map)
     if feature_map.activation == "steps":
         products, sizes = step_transformers(feature_map)
-        with np.errstate(divide="ignore"):
-            scale = 1.0 / sizes
-        return [*_scaling(feature_map), *products, ("amplitudes", affine_scaler(None, scale))]
+        return [*_scaling(feature_map), *products, _amplitudes(sizes)]
     if feature_map.activation == "identity":
         scaler = feature_map.scaler
         center = np.zeros(feature_map.n_columns)
@@ -239,10 +234,8 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
     if not has_landmarks and feature_map.function is not None and not feature_map.is_fourier:
-        with np.errstate(divide="ignore"):
-            scale = 1.0 / feature_map.amplitudes
         steps = _function_steps(feature_map.function, matrix, offset)
-        return [*_count_steps(feature_map), *steps, ("amplitudes", affine_scaler(None, scale))]
+        return [*_count_steps(feature_map), *steps, _amplitudes(feature_map.amplitudes)]
     if waves.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
@@ -252,10 +245,13 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
         similarities = linear_map(weights.T, np.zeros(len(offset)))
         return [*_count_steps(feature_map), ("waves", sampler), ("similarities", similarities)]
-    # Cosines are multiplied by their amplitudes: a division by the scale, which is infinite for an amplitude of 0.
+    return [*_count_steps(feature_map), ("waves", sampler), _amplitudes(amplitudes, _factor(sampler))]
+
+
+def _amplitudes(amplitudes: np.ndarray, factor: float = 1.0) -> tuple[str, Any]:
+    """The step that multiplies columns by amplitudes over a factor: a division by a scale, infinite for 0."""
     with np.errstate(divide="ignore"):
-        scale = _factor(sampler) / amplitudes
-    return [*_count_steps(feature_map), ("waves", sampler), ("amplitudes", affine_scaler(None, scale))]
+        return "amplitudes", affine_scaler(None, factor / amplitudes)
 
 
 def _side_by_side(feature_map: FeatureMap) -> list[tuple[str, Any]]:
@@ -296,13 +292,34 @@ def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         similarities = FunctionTransformer(matern, kw_args={"Y": nystrom.landmarks})
         whitening = linear_map(nystrom.whitening * feature_map.amplitudes, np.zeros(len(nystrom.landmarks)))
         return [*steps, ("similarities", similarities), ("whitening", whitening)]
-    name, parameters = pairwise_kernel(feature_map)
+    name, parameters = _pairwise_kernel(feature_map)
     kernel = Nystroem(kernel=name, n_components=len(nystrom.landmarks), **parameters)
     kernel.components_ = nystrom.landmarks
     kernel.normalization_ = (nystrom.whitening * feature_map.amplitudes).T
     kernel.component_indices_ = np.arange(len(nystrom.landmarks))
     kernel.n_features_in_, kernel._n_features_out = nystrom.landmarks.shape[1], feature_map.n_features
     return [*steps, ("kernel", kernel)]
+
+
+def _pairwise_kernel(feature_map: FeatureMap) -> tuple[str, dict[str, float]]:
+    """The name and parameters of the same kernel among `sklearn.metrics.pairwise.pairwise_kernels`.
+
+    Raises
+    ------
+    TypeError
+        If scikit-learn has none.
+    """
+    kernel = nystrom_of(feature_map).kernel
+    if isinstance(kernel, Gaussian):
+        return "rbf", {"gamma": 0.5 / float(kernel.sigma) ** 2}
+    if isinstance(kernel, Laplacian):
+        return "laplacian", {"gamma": 1.0 / float(kernel.sigma)}
+    if isinstance(kernel, Coordinates):
+        return "linear", {}
+    raise TypeError(
+        f"scikit-learn has no pairwise kernel that computes 'nystrom' features of {kernel!r}; fit NystromFeatures with "
+        "a Gaussian, Laplacian, Matern or Coordinates kernel, or use model.predictor() in this process"
+    )
 
 
 def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
@@ -423,9 +440,7 @@ def _target_encoder(names: tuple[str, ...], encoding: FittedEncoding) -> Pipelin
         steps: list[tuple[str, Any]] = [
             ("numbers", FunctionTransformer(np.asarray, kw_args={"dtype": encoding.dtype.name}))
         ]
-        if rule.filling is not None:
-            steps.append(("filled", SimpleImputer(strategy="constant", fill_value=rule.filling)))
-        before.append(steps)
+        before.append([*steps, *_filled(rule.filling)])
         values.append(np.array(numbers[name], encoding.dtype))
     if len(names) == 1:
         return Pipeline([*before[0], ("target means", _numbers_of(values[0]))])
@@ -474,9 +489,12 @@ def is_raw(rule: ColumnRule) -> bool:
 def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
     """Steps of scikit-learn from one column of a table to its encoded columns; `complete_text` ends those of texts."""
     if rule.kind == "text":
-        values: Any = _text_steps()
+        # words and pairs of words; `complete_text` adds what is made of them
+        parts = [(f"{n} words", Pipeline([("hashes", clone(hashing(n))), *_TO_COME])) for n in (1, 2)]
+        there = ("there", FunctionTransformer(methodcaller("fillna", "")))
+        values: Any = Pipeline([there, ("words", FeatureUnion(parts)), *_TO_COME])
     elif rule.kind == "number":
-        values = _number_steps(rule)
+        values = Pipeline([*_read_number(rule), *_column(), *_filled(rule.filling)])
     else:
         values = _time_steps(rule)
     if not rule.flags_missing:
@@ -502,10 +520,6 @@ def _missing_of(rule: ColumnRule) -> list[tuple[str, Any]]:
 def _filled(fill: float | None) -> list[tuple[str, Any]]:
     """An imputer for missing numbers; none where they are errors."""
     return [] if fill is None else [("filled", SimpleImputer(strategy="constant", fill_value=fill))]
-
-
-def _number_steps(rule: ColumnRule) -> Pipeline:
-    return Pipeline([*_read_number(rule), *_column(), *_filled(rule.filling)])
 
 
 def _read_number(rule: ColumnRule) -> list[tuple[str, Any]]:
@@ -601,14 +615,6 @@ def _read_time(rule: ColumnRule) -> list[tuple[str, Any]]:
         ("of zone", FunctionTransformer(attrgetter("dt"))),
         ("on the clock", FunctionTransformer(methodcaller("tz_localize", None))),
     ]
-
-
-def _text_steps() -> Pipeline:
-    """Words and pairs of words; `complete_text` adds what is made of them."""
-    parts = [(f"{n} words", Pipeline([("hashes", clone(hashing(n))), *_TO_COME])) for n in (1, 2)]
-    return Pipeline(
-        [("there", FunctionTransformer(methodcaller("fillna", ""))), ("words", FeatureUnion(parts)), *_TO_COME]
-    )
 
 
 _TO_COME = [("directions", FunctionTransformer(accept_sparse=True))]

@@ -93,6 +93,14 @@ class Agreement:
         """SHA-256 of all that is agreed: sums of different agreements do not add up."""
         return content_hash(self)
 
+    def check_version(self) -> None:
+        """Raise ValueError where the agreement was made with another version of dkl."""
+        if self.version != __version__:
+            raise ValueError(
+                f"the agreement was made with dkl {self.version}, and this is dkl {__version__}, which may round "
+                "otherwise; use one version at all sites"
+            )
+
     def numbers(self, site: str) -> range:
         """The numbers of a site's blocks.
 
@@ -162,13 +170,10 @@ class Agreement:
     def summary(self) -> dict[str, Any]:
         """What is agreed as JSON values that a person reads: sites, columns, classes, settings."""
         settings = {name: repr(value) for name, value in self.learner.get_params(deep=False).items()}
-        first, numbers = 0, {}
-        for site, count in self.sites.items():
-            numbers[site] = f"blocks {first} to {first + count - 1}"
-            first += count
+        numbers = {site: self.numbers(site) for site in self.sites}
         names, classes = self.schema.column_names, self.schema.classes
         return {
-            "sites": numbers,
+            "sites": {site: f"blocks {own.start} to {own.stop - 1}" for site, own in numbers.items()},
             "columns": list(names) if names is not None else self.schema.n_columns,
             "classes": None if classes is None else classes.tolist(),
             "learner": type(self.learner).__name__,

@@ -149,11 +149,7 @@ def _check_rows(agreement: Agreement, learner: BaseEstimator, rows: Dataset, sit
             "rows have to be a Dataset in a store of dkl, whose blocks keep their numbers: write them with "
             "dkl.create_dataset first"
         )
-    if agreement.version != __version__:
-        raise ValueError(
-            f"the agreement was made with dkl {agreement.version}, and this is dkl {__version__}, which may round "
-            "otherwise; use one version at all sites"
-        )
+    agreement.check_version()
     refuse_codes(rows, "export_sums", CODES_DO_NOT_TRAVEL)
     check_columns(learner, rows)
     if learner._supervised:

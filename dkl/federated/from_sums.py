@@ -23,7 +23,6 @@ from dkl.methods.potential_sums import PotentialProblem, joined_sums
 from dkl.model_io import load_model
 from dkl.passes.tree_sum import Node
 from dkl.protocols.records import BlockSum
-from dkl.version import __version__
 
 # Sums of the same weights in another order, and sums of waves in single precision, differ by their rounding.
 _EXACT, _SINGLE = 1e-9, 1e-5
@@ -80,11 +79,7 @@ def fit_from_sums(
     True
     """
     agreement = as_agreement(agreement)
-    if agreement.version != __version__:
-        raise ValueError(
-            f"the agreement was made with dkl {agreement.version}, and this is dkl {__version__}, which may round "
-            "otherwise; use one version at all sites"
-        )
+    agreement.check_version()
     if isinstance(sums, str | Path | SiteSums):
         raise TypeError("sums is one site's; expected a list with those of each site: [north, south]")
     for name, given, expected in (

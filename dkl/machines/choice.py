@@ -61,14 +61,10 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.passes.loop import PlanEndsError, PlannedRun
 from dkl.progress import in_notebook
+from dkl.solvers.losses import loss_of
 
 LOG = logging.getLogger("dkl")
 
-# Fewest rows for five folds with a row each.
-_LEAST_ROWS = 5
-# Ratio of the C near which the penalties of the log loss are compared to the best C of squares: the inverse of its
-# curvature at 0, 1 / 4.
-_C_OVER_SQUARES = 4.0
 # Libraries that call many fits: if a frame of one is on the stack, Ctrl-C stops the whole fit.
 _SEARCHES = ("sklearn", "joblib", "optuna", "dask", "distributed", "dask_ml")
 
@@ -306,10 +302,12 @@ def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
         If there are fewer rows than folds.
     """
     terms, rows = bench.terms, columns.dataset
-    if rows.n_rows < _LEAST_ROWS:
+    # each fold takes a row at least
+    least = EFFORTS["best"].folds
+    if rows.n_rows < least:
         raise ValueError(
             f"n_samples = {rows.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
-            f"{_LEAST_ROWS} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
+            f"{least} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
         )
     columns_alone = contenders(rows, usual_advice(), terms.budget, terms.knobs)[0]
     chosen = Chosen(
@@ -512,9 +510,9 @@ def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
 
 
 def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
-    """The penalty near which those of the log loss are compared, from the best one of the squared error."""
+    """The penalty near which those of the log loss are compared: the best C of squares over its curvature at 0."""
     squares = agreed(choices)
-    return replace(squares, strengths=_C_OVER_SQUARES * squares.strengths)
+    return replace(squares, strengths=squares.strengths / loss_of("log_loss").largest_curvature)
 
 
 class PlannedChoice:

@@ -24,31 +24,26 @@ from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.judge import gains
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contenders import GROWTH, contenders, usual_advice
-from dkl.machines.contest import BEHIND, FEWEST_ROWS, JUDGING_SHARE, SIDE_SHARE
+from dkl.machines.contenders import contenders, usual_advice
+from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
+from dkl.machines.effort import JUDGING_SHARE, MOST_ADVISED
+from dkl.machines.suggest import GROWTH
 from dkl.machines.trials import Bench, Sample, Terms
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
 # Least relative fall of a plain model's held-out loss for which a change of columns is adopted.
 _CLEARLY = 0.01
-# Trials of the plainest learner and of a kernel that numbers and crosses as categories take at most.
-CATEGORY_TRIALS = 4
+# What may become categories, in this order; each is tried with the plainest learner and with a kernel.
+_CHANGES = ("taken", "crosses")
+CATEGORY_TRIALS = 2 * len(_CHANGES)
 # The budget grows with the encoded columns, but counts at most this many for each column of the table.
 _MOST_NUMBERS = 3
-# A column is a candidate for being left out if more than this share of the newest rows lie outside the range of the
-# older ones.
-_MOST_BEYOND = 0.5
 
 TOO_GOOD = "Too good"
 """The first words of the sentence on columns that predict the target almost perfectly; the shell always shows it."""
 # Quantile bins of a column; the mean target of its bin is the prediction for a row.
 _BINS = 64
-# A prediction is almost perfect if at most this share of the variance of the target remains as squared error. Classes
-# are predicted by their indicators.
-_REMAINS = 5e-3
-# Rows in each half below which a column may look perfect by chance, so that nothing is reported, and rows sampled.
-_FEWEST, _MOST_ROWS = 25, 2_000
 # Columns or pairs that the warning names; further ones are counted.
 _MOST_NAMED = 3
 # Pairs are examined in tables of at most 50 columns (1,225 pairs take a tenth of a second or two), and only where each
@@ -167,7 +162,7 @@ class ColumnChoice:
         """The rows with target means for codes; numbers and crosses become categories, too, where a trial gains."""
         suspects = more_categories(dataset, self._judging_rows, self._run, self._seed)
         rows, adopted = self._with_category_numbers(dataset), NOTHING
-        for change in ("taken", "crosses"):
+        for change in _CHANGES:
             if not (names := getattr(suspects.made, change)):
                 continue
             tried = replace(adopted, numbers=suspects.made.numbers, **{change: names})
@@ -270,7 +265,8 @@ def _ahead(rows: Block, newest: HeldOut, encoding: Any) -> list[str]:
         if rule.kind == "number" or "days" in rule.parts:
             values = dense_columns(rows.X, first, first + 1)[:, 0]
             older, new = values[~is_new], values[is_new]
-            if np.mean((new < older.min()) | (new > older.max())) > _MOST_BEYOND:
+            is_beyond = (new < older.min()) | (new > older.max())
+            if is_beyond.sum() > len(new) / 2:
                 has_cycles = len(rule.parts) > 1
                 ahead += rule.output_names[:1] if has_cycles else rule.output_names
         first += len(rule.output_names)
@@ -282,7 +278,8 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
 
     Most of them were written after the target was known. Where there is none, pairs of columns are looked at, in tables
     with few enough columns. A column predicts by the mean target (for classes: the mean indicators) of its quantile
-    bins, on one half of the rows, and its R^2 is that on the other half. The only column of a table is left out.
+    bins, on one half of the rows, and its R^2 is that on the other half; almost perfect ones are within `EQUAL_LOSS` of
+    1. The only column of a table is left out, and with too few rows for any comparison all are.
 
     Parameters
     ----------
@@ -297,7 +294,7 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
     # of several targets, and of none, nothing is said
     if sample.task is None or sample.schema.n_targets is not None:
         return []
-    record = RowSample("rows to look at columns alone", min(sample.n_rows, _MOST_ROWS), seed)
+    record = RowSample("rows to look at columns alone", min(sample.n_rows, MOST_ADVISED), seed)
     return run.read(
         sample.source, [record], lambda passed: _perfect_alone(passed.results[0], names, sample.classes), []
     )
@@ -313,7 +310,7 @@ def _perfect_alone(
     columns = [dense_columns(rows.X, place, place + 1)[:, 0] for place in range(len(names))]
     shares = {name: judge.share(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)}
     perfect: list[tuple[tuple[str, ...], float]] = [
-        ((name,), share) for name, share in shares.items() if share >= 1.0 - _REMAINS
+        ((name,), share) for name, share in shares.items() if share >= 1.0 - EQUAL_LOSS
     ]
     # a pair with a column that is perfect alone says nothing more
     return perfect or _perfect_pairs(names, columns, judge)
@@ -333,7 +330,7 @@ def _perfect_pairs(
         n_first, n_second = len(codes[first][0]), len(codes[second][0])
         if n_first * n_second <= _BINS:
             shares.append(judge.share(codes[first][1] * n_second + codes[second][1]))
-        if max(shares) >= 1.0 - _REMAINS:
+        if max(shares) >= 1.0 - EQUAL_LOSS:
             perfect.append(((names[first], names[second]), max(shares)))
     return perfect
 
@@ -362,7 +359,7 @@ class _HalfOfRows:
         if classes is not None and len(classes) == 2:
             # the indicators of two classes have equal errors
             targets = targets[:, 1:]
-        if len(y) // 2 < _FEWEST:
+        if len(y) < FEWEST_ROWS:
             return None
         mean = targets[::2].mean(axis=0)
         learned, checked = targets[::2] - mean, targets[1::2] - mean

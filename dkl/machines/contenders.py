@@ -17,7 +17,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.linear import head
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
-from dkl.machines.suggest import DENSE_SCALINGS, Advice, columns_themselves
+from dkl.machines.suggest import DENSE_SCALINGS, GROWTH, MOST_ADVISED_FEATURES, Advice, columns_themselves
 from dkl.methods.base import FeatureLearner
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
@@ -32,9 +32,6 @@ _COLUMNS_OF_A_METRIC = 8
 # product over columns, which at a large bandwidth is a sum of effects of few columns; and of the product in a learned
 # metric, which leaves few columns.
 _MATERN_BANDWIDTH, _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 0.5, 4.0, 2.0
-# Factor on the number of features in a larger variant, and on the bandwidth of a wider kernel; its inverse for a
-# narrower one.
-GROWTH = 2.5
 # Quantile bins of a column for steps, instead of the default 64: the loss is less, and the time is the same.
 _BINS = 128
 # Factor on the bags of steps, each with other held-out rows: the mean of more bags has less variance.
@@ -270,5 +267,5 @@ def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]
 
 def usual_advice() -> Advice:
     """The advice that plans assume before any row is read: the largest searched waves that are advised, scaled."""
-    waves = learner_entry("margin").learner_class(Gaussian(), n_features=1_000, scaling="standard")
+    waves = learner_entry("margin").learner_class(Gaussian(), n_features=MOST_ADVISED_FEATURES, scaling="standard")
     return Advice(waves, {}, ())

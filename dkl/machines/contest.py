@@ -16,9 +16,8 @@ from dkl.methods.base import FeatureLearner
 # The constants of the rule, in the order in which the page of the guide on how the machine chooses explains them. They
 # were set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
 
-# Share of the sample that is held out for each trial (with few rows, for each of five folds); fewest rows for a
-# comparison, and for one that gives candidates up.
-JUDGING_SHARE, FEWEST_ROWS = 0.2, 60
+# Fewest rows for a comparison, and for one that gives candidates up.
+FEWEST_ROWS = 60
 # Relative excess of a loss over the least, after one fold and after more, above which a candidate is behind: a kind is
 # given up, a variant is not made larger. From ENOUGH_ROWS held-out rows on they are constant; for fewer they grow like
 # the standard error of a loss.

@@ -29,10 +29,9 @@ _VALUE, _NUMBER = 4.0, 0.35
 _TRIAL, _ROUND = 5e7, 1.5e7
 # Nanoseconds of a search for waves, at its beginning and for each row and feature.
 _SEARCH_BEGINS, _SEARCH = 1.5e8, 160.0
-# Rows for each atom that rounds of steps usually end with; usual rounds of a learned metric.
-_ROWS_AN_ATOM, _METRIC_ROUNDS = 8, 5
-# Hessians that Newton steps of a loss without a constant one form, for each model and penalty.
-_HESSIANS = 5.0
+# Rows for each atom that rounds of steps usually end with; usual iterations of a solver: rounds of a learned metric,
+# and Newton steps of a loss without a constant Hessian, for each model and penalty.
+_ROWS_AN_ATOM, _ITERATIONS = 8, 5
 # Passes that fit several classes by the log loss at one penalty, and the nanoseconds of one probability in them.
 _PASSES, _PROBABILITY = 30.0, 45.0
 # With too many features for a Gram matrix, conjugate gradients are used: nanoseconds for each sparse row and model, and
@@ -40,9 +39,11 @@ _PASSES, _PROBABILITY = 30.0, 45.0
 _SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
 # Comparing scalings and bandwidths: nanoseconds for each triple of rows; the share of the budget that may be spent on
 # more rows than usual; and the most rows, whose matrices take 130 MB.
-_ADVICE, _SHARE_OF_ADVICE, _MOST_ADVISED = 1.4, 0.0035, 2_000
+_ADVICE, _SHARE_OF_ADVICE, MOST_ADVISED = 1.4, 0.0035, 2_000
 # The most rows of the sample; where memory allows more, one row for this many rows of the data.
 MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
+# Share of the sample that is held out for each trial (with few rows, for each of five folds).
+JUDGING_SHARE = 0.2
 # Factor on the expected time of a trial, so that it ends within the limit; the measured pace of work is averaged with
 # this many seconds at the counted pace, since short trials are slower.
 _CAUTION, _USUAL = 1.3, 1.0
@@ -74,14 +75,14 @@ class Effort:
     advised_rows: int
     n_features: int
     most_features: int
-    folds: int = 5
+    folds: int = round(1.0 / JUDGING_SHARE)
     most_bags: int = 1
 
     def advised(self, shape: Shape) -> int:
         """Rows on which scalings and bandwidths are compared; more than usual where the fit takes long anyway."""
         of_rows = self.allowed(shape) - self.work
         worth = int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE))
-        return max(self.advised_rows, min(worth, _MOST_ADVISED))
+        return max(self.advised_rows, min(worth, MOST_ADVISED))
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
         """The most rows of the sample; with many rows, no more than fit in memory."""
@@ -168,7 +169,7 @@ class Shape:
         # kernel values and their derivatives, distances, the Gram matrix of all values, and the gradients
         values = n * landmarks * (2.0 * (1.0 + K) * _VALUE + 2.0 * (2.0 * d + landmarks + K * d) * _DOUBLE)
         systems = len(PENALTIES["squared_error"]) * landmarks**3 / 3.0 * _DOUBLE
-        return _METRIC_ROUNDS * (values + systems)
+        return _ITERATIONS * (values + systems)
 
     def judging(self, learner: FeatureLearner, is_near: bool = False) -> float:
         """Work of one trial: learning the features, and comparing penalties on them."""
@@ -191,7 +192,7 @@ class Shape:
             return K * n * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
         is_joint = self.loss == "log_loss" and K > 1
         # one Hessian of the squared error serves all penalties and models, as does the metric of jointly fitted classes
-        steps = 0.0 if self.loss == "squared_error" or is_joint else _HESSIANS
+        steps = 0.0 if self.loss == "squared_error" or is_joint else _ITERATIONS
         hessians, passes = max(1.0, steps * K * n_penalties), _PASSES * n_penalties if is_joint else 0.0
         # mapped rows that fit in the cache stay there, so that all passes of one fit map them once
         maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes

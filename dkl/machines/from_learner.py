@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from dkl.data.ingest.encoding import TableEncoding
-from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.newton import with_coefficients
-from dkl.linear.sgd import step_schedule
+from dkl.machines.given_linear import with_sgd_coefficients
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.protocols.estimators import FittedFeatures
 from dkl.solvers.losses import LOG_LINK
 
 
-class ModelledFeatures(FittedFeatures, Protocol):
-    """A learner that has fitted a linear model together with its features; for labels it has `classes_`, too."""
-
-    coef_: np.ndarray
-    intercept_: np.ndarray
-    loss: str | None
-    history_: list[dict[str, float]]
-    message_: str
-    encoding_: TableEncoding | None
-
-
-def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegressor:
+def fitted_machine(learner: Any) -> KernelClassifier | KernelRegressor:
     """A machine that predicts with a learner's `coef_` and `intercept_`, on its features.
 
     Parameters
@@ -39,28 +25,22 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
     coef, intercept = learner.coef_, learner.intercept_
     classes: np.ndarray | None = getattr(learner, "classes_", None)
     machine: KernelClassifier | KernelRegressor
-    # every learner with a linear model is a FeatureLearner, which the protocol cannot express
-    features: Any = learner
     if classes is None:
         linked = learner.loss if learner.loss in (*LOG_LINK, "pinball") else None
-        machine = KernelRegressor(features, loss=linked, solver="newton")
+        machine = KernelRegressor(learner, loss=linked, solver="newton")
         if linked == "pinball":
-            machine.set_params(quantiles=features.quantiles)
+            machine.set_params(quantiles=learner.quantiles)
         linear = with_coefficients(Ridge(), coef, intercept, None)
     elif getattr(learner, "loss_", learner.loss) == "softmax":
-        machine = KernelClassifier(features, loss="log_loss", solver="newton")
+        machine = KernelClassifier(learner, loss="log_loss", solver="newton")
         linear = with_coefficients(LogisticRegression(), coef, intercept, classes)
     elif getattr(learner, "loss_", learner.loss) == "log_loss":
-        machine = KernelClassifier(features, loss="log_loss")
-        # the estimator's loss decides how probabilities are computed; its step lengths are used only if the fit is
-        # continued
-        schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)
-        estimator = default_estimator("log_loss", schedule, alpha=1e-5)
-        linear = fitted_estimator(estimator, coef, intercept, classes=classes)
+        machine = KernelClassifier(learner, loss="log_loss")
+        linear = with_sgd_coefficients("log_loss", coef, intercept, classes)
     else:
-        machine = KernelClassifier(features, loss="squared_hinge", solver="newton")
+        machine = KernelClassifier(learner, loss="squared_hinge", solver="newton")
         linear = with_coefficients(LinearSVC(), coef, intercept, classes)
-    machine.features_, machine.seed_, machine.encoding_ = features, learner.seed_, learner.encoding_
+    machine.features_, machine.seed_, machine.encoding_ = learner, learner.seed_, learner.encoding_
     machine.n_features_in_, machine.linear_ = learner.n_features_in_, linear
     if classes is not None:
         machine.classes_ = classes

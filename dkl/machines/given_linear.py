@@ -18,6 +18,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
 from dkl.linear.target_statistics import TargetScale, target_scale
+from dkl.machines.settings import LIGHT
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.source import BlockSource
 from dkl.registry import STORED
@@ -128,16 +129,12 @@ def fit_given(
         # only the steps that are not taken would give the user's estimator coefficients
         coef, intercept = np.zeros((problem.n_models, problem.feature_map.n_features)), np.zeros(problem.n_models)
         return LinearFit(SimpleNamespace(coef_=coef, intercept_=intercept), scale, epochs=0)
-    model = wrapped_fitted(state.model["estimator"])
+    fitted = state.model["estimator"]
+    model = fitted.estimator_ if is_of_dask_ml(fitted) else fitted
     message = f"{state.epoch} times through the rows by partial_fit of {type(estimator).__name__}"
     if hasattr(model, "coef_") and hasattr(model, "intercept_"):
         model = _storable(model, problem, scale)
     return LinearFit(model, scale, state.epoch, (), message, problem.alpha)
-
-
-def wrapped_fitted(estimator: Any) -> Any:
-    """The fitted estimator within dask-ml's `Incremental`; any other estimator itself."""
-    return estimator.estimator_ if is_of_dask_ml(estimator) else estimator
 
 
 def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
@@ -149,9 +146,24 @@ def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
         return model
     # files cannot store other classes: their coefficients move to an estimator that predicts the same from them
     loss = loss_of_given(model, "regression" if problem.classes is None else "classification")
-    schedule = step_schedule(loss, alpha=1e-5, square_length=1.0, largest=2.0)
-    storable = default_estimator(loss, schedule, alpha=1e-5, n_models=len(coef))
-    return fitted_estimator(storable, coef, intercept, classes=problem.classes)
+    return with_sgd_coefficients(loss, coef, intercept, problem.classes)
+
+
+def with_sgd_coefficients(loss: str, coef: np.ndarray, intercept: np.ndarray, classes: np.ndarray | None) -> Any:
+    """An estimator of stochastic steps with these coefficients; its step lengths matter only if its fit is continued.
+
+    Parameters
+    ----------
+    loss : str
+        How scores become probabilities follows from it.
+    coef : ndarray of shape (K, m)
+    intercept : ndarray of shape (K,)
+    classes : ndarray or None
+        None for numbers.
+    """
+    schedule = step_schedule(loss, alpha=LIGHT, square_length=1.0, largest=2.0)
+    estimator = default_estimator(loss, schedule, alpha=LIGHT, n_models=len(coef))
+    return fitted_estimator(estimator, coef, intercept, classes=classes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
-from dkl.linear.answers import probabilities
+from dkl.linear.answers import deviations_of, means_of, probabilities, shaped
 from dkl.linear.fitting import LinearFit, LinearProblem, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.offered import offered_unless
@@ -27,13 +27,20 @@ from dkl.methods.parameters import (
     class_weights,
     estimator,
 )
-from dkl.methods.predicting import ClassPredictions, blockwise, output_names, with_row_id
+from dkl.methods.predicting import (
+    ClassPredictions,
+    NumberPredictions,
+    blockwise,
+    output_names,
+    score_rows,
+    with_row_id,
+)
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score
 from dkl.methods.validation import check_labels
 from dkl.passes.loop import Run
 from dkl.solvers.losses import LOG_LINK, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets, no_probabilities
-from dkl.uncertainty.deviations import DeviatingPredictions
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 
 @estimator
@@ -245,7 +252,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
 
 @estimator
-class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
+class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     """A regressor on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss of standardised targets on rows mapped by the learned features;
@@ -385,16 +392,82 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         References
         ----------
         Bishop 2006, Pattern Recognition and Machine Learning, (3.59).
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_diabetes
+        >>> from dkl.machines.kernel_machines import KernelRegressor
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = KernelRegressor("random", alpha="evidence", random_state=0).fit(X, y)
+        >>> mean, std = model.predict(X, return_std=True)
+        >>> mean.shape, bool(std.min() > model.noise_)
+        ((442,), True)
         """
         check_is_fitted(self, self._fitted_by)
         if exposure is not None:
             self._check_exposure()
         if return_std:
-            return super().predict(X, return_std, strict=strict)
+            return self._with_deviations(X, strict)
         values = self._values(X, strict)
         if exposure is not None:
             values = multiplied(values, X, exposure)
         return with_row_id(values, X, "prediction" if values.ndim == 1 else output_names(self, values.shape[1]))
+
+    def _with_deviations(self, X: object, strict: bool) -> tuple[Any, Any]:
+        """Predictions, and the standard deviations of new targets."""
+        posterior, vector = self._checked_posterior(), self._has_one_target()
+        # predictions and, last, the variance of each row's mean in units of the noise variance: (n, t + 1)
+        scores = score_rows(self, replace(self._scorer, posterior=posterior), X, strict=strict)
+        n_targets, answers = len(posterior.noise), []
+        for name, function in (("prediction", means_of), ("std", partial(deviations_of, posterior))):
+            columns = None if vector else n_targets
+            values = blockwise(partial(shaped, function, vector), scores, dtype=np.float64, columns=columns)
+            names = name if vector else [f"{name}_{target}" for target in range(n_targets)]
+            answers.append(with_row_id(values, X, names))
+        return answers[0], answers[1]
+
+    @property
+    def noise_(self) -> float | np.ndarray:
+        """The standard deviation of the noise, in the units of y; (t,) for several targets.
+
+        Raises
+        ------
+        AttributeError
+            If the fit had no Gram matrix. (Notebooks and `dir` read every attribute, and expect this error.)
+        """
+        try:
+            noise = self._checked_posterior().noise
+        except ValueError as error:
+            raise AttributeError(str(error)) from error
+        return float(noise[0]) if self._has_one_target() else noise
+
+    def _checked_posterior(self) -> CoefficientPosterior:
+        """The posterior of the coefficients.
+
+        Raises
+        ------
+        ValueError
+            If the fit has none.
+        """
+        posterior: CoefficientPosterior | None = getattr(self, "posterior_", None)
+        if posterior is None:
+            how = f"loss={getattr(self, 'loss_', None)!r} and solver={getattr(self, 'solver_', None)!r}"
+            raise ValueError(
+                f"this {type(self).__name__} has no deviations: these need the Gram matrix that an exact fit of the "
+                f"squared error on at most 10,000 features leaves, and it was fitted with {how}, on more features, or "
+                f"by a version that did not keep it. Fit {type(self).__name__}(loss='squared_error', solver='newton'); "
+                "for intervals whatever the fit was, use conformalize and predict_interval"
+            )
+        return posterior
+
+    def _keep(self, fit: LinearFit) -> None:
+        """Set the fitted attributes of the machine from a linear fit, with its posterior if it has one."""
+        super()._keep(fit)
+        # the posterior of an earlier fit is not valid for these coefficients
+        if fit.posterior is not None:
+            self.posterior_ = fit.posterior
+        elif hasattr(self, "posterior_"):
+            del self.posterior_
 
     def score(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
         """The relative improvement of the loss over that of the best constant; 1 for perfect predictions.

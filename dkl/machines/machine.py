@@ -32,18 +32,12 @@ from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_b
 from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import (
-    NEWTON_LOSSES,
-    chosen_penalty,
-    fit_by_newton,
-    mean_square_length,
-    target_moments,
-)
+from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.linear.target_statistics import TargetScale
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contenders import has_columns_alone
-from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
-from dkl.machines.effort import Clock
+from dkl.machines.contest import FEWEST_ROWS
+from dkl.machines.effort import JUDGING_SHARE, Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
 from dkl.machines.settings import (
     LIGHT,
@@ -56,7 +50,7 @@ from dkl.machines.settings import (
     stochastic_losses,
 )
 from dkl.machines.suggest import advise
-from dkl.machines.trials import Terms
+from dkl.machines.trials import Bench, Sample, Terms
 from dkl.machines.usual_time import Law, UsualTime, likely_law, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -301,9 +295,13 @@ class KernelMachine(
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if not from_learner:
             problem = replace(problem, start=None)
+        self._fit_model(problem, dataset, run)
+        return problem
+
+    def _fit_model(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
+        """Fit and finish the linear model on fitted features."""
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
-        return problem
 
     def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[Chosen, dict[str, Any]]:
         """Choose as `fit` does, without the last fit to all rows; the choice, and parameters that reproduce it."""
@@ -441,10 +439,8 @@ class KernelMachine(
             dataset = with_rates(self, dataset)
         self.features_.update(dataset)
         self._check_targets(dataset)
-        run, weights = self._run(""), self._class_weights(dataset)
-        problem = self._problem_on(self.features_, dataset, weights)
-        self._keep(self._fit_linear(problem, dataset, run))
-        self._finish(problem, dataset, run)
+        problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
+        self._fit_model(problem, dataset, self._run(""))
         self._score_held_out(held_out)
         return self
 
@@ -570,7 +566,9 @@ class KernelMachine(
         self.target_center_, self.target_scale_ = fit.units.center, fit.units.scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
-        self._forget_scores()
+        # scores of held-out rows are not valid after another fit
+        if hasattr(self, "conformal_"):
+            del self.conformal_
         if fit.choice is not None:
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
@@ -672,12 +670,8 @@ class KernelMachine(
         # the stage names a folder of the checkpoint
         stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
         pilot = run.learn(self._pilot(template, stage, changes), dataset, context)
-        problem = self._problem_on(pilot, dataset, weights)
-        own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        problem = replace(problem, validation=fold, loss=self._terms.judging_loss)
-        source = dataset.source
-        summary, square_length = target_moments(problem, source, own), mean_square_length(problem, source, own)
-        return chosen_penalty(problem, source, own, summary, square_length)
+        terms, judging = self._terms, Sample(dataset, (fold,))
+        return Bench(terms, weights, run).penalties(pilot, judging, 0, stage, terms.judging_loss)
 
     def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
         """Parameter changes to compare: none, and drawing all features, where the learner searches for some of them.

@@ -35,10 +35,13 @@ from dkl.solvers.leave_one_out import left_out_ridge
 # Sampled rows, each predicted by a kernel machine fitted to all others: 0.3 s for one kernel on one core.
 JUDGED_ROWS = 1_000
 PENALTIES = np.logspace(-3, 1, 5)
+# Factor on the number of features in a larger variant, and on the bandwidth of a wider kernel; its inverse for a
+# narrower one.
+GROWTH = 2.5
 # Bandwidths tried, in units of the median distance between the scaled rows.
-_BANDWIDTHS = (0.35, 1.0, 2.5)
-# Fewest and most features that are advised.
-_FEWEST, _MOST = 100, 1_000
+BANDWIDTHS = (0.35, 1.0, GROWTH)
+# Fewest and most features that are advised: a machine on the sampled rows needs no more than there are of these.
+_FEWEST, MOST_ADVISED_FEATURES = 100, JUDGED_ROWS
 # A search over directions gains little with more sparse columns than this.
 _WIDE = 5_000
 
@@ -150,10 +153,12 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
             scaling = "quantile"
         reasons = (
             _rows_sentence(dataset, sample.n_rows).split(";")[0] + ".",
-            f"Learner: RandomFeatures, {_MOST:,} columns, scaling {scaling or 'none'}: without a target nothing says "
-            "which features matter.",
+            f"Learner: RandomFeatures, {MOST_ADVISED_FEATURES:,} columns, scaling {scaling or 'none'}: without a "
+            "target nothing says which features matter.",
         )
-        return Advice(learner_entry("random").learner_class(n_features=_MOST, scaling=scaling), {}, reasons)
+        return Advice(
+            learner_entry("random").learner_class(n_features=MOST_ADVISED_FEATURES, scaling=scaling), {}, reasons
+        )
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
     return replace(_advice_from_trials(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
@@ -224,7 +229,7 @@ class _Judge:
         best = min([usual, *rescaled], key=lambda trial: trial.error)
         scaling = best.scaling if best.beats(usual) else usual.scaling
         others = [
-            trial for factor in _BANDWIDTHS if factor != 1.0 for trial in self._of_kernel("gaussian", factor, scaling)
+            trial for factor in BANDWIDTHS if factor != 1.0 for trial in self._of_kernel("gaussian", factor, scaling)
         ]
         others += [*self._of_kernel("laplacian", 1.0, scaling), *self._of_kernel("linear", 1.0, scaling)]
         return [usual, *rescaled, *others]
@@ -301,15 +306,15 @@ def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKerne
     # four columns for each degree of freedom, at most half as many as rows
     wanted = max(min(4.0 * kernel.degrees_of_freedom, dataset.total_weight / 2.0), 1.0)
     # a round number, of one digit and zeros, since the loss changes little near the best number
-    size = int(np.clip(float(f"{wanted:.0e}"), _FEWEST, _MOST))
+    size = int(np.clip(float(f"{wanted:.0e}"), _FEWEST, MOST_ADVISED_FEATURES))
     features: FeatureLearner
     if sparse.issparse(sample.X) and dataset.n_columns > _WIDE:
         features = learner_entry("aligned").learner_class(
-            Coordinates(), n_candidates=None, n_features=_MOST, scaling=kernel.scaling
+            Coordinates(), n_candidates=None, n_features=MOST_ADVISED_FEATURES, scaling=kernel.scaling
         )
         reasons.append(
             f"Learner: AlignedFeatures on single columns, since there are {dataset.n_columns:,} sparse ones: a search "
-            "in so many directions finds little; D = 1,000 columns are kept."
+            f"in so many directions finds little; D = {MOST_ADVISED_FEATURES:,} columns are kept."
         )
     else:
         law = Laplacian if kernel.kernel == "laplacian" else Gaussian

@@ -25,8 +25,8 @@ from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length,
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import contenders, has_columns_alone, usual_advice
-from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE, MOST_SPENT
-from dkl.machines.effort import EFFORTS, Effort, Shape
+from dkl.machines.contest import ENOUGH_ROWS, MOST_SPENT
+from dkl.machines.effort import EFFORTS, JUDGING_SHARE, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
+from dkl.machines.contest import MOST_SPENT
 from dkl.machines.effort import EFFORTS, MOST_JUDGED, SINGLE, Shape
 from dkl.machines.settings import MOST_CLASSES
 from dkl.machines.suggest import JUDGED_ROWS
@@ -15,10 +16,10 @@ from dkl.protocols.block import Block
 
 Law = Literal["lines", "steps", "waves"]
 
-# Seconds of the last fit over the counted seconds of its part of the budget; and seconds of a core for reading and
-# mapping one number of the table for one model. Found from 18 fits of 1e5 to 1e7 rows on two cores, whose estimates are
-# within a factor of 1.5 for all but two of 3 s.
-_LAST_FIT, _A_NUMBER = 0.8, 3.2e-7
+# Seconds of a core for reading and mapping one number of the table for one model. Found from 18 fits of 1e5 to 1e7 rows
+# on two cores, whose estimates are within a factor of 1.5 for all but two of 3 s, if the last fit takes all of the
+# budget that may be reserved for it.
+_A_NUMBER = 3.2e-7
 # Rows from which trials take their whole budget; with fewer they end sooner, in proportion (fits of 150 to 569 rows).
 _FULL_TRIALS = 600
 # Rows beyond which rounds of steps take no longer, since they use a sample (fits of 1e6 and 1e7 rows).
@@ -92,7 +93,7 @@ def usual_time(
     alone = 0.0 if is_sparse else min(1.0, sampled / max(shape.n_rows, 1))
     cores = 1.0 / (alone + (1.0 - alone) / slots)
     usual, longest = (
-        trials + columns * (_LAST_FIT * 1e-9 * budget.work_a_value * rows + _A_NUMBER * shape.n_rows) / cores
+        trials + columns * (MOST_SPENT * 1e-9 * budget.work_a_value * rows + _A_NUMBER * shape.n_rows) / cores
         for rows in (fitted, shape.n_rows)
     )
     # work is counted at 1 / SINGLE operations a nanosecond; the square root, since the speed of memory differs less

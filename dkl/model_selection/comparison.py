@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dkl.linear.judge import ranked, score_error
 from dkl.model_selection.rivals import OUTSIDE
+from dkl.plain_text import html_table, in_columns
+from dkl.plots.figure import Axes
 from dkl.plots.score_curves import ComparisonDisplay
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -222,14 +221,11 @@ class Comparison:
         return [head, *(self._row(learner, sizes) for learner in self.learners)]
 
     def __repr__(self) -> str:
-        head, *rows = self.cells()
-        text = _frame(head, rows).to_string(index=False)
-        return "\n".join([f"{self.measure} by number of features, {self.rows}", text, *self._lines])
+        table = in_columns(self.cells(), left=1)
+        return "\n".join([f"{self.measure} by number of features, {self.rows}", *table, *self._lines])
 
     def _repr_html_(self) -> str:
-        head, *rows = self.cells()
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self._lines)
-        return _frame(head, rows).to_html(index=False, border=0) + lines
+        return html_table(self.cells()) + "".join(f"<p>{escape(line)}</p>" for line in self._lines)
 
     @property
     def _lines(self) -> list[str]:
@@ -256,10 +252,3 @@ class Comparison:
         """An attribute of a learner's results by size; NaN for sizes at which it was not fitted."""
         by_size = {result.n_features: getattr(result, name) for result in self.results if result.learner == learner}
         return [by_size.get(size, float("nan")) for size in (self.n_features if sizes is None else sizes)]
-
-
-def _frame(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """The strings as a data frame, which aligns them in terminals and notebooks."""
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=list(head))

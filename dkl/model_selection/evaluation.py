@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -19,18 +19,6 @@ from dkl.model_selection.folds import ValidationFold
 from dkl.protocols.estimators import Estimator
 
 Scoring = str | Callable[[Any, Dataset], float] | None
-
-
-class ScoredModel(Estimator, Protocol):
-    """A fitted classifier or regressor of dkl or of scikit-learn."""
-
-    def predict(self, X: Any) -> Any:
-        """Classes or numbers, one a row."""
-        ...
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy or R^2 of the predictions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +96,7 @@ def fitted_to(model: Estimator, dataset: Dataset) -> Any:
     return fit(X, y) if weight is None else fit(X, y, sample_weight=weight)
 
 
-def score_of(model: ScoredModel, dataset: Dataset, scoring: Scoring) -> float:
+def score_of(model: Any, dataset: Dataset, scoring: Scoring) -> float:
     """The score of a fitted model; larger is better.
 
     Parameters
@@ -151,9 +139,8 @@ class Gathered(BaseEstimator):
     model : fitted estimator
     """
 
-    def __init__(self, model: ScoredModel) -> None:
-        # Any, since a protocol cannot express that some of the methods below exist only if the model has them.
-        self.model: Any = model
+    def __init__(self, model: Any) -> None:
+        self.model = model
 
     def predict(self, X: object) -> np.ndarray:
         """The predictions as an array."""

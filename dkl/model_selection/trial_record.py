@@ -46,20 +46,10 @@ class Record:
             If the checkpoint belongs to another search.
         """
         record = cls(len(folds), np.array([fold.test.total_weight for fold in folds]), checkpoint, fingerprint)
-        record.restore()
-        return record
-
-    def restore(self) -> None:
-        """Load the outcomes of an interrupted search from the checkpoint.
-
-        Raises
-        ------
-        StoreError
-            If the checkpoint belongs to another search.
-        """
-        saved = None if self.checkpoint is None else self.checkpoint.load(self.fingerprint)
+        saved = None if checkpoint is None else checkpoint.load(fingerprint)
         for trial, fold, score, seconds, error in [] if saved is None else saved.values:
-            self.outcomes[trial, fold] = Outcome(float("nan") if score is None else score, seconds, error)
+            record.outcomes[trial, fold] = Outcome(float("nan") if score is None else score, seconds, error)
+        return record
 
     def keep(self, trial: int, fold: int, outcome: Outcome) -> None:
         """Record the outcome of one fit, and save all outcomes if there is a checkpoint."""

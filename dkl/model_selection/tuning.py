@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
@@ -29,6 +29,7 @@ from dkl.model_selection.search_loop import Budget, Journal, search
 from dkl.model_selection.space import Space, space_of
 from dkl.model_selection.trial_record import Record, table
 from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
+from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator
 from dkl.version import __version__
@@ -391,10 +392,6 @@ class Ladder:
     amounts: tuple[int, ...]
     factor: float
 
-    def survivors(self, count: int) -> int:
-        """The number of trials, out of `count`, that are promoted."""
-        return max(1, int(count / self.factor))
-
 
 def ladder_of(given: object) -> Ladder:
     """The rungs for ``halving=(name, least, most)`` or ``(name, least, most, factor)``.
@@ -461,15 +458,12 @@ def search_by_halving(
         # An incomplete rung is not ranked, since the promoted trials would depend on the order of the workers.
         if not journal.judge(rung, budget.deadline):
             break
-        best = ranked([journal.record.score(trial) for trial in rung])[: ladder.survivors(len(rung))]
+        n_promoted = max(1, int(len(rung) / ladder.factor))
+        best = ranked([journal.record.score(trial) for trial in rung])[:n_promoted]
         running = [running[place] for place in best]
         if not running:
             break
     return trials
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(eq=False)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dkl.explain.column_groups import Axis
-from dkl.plots.figure import CLASS_COLOURS, diverging, quiet
+from dkl.plots.figure import Axes, class_colour, diverging, quiet
 from dkl.plots.fitted_rows import near_rows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def places_of(axis: Axis) -> np.ndarray:
@@ -25,7 +21,7 @@ def draw_curves(ax: Axes, axis: Axis, values: np.ndarray, labels: Sequence[str])
     """Values (g, K) along a number as curves, at each category as dots."""
     places, is_number = places_of(axis), axis.numbers is not None
     for k in range(values.shape[1]):
-        colour, label = CLASS_COLOURS[k % len(CLASS_COLOURS)], labels[k] if labels else None
+        colour, label = class_colour(k), labels[k] if labels else None
         ax.plot(places, values[:, k], "-" if is_number else "o", color=colour, linewidth=1.8, label=label)
     if is_number:
         ax.set_xlim(places[0], places[-1])
@@ -41,7 +37,7 @@ def draw_bands(ax: Axes, axis: Axis, values: np.ndarray, deviations: np.ndarray)
     places = places_of(axis)
     for k in range(values.shape[1]):
         colour, low, high = (
-            CLASS_COLOURS[k % len(CLASS_COLOURS)],
+            class_colour(k),
             *(values[:, k] + s * deviations[:, k] for s in (-1, 1)),
         )
         if axis.numbers is None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, class_colour, quiet
 from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Labels whose counts find room in their cells, and whose names find room beside the axes.
 _MOST_NUMBERED, _MOST_NAMED = 12, 30
@@ -138,7 +135,7 @@ class AnswersDisplay(Display):
         middle = np.median(found, axis=1)
         axes[1].scatter(middle, truth, s=10, color="0.6", alpha=0.5, linewidth=0, label="targets")
         for place, quantile in enumerate(answers.quantiles):
-            colour = CLASS_COLOURS[place % len(CLASS_COLOURS)]
+            colour = class_colour(place)
             axes[1].scatter(middle, found[:, place], s=4, color=colour, linewidth=0, label=f"{quantile:g}")
         axes[1].set(xlabel="median of the predicted quantiles", ylabel="target")
         axes[1].set_title("quantiles beside the targets", fontsize="medium")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 
 
 @dataclass(frozen=True, eq=False)

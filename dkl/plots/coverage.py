@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.stats import norm
 
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 
 _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-
-
-class Promising(Protocol):
-    """A fitted machine with scores of held-out rows; a classifier has `classes_`, too."""
-
-    classes_: np.ndarray
-
-    def predict(self, X: Any) -> Any: ...
-
-    def predict_interval(self, X: Any, coverage: float, *, groups: Any = None) -> Any: ...
-
-    def predict_set(self, X: Any, coverage: float, *, groups: Any = None) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +61,7 @@ class CoverageDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        model: Promising,
+        model: Any,
         X: object,
         y: np.ndarray,
         *,
@@ -117,8 +102,7 @@ class CoverageDisplay(Display):
         ends = [model.predict_interval(X, float(c), groups=groups) for c in asked]
         kept = {"conformal": np.array([np.mean((low <= y) & (y <= high)) for low, high in (e.T for e in ends)])}
         if hasattr(model, "posterior_"):
-            exact: Any = model
-            _, std = exact.predict(X, return_std=True)
+            _, std = model.predict(X, return_std=True)
             # the central interval of a normal distribution
             bounds = norm.ppf(0.5 + 0.5 * asked)
             kept["Gaussian"] = np.array([np.mean(np.abs(y - mean) <= bound * std) for bound in bounds])

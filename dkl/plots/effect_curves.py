@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
@@ -12,12 +12,9 @@ from dkl.explain.column_groups import Axis, Groups, axis_on, columns_of
 from dkl.explain.effects import effects
 from dkl.explain.model import output_labels
 from dkl.plots.along import draw_bands, draw_curves, draw_pair, places_of
-from dkl.plots.figure import Display
+from dkl.plots.figure import Axes, Display
 from dkl.plots.fitted_rows import in_memory_rows
 from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Values along the axis of a number: of a curve, and of each axis of a map.
 _RESOLUTION, _MAP_RESOLUTION = 120, 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,11 +12,8 @@ from dkl.explain.contributions import Contributions, contributions
 from dkl.explain.dependence import PartialDependence, partial_dependence
 from dkl.explain.importance import Importance, importance
 from dkl.plots.along import draw_curves, draw_pair, draw_rug
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -14,10 +14,18 @@ from dkl.plain_text import shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
+else:
+    # matplotlib is imported when something is drawn
+    Axes = Any
 
 # Okabe & Ito 2008: colours that people with any kind of colour vision can tell apart; the first two are farthest apart.
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
 RESOLUTION = 240
+
+
+def class_colour(place: int) -> str:
+    """The colour of a class, output or curve; they begin again after eight."""
+    return CLASS_COLOURS[place % len(CLASS_COLOURS)]
 
 
 def pyplot() -> Any:
@@ -71,6 +79,8 @@ class Display:
     figure_: Any
     axes_: list[Axes]
     _size = (4.4, 4.2)
+    # further options of `panels`
+    _layout: ClassVar[Mapping[str, Any]] = {}
     # whether the `title` stands above all panels
     _is_titled = False
 
@@ -129,7 +139,7 @@ class Display:
 
     def _new_axes(self, **options: Any) -> list[Axes]:
         """The panels of a new figure; `options` are those of `panels`."""
-        axes = panels(self._n_panels, **{"size": self._size, **options})
+        axes = panels(self._n_panels, **{"size": self._size, **self._layout, **options})
         if self._is_titled and (title := getattr(self, "title", "")):
             axes[0].figure.suptitle(title)
         return axes

@@ -62,7 +62,11 @@ def working_dual(model: Fitted, X: np.ndarray, y: np.ndarray, *, reweighted: boo
     # A learner of rounds has a model of its own so far, whose errors the next search would look at.
     machine = getattr(model, "machine_", model)
     classes = getattr(machine, "classes_", getattr(model, "classes_", None))
-    signs = y[:, None] - y.mean() if classes is None else signed_classes(y, classes)
+    if classes is None:
+        signs = y[:, None] - y.mean()
+    else:
+        # -1 and +1, one column for two classes (the second is +1), else one a class
+        signs = np.where(y[:, None] == np.asarray(classes)[None, 1 if len(classes) == 2 else 0 :], 1.0, -1.0)
     if not reweighted:
         return signs
     if hasattr(machine, "decision_function"):
@@ -72,12 +76,6 @@ def working_dual(model: Fitted, X: np.ndarray, y: np.ndarray, *, reweighted: boo
     if classes is None and hasattr(machine, "predict"):
         return y[:, None] - np.asarray(machine.predict(X)).reshape(len(y), 1)
     return signs
-
-
-def signed_classes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """-1 and +1, one column for two classes (the second is +1), else one a class; float64 of shape (n, K)."""
-    columns = np.asarray(y)[:, None] == np.asarray(classes)[None, 1 if len(classes) == 2 else 0 :]
-    return np.where(columns, 1.0, -1.0)
 
 
 def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:

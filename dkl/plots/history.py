@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 from dkl.plots.fitted_rows import Fitted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.
 _Panel = tuple[str, bool, tuple[str, ...]]

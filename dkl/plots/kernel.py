@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.features.families import Family
 from dkl.methods.density.spectral import shift_kernel, steepest_direction
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-from dkl.protocols.estimators import FittedFeatures
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import Axes, Display, class_colour, quiet
 
 # Distances at which the kernels are evaluated.
 _POINTS = 241
@@ -23,13 +19,6 @@ _POINTS = 241
 _PERIODS = 1.5
 # Groups of frequencies of similar length, of which the second panel shows the mean density.
 _BINS = 12
-
-
-class DensityModel(FittedFeatures, Protocol):
-    """A fitted model with a learned spectral density u over its frequencies W."""
-
-    frequencies_: np.ndarray
-    density_: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +70,7 @@ class KernelDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, model: DensityModel, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
+        cls, model: Any, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
     ) -> Self:
         """Take the density of a fitted model.
 
@@ -200,7 +189,7 @@ class KernelDisplay(Display):
         for place, (values, name) in enumerate(zip(self.learned, self.names, strict=True)):
             # k(0) is the mean of the densities: the size of the learned kernel, which the curves do not show.
             label = f"learned{f', {name}' if len(self.names) > 1 else ''} (k(0) = {values[0]:.3g})"
-            ax.plot(self.distances, values / values[0], color=_colour(place), linewidth=1.6, label=label)
+            ax.plot(self.distances, values / values[0], color=class_colour(place), linewidth=1.6, label=label)
         ax.set(xlabel="distance", ylabel="k(δ) / k(0)", xlim=(0.0, self.distances[-1]))
         ax.legend(frameon=False, fontsize="small")
 
@@ -208,20 +197,15 @@ class KernelDisplay(Display):
         """The density of each frequency over its length, with means of frequencies of similar length as a line."""
         ax.axhline(1.0, color="0.45", linestyle="--", linewidth=1.0, label="reference")
         for place, (u, name) in enumerate(zip(self.density, self.names, strict=True)):
-            ax.scatter(self.lengths, u, s=8, alpha=0.45, linewidth=0, color=_colour(place))
+            ax.scatter(self.lengths, u, s=8, alpha=0.45, linewidth=0, color=class_colour(place))
             label = f"mean{f', {name}' if len(self.names) > 1 else ''}"
             # Groups of equally many frequencies, so that each mean is equally certain.
             groups = np.array_split(np.argsort(self.lengths, kind="stable"), min(_BINS, len(self.lengths)))
             means = np.array([[self.lengths[g].mean(), u[g].mean()] for g in groups])
-            ax.plot(means[:, 0], means[:, 1], color=_colour(place), linewidth=1.6, label=label)
+            ax.plot(means[:, 0], means[:, 1], color=class_colour(place), linewidth=1.6, label=label)
         # Densities over more than a decade and a half are read off a logarithmic axis, unless one of them is 0.
         spread = self.density[self.density > 0.0]
         if spread.size == self.density.size and spread.max() > 30.0 * spread.min():
             ax.set_yscale("log")
         ax.set(xlabel="|w|", ylabel="u")
         ax.legend(frameon=False, fontsize="small")
-
-
-def _colour(place: int) -> str:
-    """The colour of a density; they begin again after eight."""
-    return CLASS_COLOURS[place % len(CLASS_COLOURS)]

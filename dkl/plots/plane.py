@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.along import draw_veil
-from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
+from dkl.plots.figure import RESOLUTION, Axes, Display, bare, class_colour, diverging, pyplot
 from dkl.plots.fitted_rows import Fitted, in_memory_rows, near_rows, working_dual
-from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MOST_POINTS = 4_000
 _MARGIN = 0.05
-
-
-class DecidingModel(FittedModel, Protocol):
-    """A fitted classifier."""
-
-    def decision_function(self, X: Any) -> Any:
-        """Decision values, (n,) for two classes and (n, K) for more."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +148,7 @@ class DecisionDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        model: DecidingModel,
+        model: Any,
         X: object,
         y: object,
         *,
@@ -218,7 +206,7 @@ class DecisionDisplay(Display):
         draw_veil(ax, self.near, self._extent, zorder=2.5)
         for code in np.unique(self.codes):
             rows = self.X[self.codes == code][:_MOST_POINTS]
-            colour = CLASS_COLOURS[code % len(CLASS_COLOURS)]
+            colour = class_colour(code)
             ax.scatter(rows[:, 0], rows[:, 1], s=7, color=colour, edgecolor="white", linewidth=0.3, zorder=3)
         if not any(self.names):
             bare(ax)
@@ -273,7 +261,7 @@ def _rgb(code: int) -> tuple[float, float, float]:
     pyplot()
     from matplotlib.colors import to_rgb
 
-    return to_rgb(CLASS_COLOURS[code % len(CLASS_COLOURS)])
+    return to_rgb(class_colour(code))
 
 
 def _check_two_columns(X: np.ndarray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from scipy import sparse
@@ -14,11 +14,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import Scaler
 from dkl.kernels.sums import feature_sums
-from dkl.plots.figure import Display
+from dkl.plots.figure import Axes, Display
 from dkl.plots.fitted_rows import Fitted, in_memory_rows, working_dual
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # The map reaches this much further than the features, so that peaks which were not chosen are seen too.
 _MARGIN = 1.25

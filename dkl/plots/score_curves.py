@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 
 # So many names find room between the lines of a panel; more of them stand beside the last panel.
 _MOST_INSIDE = 5
@@ -139,13 +136,10 @@ class ComparisonDisplay(Display):
         panel.set_xlim(begin, high + 0.18 * (high - begin))
         panel.set_yticks(places, names)
         panel.set_xlabel(f"{self.measure} (the axis begins at {begin:g})" if begin else self.measure)
-        panel.set_title(self._bar_title(setting), fontsize="medium")
-        quiet(panel)
-
-    def _bar_title(self, setting: str) -> str:
-        """The setting, with the size that all learners have where it is known."""
+        # the size that all learners have, where it is known
         size = f", {self.n_features[0]:,} {self.along}" if len(self.n_features) else ""
-        return f"{setting}{size}"
+        panel.set_title(f"{setting}{size}", fontsize="medium")
+        quiet(panel)
 
     def _draw_bars_of_time(self, panel: Axes, setting: str) -> None:
         """The seconds of each bar of the scores, in the same order, as dots on a logarithmic axis."""

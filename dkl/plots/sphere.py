@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
-from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dkl.plots.figure import RESOLUTION, Axes, Display, class_colour, diverging
 
 # Elevation and azimuth of the viewer in degrees, and the direction from which the light comes, to the viewer's eye.
 _VIEW = (25.0, -50.0)
@@ -57,6 +54,7 @@ class SphereDisplay(Display):
     codes: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     view: tuple[float, float] = _VIEW
     _size = (2.6, 2.95)
+    _layout: ClassVar[Mapping[str, Any]] = {"columns": 5}
 
     @classmethod
     def from_functions(
@@ -93,18 +91,14 @@ class SphereDisplay(Display):
             If the rows do not have three columns.
         """
         pixels, inside = _front(view, resolution)
-        values, titles = [], list(functions)
+        values, titles = [_image(inside, function(pixels)) for function in functions.values()], list(functions)
         if rows is not None:
             if np.ndim(rows) != 2 or np.shape(rows)[1] != 3:
                 raise ValueError(
                     f"rows has shape {np.shape(rows)}; a globe needs rows on the unit sphere of R^3, of 3 columns"
                 )
             # The globe of the rows is white: the value 0 everywhere.
-            values, titles = [np.where(inside, 0.0, np.nan)], ["rows", *titles]
-        for function in functions.values():
-            image = np.full(inside.shape, np.nan)
-            image[inside] = np.asarray(function(pixels)).reshape(-1)
-            values.append(image)
+            values, titles = [_image(inside, 0.0), *values], ["rows", *titles]
         points = np.zeros((0, 3)) if rows is None else np.asarray(rows, float)
         codes = np.zeros(len(points), int) if y is None else np.unique(y, return_inverse=True)[1]
         return cls(values, titles, points, codes, view)
@@ -150,19 +144,11 @@ class SphereDisplay(Display):
         pixels, inside = _front(view, resolution)
         # All columns are mapped at once: harmonics share their recurrences.
         features = map_rows(pixels, feature_map, "float64")
-        values = []
-        for j in columns:
-            image = np.full(inside.shape, np.nan)
-            image[inside] = features[:, j]
-            values.append(image)
-        return cls(values, names, view=view)
+        return cls([_image(inside, features[:, j]) for j in columns], names, view=view)
 
     @property
     def _n_panels(self) -> int:
         return len(self.values)
-
-    def _new_axes(self, **options: Any) -> list[Axes]:
-        return super()._new_axes(columns=5, **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         for place, (ax, values, title) in enumerate(zip(axes, self.values, self.titles, strict=True)):
@@ -182,7 +168,14 @@ class SphereDisplay(Display):
         front = turned[:, 2] > 0.0
         for code in np.unique(self.codes):
             points = turned[front & (self.codes == code)]
-            ax.scatter(points[:, 0], points[:, 1], s=7, color=CLASS_COLOURS[code % len(CLASS_COLOURS)], linewidth=0)
+            ax.scatter(points[:, 0], points[:, 1], s=7, color=class_colour(code), linewidth=0)
+
+
+def _image(inside: np.ndarray, values: np.ndarray | float) -> np.ndarray:
+    """Values at the pixels inside of a disc as a picture, which is NaN outside."""
+    image = np.full(inside.shape, np.nan)
+    image[inside] = np.ravel(values)
+    return image
 
 
 def _axes_of(view: tuple[float, float]) -> np.ndarray:

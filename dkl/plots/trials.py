@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, quiet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-class SearchedTrials(Protocol):
-    """What `dkl.tune` returned, as this picture needs it."""
-
-    trials: Any
-    space: Any
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +44,10 @@ class TrialsDisplay(Display):
     logarithmic: Sequence[str] = ()
     measure: str = "score"
     _size = (3.4, 2.8)
+    _layout: ClassVar[Mapping[str, Any]] = {"sharey": True}
 
     @classmethod
-    def from_tuning(cls, tuning: SearchedTrials, *, measure: str = "score") -> Self:
+    def from_tuning(cls, tuning: Any, *, measure: str = "score") -> Self:
         """Take the trials of what `dkl.tune` returned.
 
         Parameters
@@ -78,9 +69,6 @@ class TrialsDisplay(Display):
     @property
     def _n_panels(self) -> int:
         return 1 + len(self.parameters)
-
-    def _new_axes(self, **options: Any) -> list[Axes]:
-        return super()._new_axes(sharey=True, **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         # A failed trial has no score, and yet took its place and its time: it is drawn as a line.

@@ -79,10 +79,9 @@ class ClassScore:
         """1 - p of every class: (n, K)."""
         return 1.0 - probabilities(answers, self.multiplier)
 
-
-def members_of(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """The classes whose score is at most the radius, by row: (n, K) bool."""
-    return score.parts(answers) <= radii
+    def members(self, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """The classes whose score is at most the radius, by row: (n, K) bool."""
+        return self.parts(answers) <= radii
 
 
 class ConformalMixin:
@@ -285,11 +284,6 @@ class ConformalMixin:
             dtype=problem.dtype,
         )
         return [([BlockSum(_PASS, conformal_scores, {}, cost=cost)], 1)]
-
-    def _forget_scores(self) -> None:
-        """Delete stored scores, which are not valid after another fit."""
-        if hasattr(self, "conformal_"):
-            del self.conformal_
 
     def _kept_scores(self, coverage: float) -> HeldOutScores:
         """The stored scores, after checking the coverage; ValueError if there are none."""
@@ -550,7 +544,7 @@ class ConformalSets(ConformalMixin):
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
         answers = self._scored(scorer, X, strict)
-        sets = _with_radii(partial(members_of, score), answers, radii, columns=len(self.classes_), dtype=np.bool_)
+        sets = _with_radii(score.members, answers, radii, columns=len(self.classes_), dtype=np.bool_)
         return with_row_id(sets, X, self.classes_)
 
     def _answering(self) -> tuple[Scorer, ClassScore]:

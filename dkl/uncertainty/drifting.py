@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -30,8 +30,9 @@ from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
 from dkl.methods.steps.binning import column_bins
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.plain_text import plain_text, shortened
+from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
+from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
@@ -194,23 +195,11 @@ def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: st
         raise ValueError(f"dtype is {dtype!r}; expected 'float32' or 'float64'")
 
 
-@dataclass(frozen=True, eq=False)
-class PooledSample:
-    """A sample of the rows of both samples, one below the other.
+def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> Block:
+    """Random rows of both samples, from a few of their blocks, one below the other.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array of shape (m, d)
-    weight : ndarray of shape (m,)
-        If all rows of a sample are included, they keep their weights; else rows were drawn by weight and have weight 1.
+    If all rows of a sample are included, they keep their weights; else rows were drawn by weight and have weight 1.
     """
-
-    X: np.ndarray | sparse.csr_array
-    weight: np.ndarray
-
-
-def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> PooledSample:
-    """Random rows of both samples, from a few of their blocks."""
     blocks = []
     for dataset in samples:
         row_bytes = -(-dataset.source.block_nbytes // max(int(dataset.source.block_rows.max()), 1))
@@ -219,12 +208,13 @@ def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> PooledSam
         blocks.append((sample, sample.weights if size == dataset.n_rows else np.ones(sample.n_rows)))
     rows = [sample.X for sample, _ in blocks]
     X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.vstack(rows)
-    return PooledSample(X, np.concatenate([weight for _, weight in blocks]))
+    weight = np.concatenate([weight for _, weight in blocks])
+    return Block(0, X, None, weight, np.arange(len(weight)))
 
 
 def _feature_map(
     dataset: Dataset,
-    pooled: PooledSample,
+    pooled: Block,
     family: Family,
     n_frequencies: int,
     scaling: ScalingKind | None,
@@ -242,16 +232,16 @@ def _feature_map(
     problem = preparation_problem(dataset, family, scaling, seed)
     scaler: Scaler | None = None
     if scaling == "quantile":
-        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weight)
+        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weights)
     elif scaling is not None:
-        moments = moments_of(column_sums(pooled.X, pooled.weight, ~problem.passthrough))
+        moments = moments_of(column_sums(pooled.X, pooled.weights, ~problem.passthrough))
         scaler = scaler_from_moments(scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
     sigma = getattr(family, "sigma", None)
     if family.needs_bandwidth:
         # The rows of the samples alternate, since the median uses the first thousand rows.
-        mixed = np.argsort(np.arange(len(pooled.weight)) % -(-len(pooled.weight) // 2), kind="stable")
+        mixed = np.argsort(np.arange(len(pooled.weights)) % -(-len(pooled.weights) // 2), kind="stable")
         scaled = scale_rows(pooled.X, scaler, dtype="float64")
-        sigma = median_distance(scaled[mixed], pooled.weight[mixed], metric=problem.metric)
+        sigma = median_distance(scaled[mixed], pooled.weights[mixed], metric=problem.metric)
         family = family.with_bandwidth(sigma)
     drawn = family.draw(n_frequencies, dataset.n_columns, seed, dtype)
     if drawn.activation != "cos-sin":
@@ -263,12 +253,12 @@ def _feature_map(
     return replace(drawn, amplitudes=np.full(n_frequencies, amplitude), scaler=scaler), sigma
 
 
-def _edges(pooled: PooledSample, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(pooled: Block, most: int) -> tuple[np.ndarray, np.ndarray]:
     """At most `most` edges of bins for each column, (d, most), and their number, (d,)."""
     found = []
     for columns in spans(pooled.X.shape[1], _DENSE_COLUMNS):
         part: Any = pooled.X[:, columns]
-        found.append(column_bins(part.toarray() if sparse.issparse(part) else part, pooled.weight, most))
+        found.append(column_bins(part.toarray() if sparse.issparse(part) else part, pooled.weights, most))
     return np.concatenate([bins.edges for bins in found]), np.concatenate([bins.n_edges for bins in found])
 
 
@@ -284,9 +274,6 @@ def few_blocks(source: BlockSource) -> RearrangedSource:
     kept = filled[np.unique(np.linspace(0, len(filled) - 1, min(len(filled), _SAMPLED_BLOCKS)).astype(int))]
     return RearrangedSource(source, {block: (BlockPart(block),) for block in kept.tolist()}, source.n_blocks)
 
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # The number of columns in the printed table and in the plot.
 _LISTED = 12
@@ -419,22 +406,13 @@ class Drift:
         return display.plot(ax)
 
     def __repr__(self) -> str:
-        head, *rows = self._cells()
-        widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
-        table = [
-            "  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{w}}" for cell, w in zip(cells, widths[1:], strict=True))])
-            for name, *cells in (head, *rows)
-        ]
+        table = in_columns(self._cells(), left=1)
         return plain_text("\n".join([self._verdict, self._which, *table, *self._rest]))
 
     def _repr_html_(self) -> str:
-        head, *rows = self._cells()
         lines = "".join(f"<p>{escape(line)}</p>" for line in (self._verdict, self._which))
-        top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        # All cells are escaped, since names of columns come from files.
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         rest = "".join(f"<p>{escape(line)}</p>" for line in self._rest)
-        return f"{lines}<table><tr>{top}</tr>{body}</table>{rest}"
+        return f"{lines}{html_table(self._cells())}{rest}"
 
     @property
     def _ranked(self) -> list[ColumnDrift]:

@@ -16,12 +16,12 @@ from sklearn.linear_model import LogisticRegression
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.judge import PenaltyChoice
-from dkl.machines.contenders import GROWTH, Contender, contenders, joined, usual_advice, variants
+from dkl.machines.contenders import Contender, contenders, joined, usual_advice, variants
 from dkl.machines.contest import BEHIND, ENOUGH_ROWS, Candidate, Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.reasons import reasons_of
 from dkl.machines.settings import Knobs
-from dkl.machines.suggest import Advice
+from dkl.machines.suggest import GROWTH, Advice
 
 
 def tried_on(X: Any, **knobs: Any) -> list[Contender]:
