@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import html
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +35,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.splitting import split_rule_together
 from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
+from dkl.errors import warn_user
 from dkl.events import Subscriber, ignore
 from dkl.plain_text import plain_text, shortened
 
@@ -419,11 +419,9 @@ class Dataset:
                     f"{name} was given beside a Dataset, which {has}; pass the Dataset alone, or create it with {name}="
                 )
         if self.splits:
-            warnings.warn(
+            warn_user(
                 f"{self!r} has splits and is used whole, all of them together; pass ds[{self.splits[0]!r}] for one of "
-                "them",
-                UserWarning,
-                stacklevel=3,
+                "them"
             )
         if task != "auto" and self.task is not None and task != self.task:
             # the caller's task overrides the one that the values suggested
@@ -502,7 +500,7 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
     # the counts of each block are in the manifest, so that this check reads nothing
-    warn_if_unmixed(source.counts, source.place, stacklevel=3)
+    warn_if_unmixed(source.counts, source.place)
     return Dataset(source, source.schema, splits=splits, store=source.location.url)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,7 @@ import numpy as np
 from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
-from dkl.errors import hint, users_level
+from dkl.errors import hint, warn_user
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -304,8 +303,7 @@ def _warn_of_doubts(y: np.ndarray, counts: dict[str, int], weight: np.ndarray | 
         # a user who chose a classification most likely has labels
         hint(doubt)
     doubts = [*leading_zeros_warnings("y", statistics), *similar_names_warnings("y", counts, are_meant=bool(doubt))]
-    for sentence in (*([doubt] if doubt and not is_asked else []), *doubts):
-        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    warn_user(*([doubt] if doubt and not is_asked else []), *doubts)
 
 
 def _arrow_texts(y: np.ndarray, weight: np.ndarray | None) -> pa.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +24,7 @@ from dkl.data.ingest.column_rules import (
 from dkl.data.ingest.dates import form_in_words
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
-from dkl.errors import Problems, hint, users_level
+from dkl.errors import Problems, hint, warn_user
 
 # Share of a column's values that must be numbers (or dates) for the warning that they were nearly read as such.
 _MAJORITY = 0.5
@@ -112,17 +111,13 @@ class ColumnDecisions:
             The caller's options to leave columns out, and to use names of rows as categories; ``{}`` stands for the
             list of columns.
         """
-        level = users_level()
-        for sentence in self.warnings:
-            warnings.warn(sentence, UserWarning, stacklevel=level)
+        warn_user(*self.warnings)
         if self.row_names:
             names = self.row_names
-            warnings.warn(
+            warn_user(
                 f"{spoken_names(names)} set aside: texts that differ in (almost) every row are names of rows, "
                 f"from which nothing can be learned. Leave them out, {without.format(names)}, to hear no more of "
-                f"it; to use them all the same, {with_names.format(names)}",
-                UserWarning,
-                stacklevel=level,
+                f"it; to use them all the same, {with_names.format(names)}"
             )
         for sentence in self.hints:
             hint(sentence)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,7 +25,7 @@ from dkl.data.store.location import Location
 from dkl.data.store.manifest import read_arrays, write_arrays
 from dkl.data.store.reader import FIRST_FORMAT, FORMAT, OpenStore
 from dkl.data.store.sealed import Reading, check_sealed, is_sealed, read_marker, sealed, sealed_group
-from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, warn_user
 from dkl.protocols.source import PARTS_WITHOUT_X
 
 _ATTEMPTS = 5
@@ -102,11 +101,9 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         # at the end, as the store may have been replaced while its versions were read
         location.check_token(base.token)
     if left_out:
-        warnings.warn(
+        warn_user(
             f"the splits {', '.join(map(repr, left_out))} of {location.place} were made for version 0 after a later "
-            "version was: this version does not have them; split it by itself",
-            UserWarning,
-            stacklevel=4,
+            "version was: this version does not have them; split it by itself"
         )
     return source, splits
 

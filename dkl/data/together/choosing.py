@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from dkl.data.sources.lazy import lazy_part
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
-from dkl.errors import users_level
+from dkl.errors import warn_user
 
 # Limits for holding out the newest rows without the user's choice: the number of rows, whose dates must be in memory
 # (64 MiB), the number of distinct dates, and the share of the rows with the same date.
@@ -126,8 +125,7 @@ def _warn_of_similar_groups(groups: Any, name: str) -> None:
     # imports pyarrow, which few rows in memory need
     from dkl.data.columns.deciding import similar_names_warnings
 
-    for sentence in similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}):
-        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    warn_user(*similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}))
 
 
 def feature_values(source: RowSource, place: int) -> np.ndarray:
