@@ -11,6 +11,7 @@ import numpy as np
 
 from dkl.data.checks import check_order, did_you_mean, named_place, shown_value, spoken_names
 from dkl.data.dataset import Dataset
+from dkl.data.fewer_columns import without_columns
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.in_memory import positions_among_given
@@ -118,28 +119,17 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
     ValueError
         If no column has the name, or it had missing values when the rows were written.
     """
-    place, schema, encoding = exposure_place(dataset, name), dataset.schema, dataset.encoding
-    source = View(dataset.source, ColumnAlong(EXPOSURE, _StoredExposure(place), None if stays else place))
+    step = ColumnAlong(EXPOSURE, _StoredExposure(exposure_place(dataset, name)))
+    noted = dataset.with_rows(View(dataset.source, step), dataset.schema)
     if stays:
-        return dataset.with_rows(source, schema)
-    if encoding is not None:
-        (rule,) = (rule for rule in encoding.rules if name in rule.output_names)
-        if rule.output_names != [name]:
+        return noted
+    for rule in getattr(dataset.encoding, "rules", ()):
+        if name in rule.output_names and rule.output_names != [name]:
             raise ValueError(
                 f"exposure={name!r} is missing in {rule.missing:,} rows of {dataset.source.place}: every row needs its "
                 "exposure, a number above 0. Leave these rows out, and write the rows again"
             )
-        rules = tuple(other for other in encoding.rules if other is not rule)
-        # later tables may contain the column
-        encoding = replace(encoding, rules=rules, ignored=(*encoding.ignored, name))
-    schema = replace(
-        schema,
-        n_columns=schema.n_columns - 1,
-        column_names=[other for other in schema.column_names or () if other != name],
-        encoding=encoding,
-        passthrough=None if schema.passthrough is None else np.delete(schema.passthrough, place),
-    )
-    return dataset.with_rows(source, schema)
+    return without_columns(noted, [name])
 
 
 def exposure_of_fit(model: object, given: str | None = None) -> str | None:

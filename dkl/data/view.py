@@ -503,17 +503,14 @@ class ColumnAlong(Step, BlockStep):
         Name of the row column.
     read : ReadOfX or None
         None for a row column of the source.
-    dropped : int or None
-        The column of X that is removed; None for none.
     """
 
     column: str
     read: ReadOfX | None
-    dropped: int | None = None
 
     @property
     def identity(self) -> str:
-        return f"{self.column} {self.read!r} {self.dropped}"
+        return f"{self.column} {self.read!r}"
 
     def asks(self, parts: Parts) -> Parts:
         if self.read is None or not {"X", self.column} & set(parts):
@@ -528,24 +525,13 @@ class ColumnAlong(Step, BlockStep):
         chosen = np.arange(block.n_rows)
         if self.column in parts:
             block = replace(block, columns={**block.columns, self.column: self.read(block.X, block.row_id)})
-        if "X" not in parts:
-            return without_x(block), chosen
-        if self.dropped is None:
-            return block, chosen
-        return replace(block, X=block.X[:, np.flatnonzero(np.arange(block.X.shape[1]) != self.dropped)]), chosen
+        return block if "X" in parts else without_x(block), chosen
 
     def columns_along(self, before: RowSource) -> Parts:
         return (*before.columns_along, self.column)
 
-    def n_columns(self, before: RowSource) -> int:
-        return before.n_columns - (self.dropped is not None)
-
     def block_nbytes(self, before: RowSource) -> int:
         return before.block_nbytes + 8 * int(before.block_rows.max(initial=0))
-
-    def read_nbytes(self, before: RowSource) -> int:
-        """The bytes of the whole rows, and of the copy without the column."""
-        return before.read_nbytes + (0 if self.dropped is None else before.block_nbytes)
 
 
 class NoColumns(Step, BlockStep):
