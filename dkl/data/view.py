@@ -15,7 +15,7 @@ from dask import delayed
 from dask.delayed import Delayed
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import HeldRule, RowSource, without_x
+from dkl.data.sources.rows import HeldRule, RowSource
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
@@ -525,7 +525,7 @@ class ColumnAlong(Step, BlockStep):
         chosen = np.arange(block.n_rows)
         if self.column in parts:
             block = replace(block, columns={**block.columns, self.column: self.read(block.X, block.row_id)})
-        return block if "X" in parts else without_x(block), chosen
+        return block if "X" in parts else block.without_x(), chosen
 
     def columns_along(self, before: RowSource) -> Parts:
         return (*before.columns_along, self.column)
@@ -548,7 +548,7 @@ class NoColumns(Step, BlockStep):
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         # X is removed even from rows in memory or in a graph, so that block functions find the same parts for every
         # source.
-        return without_x(block), chosen
+        return block.without_x(), chosen
 
     def columns_along(self, before: RowSource) -> Parts:
         return ()

@@ -16,7 +16,7 @@ from scipy import sparse
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
-from dkl.data.sources.rows import RowSource, nbytes_of
+from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import GivenColumn, HeldByGroup, HeldRows
 from dkl.data.view import ColumnAlong, Fewest, KeptColumns, NoColumns, RowChoice, RowsChosen, View
 from dkl.protocols.block import Block
@@ -113,7 +113,7 @@ def test_a_view_of_views_has_what_its_steps_do_in_turn(kind: str, tmp_path: Path
     np.testing.assert_array_equal(view.counts.class_weights, [np.bincount(b.y, minlength=3) for b in blocks])
     assert (view.n_columns, view.most_folds) == (len(KEPT), len(np.unique(GROUPS)))
     np.testing.assert_array_equal(view.block_rows, [block.n_rows for block in blocks])
-    assert view.block_nbytes >= max(map(nbytes_of, blocks))
+    assert view.block_nbytes >= max(block.nbytes for block in blocks)
     assert view.read_nbytes >= base.read_nbytes + base.block_nbytes
     if kind != "graph":
         check_source(view)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,8 +113,8 @@ class TicketReader:
     """The reader of blocks that are their own tickets: rows in memory, or computed by Dask."""
 
     def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket` whose weight is not 0, with all parts."""
-        return drop_weightless(ticket)
+        """The rows of `ticket` whose weight is not 0, with all parts but an X that is not asked for."""
+        return drop_weightless(ticket if "X" in parts else ticket.without_x())
 
 
 def drop_weightless(block: Block) -> Block:
@@ -124,15 +123,3 @@ def drop_weightless(block: Block) -> Block:
     if block.weight is None or block.weight.all():
         return block
     return block.rows(np.flatnonzero(block.weight))
-
-
-def without_x(block: Block) -> Block:
-    """The block with an X of no columns."""
-    return replace(block, X=np.empty((len(block.row_id), 0)))
-
-
-def nbytes_of(block: Block) -> int:
-    """Bytes of all arrays of a block."""
-    X = block.X
-    arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
-    return sum(a.nbytes for a in (*arrays, block.y, block.weight, block.row_id) if a is not None)

@@ -22,7 +22,7 @@ from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import block_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import Manifest, node_names, read_arrays
+from dkl.data.store.manifest import Manifest, node_names, nodes_of, read_arrays
 from dkl.data.store.sealed import Reading, check_sealed, read_marker
 from dkl.data.store.stored_splits import StoredCodeReader
 from dkl.errors import StoreError, StoreReplacedError, located
@@ -106,7 +106,7 @@ def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, 
     if has_texts:
         from dkl.data.columns.free_text import stored_arrays
 
-        nodes["text_nodes"] = [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(schema.encoding.directions))]
+        nodes["text_nodes"] = nodes_of(TEXTS, stored_arrays(schema.encoding.directions))
     return nodes
 
 

@@ -20,7 +20,6 @@ from dkl.data.ingest.precision import stored_as
 from dkl.data.labels import check_targets, numeric_targets
 from dkl.data.pieces import Pieces
 from dkl.data.schema import Schema
-from dkl.data.sources.rows import nbytes_of
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
 from dkl.data.store.commit import Home, Staging, staged
@@ -252,7 +251,7 @@ class DatasetWriter:
         staging = self._writing
         staging.check_owner()
         most = free_memory() // _FREE_MEMORY_DIVISOR if self._most_bytes is None else self._most_bytes
-        at_once = int(np.clip(most // (2 * nbytes_of(block)), 1, usable_cores()))
+        at_once = int(np.clip(most // (2 * block.nbytes), 1, usable_cores()))
         threads = self._exit.enter_context(WritingThreads(at_once, staging.check_owner))
         # if there are fewer rows than a block, chunks are as large as these rows
         self._rows_a_block = min(self._rows_a_block or block.n_rows, block.n_rows)
