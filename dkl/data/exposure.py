@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import dask
 import dask.array as da
@@ -85,13 +85,6 @@ class Exposure:
         vars(model).pop("exposure_", None)
         if self.name is not None:
             vars(model)["exposure_"] = self.name
-
-
-class WeighsExposure(Protocol):
-    """A model whose loss determines whether exposures multiply weights."""
-
-    @property
-    def _exposure_weighs(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -248,7 +241,7 @@ def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
     return {block.index: block.columns[EXPOSURE] for block in dataset.source.blocks_without_x((EXPOSURE,))}
 
 
-def with_rates(model: WeighsExposure, dataset: Dataset) -> Dataset:
+def with_rates(model: Any, dataset: Dataset) -> Dataset:
     """The rows of a fit with rates ``y / e`` as targets, where e is the exposure.
 
     For a loss that weighs exposures, the weights are multiplied by e over its weighted mean, so that the total weight

@@ -38,6 +38,7 @@ from dkl.data.labels import (
     labels_that_count,
     read_targets,
     sorted_classes,
+    task_without_values,
 )
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless, schema_of
@@ -395,9 +396,7 @@ def lazy_classes(
         return np.unique(labels_that_count(values, weight))
 
     looks: list[Delayed] = []
-    if y is not None and y.ndim == 2 and (task == "classification" or (task == "auto" and classes is not None)):
-        raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
-    is_open = y is not None and y.ndim == 1 and task != "regression"
+    is_open = y is not None and task_without_values(y.shape, task, classes) != "regression"
     if targets is not None and is_open and classes is None:
         starts = np.cumsum([0, *chunks[:-1]]).tolist()
         look = delayed(labels_of, pure=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -301,14 +300,8 @@ def keep_open(store: OpenStore, token: str) -> OpenStore:
 class StoreReader:
     """Reads blocks of a store by their numbers; it only contains the store's address, so that it is small to send."""
 
-    url: str
-    given: str
-    options: Mapping[str, Any]
+    location: Location
     token: str
-
-    @property
-    def location(self) -> Location:
-        return Location(self.url, self.given, self.options)
 
     def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
         """Block `ticket`, verified, without rows of weight 0.
@@ -322,6 +315,5 @@ class StoreReader:
         StoreError
             If it is not accessible from this process.
         """
-        location = self.location
-        with located(f"block {ticket} of {location.place}"):
-            return drop_weightless(opened(location, self.token).block(ticket, parts))
+        with located(f"block {ticket} of {self.location.place}"):
+            return drop_weightless(opened(self.location, self.token).block(ticket, parts))
