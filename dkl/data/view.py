@@ -15,7 +15,7 @@ from dask import delayed
 from dask.delayed import Delayed
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import HeldRule, RowSource
+from dkl.data.sources.rows import RowSource
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
@@ -162,7 +162,7 @@ class Step(ABC):
     def most_folds(self, before: RowSource) -> int | None:
         return before.most_folds
 
-    def held_rule(self, before: RowSource) -> HeldRule | None:
+    def held_rule(self, before: RowSource) -> Any:
         return before.held_rule
 
     def block_nbytes(self, before: RowSource) -> int:
@@ -235,7 +235,7 @@ class View:
         return self.step.most_folds(self.before)
 
     @property
-    def held_rule(self) -> HeldRule | None:
+    def held_rule(self) -> Any:
         return self.step.held_rule(self.before)
 
     @property

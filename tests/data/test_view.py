@@ -17,7 +17,7 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.data.sources.rows import RowSource
-from dkl.data.together.rules import GivenColumn, HeldByGroup, HeldRows
+from dkl.data.together.rules import GivenColumn, HeldByGroup
 from dkl.data.view import ColumnAlong, Fewest, KeptColumns, NoColumns, RowChoice, RowsChosen, View
 from dkl.protocols.block import Block
 from dkl.testing import check_source
@@ -68,7 +68,7 @@ def stepped(source: RowSource) -> View:
     groups = View(source, GivenColumn("given group", np.split(GROUPS, bounds[:-1])))
     rows = np.array([part.sum() for part in np.split(STAYS, bounds[:-1])])
     chosen = View(groups, RowsChosen(Positive(), rows), n_classes=3)
-    held = View(chosen, HeldRows(HeldByGroup("given group", np.unique(GROUPS))))
+    held = View(chosen, HeldByGroup("given group", np.unique(GROUPS)))
     along = View(held, ColumnAlong("twice", Doubled()))
     return View(View(along, KeptColumns(np.delete(np.arange(D), 1), D)), KeptColumns(KEPT, D - 1))
 

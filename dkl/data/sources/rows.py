@@ -14,13 +14,6 @@ from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, PARTS_WITHOUT_X, BaseSource, BlockSource
 
 
-class HeldRule(Protocol):
-    """A rule for rows that are held out together: `dkl.data.together.rules` has those of groups and of times."""
-
-    @property
-    def most_folds(self) -> int: ...
-
-
 class RowSource(BlockSource, Protocol):
     """The methods of a source that the data package needs in addition to those for passes.
 
@@ -28,7 +21,7 @@ class RowSource(BlockSource, Protocol):
     ----------
     has_y : bool
     counts : RowCounts
-    held_rule : HeldRule or None
+    held_rule : dkl.data.together.rules.HeldTogether or None
         The rule by which rows are held out; None if neither groups nor times require one.
     version : int
         Version of the store; 0 for other rows.
@@ -45,7 +38,7 @@ class RowSource(BlockSource, Protocol):
     def counts(self) -> RowCounts: ...
 
     @property
-    def held_rule(self) -> HeldRule | None: ...
+    def held_rule(self) -> Any: ...
 
     @property
     def version(self) -> int: ...
@@ -68,7 +61,7 @@ class RowSource(BlockSource, Protocol):
 class BaseRows(BaseSource, ABC):
     """Default properties of a source that reads rows, mainly for rows outside stores; see `RowSource`."""
 
-    held_rule: HeldRule | None = None
+    held_rule: Any = None
     version: int = 0
     rows_a_block: int | None = None
 
