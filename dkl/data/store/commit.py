@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dkl.data.store.abandoned import clear_abandoned, hidden_prefix
 from dkl.data.store.location import MARKER, Location, located_error
-from dkl.data.store.other_files import check_no_other_files
-from dkl.data.store.overwriting import check_output
+from dkl.data.store.overwriting import check_output, check_whole_store
 from dkl.errors import hint
 from dkl.plain_files import rename, try_lock
 
@@ -146,7 +145,7 @@ class Staging:
         try:
             if store_state(former) != self.replaced:
                 raise FileExistsError(_conflict_message(self.target))
-            check_no_other_files(former, former.read_marker() or {})
+            check_whole_store(former, former.read_marker() or {})
         except OSError:
             # another store, or a changed one, is put back
             if not exchanged(target, aside, self.handle) and _token_at(aside) != self.token:

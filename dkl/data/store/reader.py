@@ -153,7 +153,7 @@ class OpenStore:
         """One array, after comparing its metadata with the store's facts."""
         if name not in self._arrays:
             with self.reading(f"the metadata of '{name}'"):
-                array: Any = self.group[stored_path(name)]
+                array: Any = self.group[STORED_NAMES.get(name, name)]
                 wanted = self.facts["arrays"][name]
                 stored = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
                 stored["shards"] = None if array.shards is None else list(array.shards)
@@ -245,11 +245,6 @@ class OpenStore:
         if name not in self._codes:
             self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
         return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
-
-
-def stored_path(name: str) -> str:
-    """The path of an array in the group."""
-    return STORED_NAMES.get(name, name)
 
 
 # The stores that this process has open, by place and token, the least recently used first.
