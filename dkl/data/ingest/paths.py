@@ -138,6 +138,21 @@ class InputFile:
         raw.seek(0)
 
 
+@contextmanager
+def unreadable(file: InputFile, kind: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a library for damaged or truncated files into a ValueError with the file's name and a remedy."""
+    try:
+        yield
+    except errors as error:
+        # unlike damage, a failure of the disk or the network has an error number
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"'{file.name}' is not a whole {kind}: {error}; it is damaged, was cut short, or holds something else: "
+            f"{remedy}"
+        ) from error
+
+
 def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None) -> list[InputFile]:
     """The files at `paths`, with globs and folders expanded and sorted; each file once, under its first name.
 
