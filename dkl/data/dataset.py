@@ -13,7 +13,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import zarr
-from scipy import sparse
 
 from dkl.data.checks import whole_number
 from dkl.data.counts import warn_if_unmixed
@@ -22,7 +21,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import InPlaceSource, open_in_place
-from dkl.data.sources.lazy import lazy_part, zarr_behind
+from dkl.data.sources.lazy import lazy_part, lazy_x, zarr_behind
 from dkl.data.sources.rows import RowSource, schema_of
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -157,9 +156,7 @@ class Dataset:
     @property
     def X(self) -> da.Array:
         """All rows, (n_rows, d), as a lazy Dask array with a chunk for each block, of NumPy or csr_array."""
-        # Dask needs a chunk's type before it reads one: an array of the same type without rows
-        empty = np.empty((0, self.n_columns), self.source.dtype)
-        return lazy_part(self.source, "X", sparse.csr_array(empty) if self.source.is_sparse else empty)
+        return lazy_x(self.source)
 
     @property
     def y(self) -> da.Array | None:

@@ -140,7 +140,7 @@ class InputFile:
 
 @contextmanager
 def unreadable(file: InputFile, kind: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn the errors of a library for damaged or truncated files into a ValueError with the file's name and a remedy."""
+    """Turn a library's errors for damaged or truncated files into a ValueError with the file's name and a remedy."""
     try:
         yield
     except errors as error:

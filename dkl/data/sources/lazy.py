@@ -412,6 +412,13 @@ def lazy_classes(
     return "classification", sorted_classes(np.concatenate(there or [[]]) if classes is None else classes), found
 
 
+def lazy_x(source: RowSource) -> da.Array:
+    """All rows, (n_rows, d), as a Dask array with a chunk of NumPy or csr_array for each block."""
+    # Dask needs a chunk's type before it reads one: an array of the same type without rows
+    empty = np.empty((0, source.n_columns), source.dtype)
+    return lazy_part(source, "X", sparse.csr_array(empty) if source.is_sparse else empty)
+
+
 def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:
     """One part of all rows as a Dask array with a chunk for each block; nothing is read before it is computed.
 

@@ -11,7 +11,7 @@ from functools import partial
 import dask
 import numpy as np
 
-from dkl.data.checks import as_rows, check_rows, checked_weight
+from dkl.data.checks import as_rows, check_rows, checked_weight, rows_named
 from dkl.data.frames import encoded_by, is_frame, is_raw
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import shown_classes
@@ -247,19 +247,8 @@ def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> Non
 def _rows_by_block(source: VersionSource, given: GivenValues) -> dict[int, np.ndarray]:
     """A mask of the dropped rows of each block that loses any, from a mask of all rows or from row numbers."""
     n_rows = int(source.block_rows.sum())
-    rows = given.compute() if dask.is_dask_collection(given) else np.asarray(given)
-    if rows.dtype == bool:
-        if rows.shape != (n_rows,):
-            raise ValueError(f"the mask of rows has shape {rows.shape}; expected ({n_rows},), one value a row")
-        gone = rows
-    else:
-        if rows.dtype.kind not in "iu" or rows.ndim != 1:
-            raise TypeError(f"rows must be a boolean mask or row numbers, not {rows.dtype} {rows.shape}")
-        outside = rows[(rows < 0) | (rows >= n_rows)]
-        if len(outside):
-            raise ValueError(f"row {outside[0]} is not there; rows are numbered 0 to {n_rows - 1}")
-        gone = np.zeros(n_rows, bool)
-        gone[rows] = True
+    (given,) = dask.compute(given)
+    gone = rows_named(given, n_rows, "rows")
     if not gone.any():
         raise ValueError("no row was named, so there is nothing to drop")
     bounds = np.concatenate([[0], np.cumsum(source.block_rows)])

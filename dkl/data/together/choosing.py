@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dkl.data.checks import spoken_names
 from dkl.data.schema import HeldBy, Schema
-from dkl.data.sources.lazy import lazy_part
+from dkl.data.sources.lazy import lazy_x
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
@@ -130,9 +130,7 @@ def _warn_of_similar_groups(groups: Any, name: str) -> None:
 
 def feature_values(source: RowSource, place: int) -> np.ndarray:
     """One column of X, (n_rows,) float64."""
-    empty = np.empty((0, source.n_columns), source.dtype)
-    X = lazy_part(source, "X", sparse.csr_array(empty) if source.is_sparse else empty)
-    parts = [dask.delayed(column_at, pure=False)(part, place) for part in X.to_delayed().ravel()]
+    parts = [dask.delayed(column_at, pure=False)(part, place) for part in lazy_x(source).to_delayed().ravel()]
     return np.concatenate(dask.compute(*parts))
 
 
