@@ -9,10 +9,10 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dkl.data.checks import check_order, did_you_mean, named_place, shown_value, spoken_names
+from dkl.data.checks import check_order, named_place, shown_value
 from dkl.data.dataset import Dataset
 from dkl.data.fewer_columns import without_columns
-from dkl.data.frames import is_frame
+from dkl.data.frames import column_named, is_frame, no_column_message
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.rows import RowSource
@@ -362,12 +362,7 @@ def exposure_of(X: Any, given: Any) -> Any:
     """
     if not isinstance(given, str):
         return given
-    X = as_known_rows(X)
-    if not is_frame(X):
-        raise ValueError(f"exposure={given!r} names a column, and X is no data frame: pass one value a row")
-    if given not in X.columns:
-        raise ValueError(_unknown_column_message(given, list(X.columns)))
-    return X[given]
+    return column_named(as_known_rows(X), given, "exposure")
 
 
 def exposure_values(X: Any, given: Any) -> Any:
@@ -381,7 +376,7 @@ def exposure_place(dataset: Dataset, name: str) -> int:
     """The position of the column with this name; ValueError if there is none."""
     names = list(dataset.column_names or ())
     if name not in names:
-        raise ValueError(_unknown_column_message(name, names))
+        raise ValueError(no_column_message(name, "exposure", names))
     return names.index(name)
 
 
@@ -441,10 +436,3 @@ def exposure_beside(values: Any, X: Any, given: Any) -> Any:
         # a frame's column has the chunks of its rows, whose sizes may be unknown
         return da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
     return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
-
-
-def _unknown_column_message(name: str, columns: list[Any]) -> str:
-    """The error message for a name that is not a column."""
-    return (
-        f"exposure={name!r} names no column of X{did_you_mean(name, columns)}; the columns are {spoken_names(columns)}"
-    )

@@ -64,7 +64,6 @@ class ProcessMemory:
         Bytes of the process from which on Dask moves results to disk, starts no further task, kills it.
     most_results : int or None
         Bytes of results from which on Dask moves some to disk, independently of the other memory of the process.
-    is_paused : bool
     cores : int
         Cores that it may use, with the other processes of its machine.
     """
@@ -78,7 +77,6 @@ class ProcessMemory:
     pauses_at: int | None = None
     ends_at: int | None = None
     most_results: int | None = None
-    is_paused: bool = False
     cores: int = 1
 
 
@@ -340,7 +338,7 @@ async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> Pro
     # the setting of its nanny, another process with the same configuration
     ends = dask.config.get("distributed.worker.memory.terminate") if dask_worker.nanny is not None else False
     fractions = manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction
-    return replace(own, is_paused=dask_worker.status.name == "paused", **_limits_of(manager.memory_limit, *fractions))
+    return replace(own, **_limits_of(manager.memory_limit, *fractions))
 
 
 def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:
@@ -359,7 +357,6 @@ def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:
         held=int(known["metrics"].get("memory", 0)),
         host=known["host"],
         free=free_memory(),
-        is_paused=known["status"] == "paused",
         **_limits_of(known["memory_limit"], config["spill"], config["pause"], ends, config["target"]),
     )
 
