@@ -20,6 +20,7 @@ from dkl.data.ingest.column_rules import (
     ColumnRule,
     Missing,
     decide_rule,
+    zeros_for_missing,
 )
 from dkl.data.ingest.dates import form_in_words
 from dkl.data.ingest.precision import EXACT
@@ -86,20 +87,14 @@ class ColumnDecisions:
 
     def add_free_text(self, column: ColumnStatistics, missing: Missing) -> None:
         """Compute the directions of a column of free text from its sample, and add its rule."""
-        if missing == "error" and column.missing:
-            raise ValueError(
-                f"column '{column.name}' has {column.missing} missing values in {column.rows} rows and "
-                "missing='error'; fill them, or use missing='auto' (zeros, and a flag column)"
-            )
+        of_missing = zeros_for_missing(column, missing)
         seen = column.texts
         if seen is None or seen.sample is None:
             raise ValueError(f"column '{column.name}' has no sample of its texts")
         directions = TextDirections.fitted(column.name, seen.sample)
         names = tuple(f"{DIRECTION}{number}" for number in range(1, directions.n_raw + 1))
-        fill = 0.0 if column.missing or missing not in ("auto", "error") else None
-        unforeseen = 0.0 if missing == "auto" and fill is None else None
         self.directions.append(directions)
-        self.rules.append(ColumnRule(column.name, "text", names, fill, missing=column.missing, unforeseen=unforeseen))
+        self.rules.append(ColumnRule(column.name, "text", names, **of_missing))
         self.hints += _free_text_hints(column)
 
     def warn(self, without: str, with_names: str) -> None:
