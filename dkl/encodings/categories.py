@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -296,7 +296,7 @@ class CategoryFit:
                 function=category_sums,
                 accumulators={each.name: Accumulator((self.folds.count, each.width)) for each in part},
                 operands={"sums": tuple(part), "folds": self.folds, "n_classes": self.dataset.schema.n_classes},
-                cost=_SumCost(len(part), len({each.key for each in part})),
+                cost=partial(_cost_of_sums, len(part), len({each.key for each in part})),
                 on_host=True,
             )
             for part in parts
@@ -682,12 +682,6 @@ def _with_encoding(
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, folds)), schema)
 
 
-@dataclass(frozen=True)
-class _SumCost:
+def _cost_of_sums(n_sums: int, n_columns: int, rows: int, columns: int) -> Cost:
     """The cost of `n_sums` sums over `n_columns` columns of codes: a few operations for each row and sum."""
-
-    n_sums: int
-    n_columns: int
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        return Cost(20.0 * rows * self.n_sums, 64 * rows * self.n_columns)
+    return Cost(20.0 * rows * n_sums, 64 * rows * n_columns)

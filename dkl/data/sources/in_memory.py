@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dkl.data.counts import RowCounts
 from dkl.data.given import GivenValues
-from dkl.data.sources.rows import BaseRows, RowSource, TicketReader
+from dkl.data.sources.rows import BaseRows, RowSource
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.protocols.block import Block
@@ -113,9 +113,6 @@ class ArraySource(BaseRows):
         for index in range(self.n_blocks):
             digest.update(rows_digest(self.ticket(index)))
         return digest.hexdigest()
-
-    def reader(self) -> TicketReader:
-        return TicketReader()
 
     def ticket(self, index: int) -> Block:
         """The rows of block `index`, which are views of the arrays if each row of X is used once."""

@@ -41,7 +41,7 @@ from dkl.data.labels import (
     task_without_values,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless, schema_of
+from dkl.data.sources.rows import BaseRows, RowSource, drop_weightless, schema_of
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -269,9 +269,6 @@ class DaskSource(BaseRows):
         # Dask names an array by a hash of its computation; hashing the rows themselves would cost a pass
         names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
         return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
-
-    def reader(self) -> TicketReader:
-        return TicketReader()
 
     @cached_property
     def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:

@@ -74,6 +74,10 @@ class BaseRows(BaseSource, ABC):
         """Properties of the storage: only stores of dkl have checksums."""
         return {"checksums": "none: the rows are used where they are, unverified"}
 
+    def reader(self) -> Any:
+        """The reader of rows in memory or in a graph, whose tickets become the blocks."""
+        return TicketReader()
+
     def block_identity(self, index: int) -> str:
         """The identity of a block, here from the fingerprint of all rows."""
         return f"block {index} of {self.fingerprint}"
