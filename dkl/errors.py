@@ -131,6 +131,12 @@ def users_level() -> int:
     return level
 
 
+def warn_user(*sentences: str, category: type[UserWarning] = UserWarning) -> None:
+    """Issue a warning for each sentence, at the line of the caller's own code."""
+    for sentence in sentences:
+        warnings.warn(sentence, category, stacklevel=users_level())
+
+
 class Problems:
     """What is wrong with some input, collected so that one error lists it all.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 # Bars, logs, histories and scikit-learn's callbacks all read these four.
 Kind = Literal["started", "advanced", "finished", "note"]
@@ -105,3 +106,32 @@ def fan_out(*subscribers: Subscriber) -> Subscriber:
             raise request
 
     return publish
+
+
+class ProgressStage:
+    """Publishes the events of one stage of work: its start, its progress, and its end, also after an error."""
+
+    def __init__(self, publish: Subscriber, name: str, total: int) -> None:
+        self._publish, self._name, self._total, self._done = publish, name, total, 0
+        self._started = time.perf_counter()
+
+    def _event(self, kind: Kind, rows: int = 0, n_bytes: int = 0, **detail: bool) -> None:
+        seconds = time.perf_counter() - self._started
+        self._publish(Event(kind, self._name, self._done, self._total, rows, n_bytes, seconds, detail))
+
+    def __enter__(self) -> Self:
+        self._event("started")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._event("finished", failed=True)
+            return
+        self._done = self._total
+        self._event("finished")
+
+    def advance(self, units: int, rows: int, n_bytes: int = 0) -> None:
+        """Publish that `units` more are done, for some rows and bytes."""
+        # sizes of compressed files are estimates, which must not exceed the total
+        self._done = min(self._done + units, self._total)
+        self._event("advanced", rows, n_bytes)

@@ -334,6 +334,31 @@ def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> n
     return values
 
 
+def rows_named(values: GivenValues, n_rows: int, called: str) -> np.ndarray:
+    """Whether each row is named by a mask or by row numbers, (n_rows,) bool; `called` begins messages.
+
+    Raises
+    ------
+    ValueError
+        If a mask has another length, or a row number is out of range.
+    TypeError
+        For other values.
+    """
+    rows = np.asarray(values)
+    if rows.dtype == bool:
+        if rows.shape != (n_rows,):
+            raise ValueError(f"the mask of {called} has shape {rows.shape}; expected ({n_rows},), one value a row")
+        return rows
+    if rows.dtype.kind not in "iu" or rows.ndim != 1:
+        raise TypeError(f"{called} must be a boolean mask or row numbers, not {rows.dtype} {rows.shape}")
+    outside = rows[(rows < 0) | (rows >= n_rows)]
+    if len(outside):
+        raise ValueError(f"{called}: row {outside[0]} is not there; rows are numbered 0 to {n_rows - 1}")
+    named = np.zeros(n_rows, bool)
+    named[rows] = True
+    return named
+
+
 def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
     """Raise ValueError for a pandas series with the index labels of a data frame in another order.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from dkl.errors import warn_user
 from dkl.protocols.block import Block
 
 # Blocks count as mixed if the fraction of a block's rows that would have to change their class, for the class
@@ -120,14 +120,12 @@ def imbalance(counts: RowCounts) -> tuple[float, float]:
     return float(share @ distance), float(share @ (spread / np.sqrt(rows)))
 
 
-def warn_if_unmixed(counts: RowCounts, place: str, *, stacklevel: int) -> None:
+def warn_if_unmixed(counts: RowCounts, place: str) -> None:
     """Warn if labels differ between blocks by more than chance, and say what to do."""
     distance, chance = imbalance(counts)
     if distance > _TOLERATED + _NOISE * chance:
-        warnings.warn(
+        warn_user(
             f"the blocks of {place} are not mixed: {distance:.0%} of the rows of a block are of classes that it has "
             "too many of, on the average, which spoils stochastic fitting. Write it again with shuffle=True: "
-            "dkl.create_dataset(new_store, ds, shuffle=True)",
-            UserWarning,
-            stacklevel=stacklevel + 1,
+            "dkl.create_dataset(new_store, ds, shuffle=True)"
         )

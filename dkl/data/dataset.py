@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import html
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import zarr
-from scipy import sparse
 
 from dkl.data.checks import whole_number
 from dkl.data.counts import warn_if_unmixed
@@ -23,7 +21,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import InPlaceSource, open_in_place
-from dkl.data.sources.lazy import lazy_part, zarr_behind
+from dkl.data.sources.lazy import lazy_part, lazy_x, zarr_behind
 from dkl.data.sources.rows import RowSource, schema_of
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -36,6 +34,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.splitting import split_rule_together
 from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
+from dkl.errors import warn_user
 from dkl.events import Subscriber, ignore
 from dkl.plain_text import plain_text, shortened
 
@@ -157,9 +156,7 @@ class Dataset:
     @property
     def X(self) -> da.Array:
         """All rows, (n_rows, d), as a lazy Dask array with a chunk for each block, of NumPy or csr_array."""
-        # Dask needs a chunk's type before it reads one: an array of the same type without rows
-        empty = np.empty((0, self.n_columns), self.source.dtype)
-        return lazy_part(self.source, "X", sparse.csr_array(empty) if self.source.is_sparse else empty)
+        return lazy_x(self.source)
 
     @property
     def y(self) -> da.Array | None:
@@ -419,11 +416,9 @@ class Dataset:
                     f"{name} was given beside a Dataset, which {has}; pass the Dataset alone, or create it with {name}="
                 )
         if self.splits:
-            warnings.warn(
+            warn_user(
                 f"{self!r} has splits and is used whole, all of them together; pass ds[{self.splits[0]!r}] for one of "
-                "them",
-                UserWarning,
-                stacklevel=3,
+                "them"
             )
         if task != "auto" and self.task is not None and task != self.task:
             # the caller's task overrides the one that the values suggested
@@ -502,7 +497,7 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
     # the counts of each block are in the manifest, so that this check reads nothing
-    warn_if_unmixed(source.counts, source.place, stacklevel=3)
+    warn_if_unmixed(source.counts, source.place)
     return Dataset(source, source.schema, splits=splits, store=source.location.url)
 
 

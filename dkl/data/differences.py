@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dkl.data.checks import spoken_names
-from dkl.errors import TableDifferenceWarning, users_level
+from dkl.errors import TableDifferenceWarning, warn_user
 
 
 @dataclass
@@ -87,4 +86,4 @@ class Differences:
             raise ValueError("\n".join([f"rows are unlike those of fit, which {self.option} refuses:", *self.lines()]))
         refuses = f" ({self.option} refuses them)" if self.option else ""
         text = f"rows are unlike those of fit, and are taken all the same{refuses}:"
-        warnings.warn("\n".join([text, *self.lines()]), TableDifferenceWarning, stacklevel=users_level())
+        warn_user("\n".join([text, *self.lines()]), category=TableDifferenceWarning)

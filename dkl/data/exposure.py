@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 
-from dkl.data.checks import check_order, did_you_mean, named_place, shown_value, spoken_names
+from dkl.data.checks import check_order, named_place, shown_value
 from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
+from dkl.data.fewer_columns import without_columns
+from dkl.data.frames import column_named, is_frame, no_column_message
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.rows import RowSource
@@ -86,13 +87,6 @@ class Exposure:
             vars(model)["exposure_"] = self.name
 
 
-class WeighsExposure(Protocol):
-    """A model whose loss determines whether exposures multiply weights."""
-
-    @property
-    def _exposure_weighs(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class _StoredExposure:
     """Reads the exposures of rows from one column; its repr is a part of fingerprints."""
@@ -118,28 +112,17 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
     ValueError
         If no column has the name, or it had missing values when the rows were written.
     """
-    place, schema, encoding = exposure_place(dataset, name), dataset.schema, dataset.encoding
-    source = View(dataset.source, ColumnAlong(EXPOSURE, _StoredExposure(place), None if stays else place))
+    step = ColumnAlong(EXPOSURE, _StoredExposure(exposure_place(dataset, name)))
+    noted = dataset.with_rows(View(dataset.source, step), dataset.schema)
     if stays:
-        return dataset.with_rows(source, schema)
-    if encoding is not None:
-        (rule,) = (rule for rule in encoding.rules if name in rule.output_names)
-        if rule.output_names != [name]:
+        return noted
+    for rule in getattr(dataset.encoding, "rules", ()):
+        if name in rule.output_names and rule.output_names != [name]:
             raise ValueError(
                 f"exposure={name!r} is missing in {rule.missing:,} rows of {dataset.source.place}: every row needs its "
                 "exposure, a number above 0. Leave these rows out, and write the rows again"
             )
-        rules = tuple(other for other in encoding.rules if other is not rule)
-        # later tables may contain the column
-        encoding = replace(encoding, rules=rules, ignored=(*encoding.ignored, name))
-    schema = replace(
-        schema,
-        n_columns=schema.n_columns - 1,
-        column_names=[other for other in schema.column_names or () if other != name],
-        encoding=encoding,
-        passthrough=None if schema.passthrough is None else np.delete(schema.passthrough, place),
-    )
-    return dataset.with_rows(source, schema)
+    return without_columns(noted, [name])
 
 
 def exposure_of_fit(model: object, given: str | None = None) -> str | None:
@@ -258,7 +241,7 @@ def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
     return {block.index: block.columns[EXPOSURE] for block in dataset.source.blocks_without_x((EXPOSURE,))}
 
 
-def with_rates(model: WeighsExposure, dataset: Dataset) -> Dataset:
+def with_rates(model: Any, dataset: Dataset) -> Dataset:
     """The rows of a fit with rates ``y / e`` as targets, where e is the exposure.
 
     For a loss that weighs exposures, the weights are multiplied by e over its weighted mean, so that the total weight
@@ -379,12 +362,7 @@ def exposure_of(X: Any, given: Any) -> Any:
     """
     if not isinstance(given, str):
         return given
-    X = as_known_rows(X)
-    if not is_frame(X):
-        raise ValueError(f"exposure={given!r} names a column, and X is no data frame: pass one value a row")
-    if given not in X.columns:
-        raise ValueError(_unknown_column_message(given, list(X.columns)))
-    return X[given]
+    return column_named(as_known_rows(X), given, "exposure")
 
 
 def exposure_values(X: Any, given: Any) -> Any:
@@ -398,7 +376,7 @@ def exposure_place(dataset: Dataset, name: str) -> int:
     """The position of the column with this name; ValueError if there is none."""
     names = list(dataset.column_names or ())
     if name not in names:
-        raise ValueError(_unknown_column_message(name, names))
+        raise ValueError(no_column_message(name, "exposure", names))
     return names.index(name)
 
 
@@ -458,10 +436,3 @@ def exposure_beside(values: Any, X: Any, given: Any) -> Any:
         # a frame's column has the chunks of its rows, whose sizes may be unknown
         return da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
     return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
-
-
-def _unknown_column_message(name: str, columns: list[Any]) -> str:
-    """The error message for a name that is not a column."""
-    return (
-        f"exposure={name!r} names no column of X{did_you_mean(name, columns)}; the columns are {spoken_names(columns)}"
-    )

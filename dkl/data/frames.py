@@ -14,7 +14,15 @@ import numpy as np
 from dask import delayed, is_dask_collection
 from scipy import sparse
 
-from dkl.data.checks import ALL_WEIGHTLESS, as_rows, check_named_once, check_rows, checked_weight
+from dkl.data.checks import (
+    ALL_WEIGHTLESS,
+    as_rows,
+    check_named_once,
+    check_rows,
+    checked_weight,
+    did_you_mean,
+    spoken_names,
+)
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
@@ -28,6 +36,29 @@ def is_frame(X: object) -> bool:
     """Whether `X` is a pandas or a Dask data frame."""
     # by the name of its type, so that neither library is imported unless it is used
     return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
+
+
+def column_named(X: GivenRows, name: str, argument: str, otherwise: str = "") -> Any:
+    """The column of a data frame whose name is the value of an argument, such as ``groups="town"``.
+
+    Raises
+    ------
+    ValueError
+        If X is no data frame (`otherwise` ends the message), or has no such column.
+    """
+    if not is_frame(X):
+        raise ValueError(f"{argument}={name!r} names a column, and X is no data frame: pass one value a row{otherwise}")
+    if name not in X.columns:
+        raise ValueError(no_column_message(name, argument, list(X.columns)))
+    return X[name]
+
+
+def no_column_message(name: str, argument: str, columns: list[Any]) -> str:
+    """The error message for an argument that names none of the columns."""
+    return (
+        f"{argument}={name!r} names no column of X{did_you_mean(name, columns)}; the columns are "
+        f"{spoken_names(columns)}"
+    )
 
 
 @dataclass(frozen=True, eq=False)

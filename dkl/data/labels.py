@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,7 @@ import numpy as np
 from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
-from dkl.errors import hint, users_level
+from dkl.errors import hint, warn_user
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,6 +159,23 @@ def guess_task(y: np.ndarray) -> Task:
     return "classification" if bool(np.all(~np.isfinite(y) | (y == np.trunc(y)))) else "regression"
 
 
+def task_without_values(shape: tuple[int, ...], task: TaskChoice, classes: GivenValues) -> Task | None:
+    """The task by the user's choice, given classes and the shape of the targets; None if it follows from their values.
+
+    Raises
+    ------
+    ValueError
+        For labels of two dimensions.
+    """
+    if task == "auto" and classes is None:
+        return "regression" if len(shape) == 2 else None
+    # with given classes the targets are labels, also if they are fractions
+    chosen: Task = "classification" if task == "auto" else task
+    if chosen == "classification" and len(shape) == 2:
+        raise ValueError(f"y has shape {shape}; labels must be of one dimension: one class a row")
+    return chosen
+
+
 def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
     """Raise ValueError for NaN and infinity, with the first such row."""
     if y.dtype.kind != "f" or np.isfinite(y).all():
@@ -254,15 +270,9 @@ def target_codes(
     if y.dtype.kind == "U" and y.ndim == 1 and classes is None and task != "classification":
         y = written_targets(y, is_asked=task == "regression", weight=weight)
     check_targets(y)
-    if task != "auto":
-        decided: Task = task
-    else:
-        # with given classes the targets are labels, also if they are fractions
-        decided = guess_task(y) if classes is None else "classification"
+    decided = task_without_values(y.shape, task, classes) or guess_task(y)
     if decided == "regression":
         return numeric_targets(y), None, decided
-    if y.ndim == 2:
-        raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
     labels = sorted_classes(labels_that_count(y, weight) if classes is None else classes)
     if task == "auto" and classes is None and y.dtype.kind in "iuf" and len(labels) > _USUAL_CLASSES:
         hint(
@@ -304,8 +314,7 @@ def _warn_of_doubts(y: np.ndarray, counts: dict[str, int], weight: np.ndarray | 
         # a user who chose a classification most likely has labels
         hint(doubt)
     doubts = [*leading_zeros_warnings("y", statistics), *similar_names_warnings("y", counts, are_meant=bool(doubt))]
-    for sentence in (*([doubt] if doubt and not is_asked else []), *doubts):
-        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    warn_user(*([doubt] if doubt and not is_asked else []), *doubts)
 
 
 def _arrow_texts(y: np.ndarray, weight: np.ndarray | None) -> pa.Array:

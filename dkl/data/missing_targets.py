@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import dask
@@ -12,7 +11,7 @@ from scipy import sparse
 from dkl.data.checks import plain_array
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import check_target_shape
-from dkl.errors import users_level
+from dkl.errors import warn_user
 
 REMEDY = "drop_missing_target=True leaves rows without a target out"
 """The remedy in messages about missing targets; the shell replaces the parameter by its option."""
@@ -73,9 +72,7 @@ def say_dropped(dropped: int, rows: int, target: str = "") -> None:
     named = f" '{target}'" if target else ""
     if dropped == rows:
         raise ValueError(f"the target{named} is missing in all {rows:,} rows, so that there is nothing to learn from")
-    warnings.warn(
-        f"{dropped:,} of {rows:,} rows have no target{named} and are left out", UserWarning, stacklevel=users_level()
-    )
+    warn_user(f"{dropped:,} of {rows:,} rows have no target{named} and are left out")
 
 
 def rows_of(values: Any, kept: np.ndarray) -> Any:

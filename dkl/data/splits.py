@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.data.checks import rows_named
 from dkl.data.counts import RowCounts
 from dkl.data.sources.rows import RowSource
 from dkl.data.store.digests import crc32c
@@ -321,21 +322,7 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
     """
     codes = np.full(n_rows, NO_SPLIT, np.uint8)
     for code, (name, values) in enumerate(given.items()):
-        rows = np.asarray(values)
-        if rows.dtype == bool:
-            if rows.shape != (n_rows,):
-                raise ValueError(
-                    f"the mask of split {name!r} has shape {rows.shape}; expected ({n_rows},), one value a row"
-                )
-            chosen = np.flatnonzero(rows)
-        elif rows.dtype.kind not in "iu" or rows.ndim != 1:
-            raise TypeError(
-                f"split {name!r} must be a fraction, a boolean mask or row numbers, not {rows.dtype} {rows.shape}"
-            )
-        elif len(rows) and (rows.min() < 0 or rows.max() >= n_rows):
-            raise ValueError(f"split {name!r} has row numbers outside 0 .. {n_rows - 1}")
-        else:
-            chosen = np.unique(rows)
+        chosen = np.flatnonzero(rows_named(values, n_rows, f"split {name!r}"))
         assigned = chosen[codes[chosen] != NO_SPLIT]
         if len(assigned):
             raise ValueError(f"row {assigned[0]} is in two splits, {list(given)[codes[assigned[0]]]!r} and {name!r}")

@@ -15,7 +15,7 @@ from dask import delayed
 from dask.delayed import Delayed
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import HeldRule, RowSource, without_x
+from dkl.data.sources.rows import RowSource
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
@@ -162,7 +162,7 @@ class Step(ABC):
     def most_folds(self, before: RowSource) -> int | None:
         return before.most_folds
 
-    def held_rule(self, before: RowSource) -> HeldRule | None:
+    def held_rule(self, before: RowSource) -> Any:
         return before.held_rule
 
     def block_nbytes(self, before: RowSource) -> int:
@@ -235,7 +235,7 @@ class View:
         return self.step.most_folds(self.before)
 
     @property
-    def held_rule(self) -> HeldRule | None:
+    def held_rule(self) -> Any:
         return self.step.held_rule(self.before)
 
     @property
@@ -503,17 +503,14 @@ class ColumnAlong(Step, BlockStep):
         Name of the row column.
     read : ReadOfX or None
         None for a row column of the source.
-    dropped : int or None
-        The column of X that is removed; None for none.
     """
 
     column: str
     read: ReadOfX | None
-    dropped: int | None = None
 
     @property
     def identity(self) -> str:
-        return f"{self.column} {self.read!r} {self.dropped}"
+        return f"{self.column} {self.read!r}"
 
     def asks(self, parts: Parts) -> Parts:
         if self.read is None or not {"X", self.column} & set(parts):
@@ -528,24 +525,13 @@ class ColumnAlong(Step, BlockStep):
         chosen = np.arange(block.n_rows)
         if self.column in parts:
             block = replace(block, columns={**block.columns, self.column: self.read(block.X, block.row_id)})
-        if "X" not in parts:
-            return without_x(block), chosen
-        if self.dropped is None:
-            return block, chosen
-        return replace(block, X=block.X[:, np.flatnonzero(np.arange(block.X.shape[1]) != self.dropped)]), chosen
+        return block if "X" in parts else block.without_x(), chosen
 
     def columns_along(self, before: RowSource) -> Parts:
         return (*before.columns_along, self.column)
 
-    def n_columns(self, before: RowSource) -> int:
-        return before.n_columns - (self.dropped is not None)
-
     def block_nbytes(self, before: RowSource) -> int:
         return before.block_nbytes + 8 * int(before.block_rows.max(initial=0))
-
-    def read_nbytes(self, before: RowSource) -> int:
-        """The bytes of the whole rows, and of the copy without the column."""
-        return before.read_nbytes + (0 if self.dropped is None else before.block_nbytes)
 
 
 class NoColumns(Step, BlockStep):
@@ -562,7 +548,7 @@ class NoColumns(Step, BlockStep):
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         # X is removed even from rows in memory or in a graph, so that block functions find the same parts for every
         # source.
-        return without_x(block), chosen
+        return block.without_x(), chosen
 
     def columns_along(self, before: RowSource) -> Parts:
         return ()

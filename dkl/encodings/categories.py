@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,9 +30,10 @@ from dkl.encodings.target_means import (
     CategoryFolds,
     FoldTotals,
     best_priors,
-    by_time,
     fold_deviations,
     fold_numbers,
+    held_by_time,
+    names_of_targets,
     new_numbers,
     prior_losses,
     slope_deviations,
@@ -149,15 +150,7 @@ class CategoryFit:
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the numbers learned for each value: shares of classes (not the first) or target means; log count."""
-        dataset = self.dataset
-        if dataset.classes is not None:
-            means = [f"share of {label}" for label in dataset.classes[1:].tolist()]
-        elif dataset.task is None:
-            means = []
-        else:
-            several = dataset.schema.n_targets
-            means = ["mean target"] if several is None else [f"mean target {t}" for t in range(several)]
-        return (*means, "log count")
+        return (*names_of_targets(self.dataset.schema, "share of", "mean target"), "log count")
 
     @property
     def n_targets(self) -> int:
@@ -303,7 +296,7 @@ class CategoryFit:
                 function=category_sums,
                 accumulators={each.name: Accumulator((self.folds.count, each.width)) for each in part},
                 operands={"sums": tuple(part), "folds": self.folds, "n_classes": self.dataset.schema.n_classes},
-                cost=_SumCost(len(part), len({each.key for each in part})),
+                cost=partial(_cost_of_sums, len(part), len({each.key for each in part})),
                 on_host=True,
             )
             for part in parts
@@ -434,9 +427,7 @@ class CategoryFit:
         T = range(self.n_targets)
         sums = [np.array([self._stored_sums(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
         targets, squares = (each.reshape(self.n_targets, self.folds.count) for each in sums)
-        source = self.dataset.source
-        is_by_time = by_time(next(block.held_with for block in source.blocks_without_x() if block.n_rows))
-        return FoldTotals(self._stored_sums("weight")[:, 0], targets, squares, is_by_time)
+        return FoldTotals(self._stored_sums("weight")[:, 0], targets, squares, held_by_time(self.dataset.source))
 
     def _totals_of(self, place: int) -> FoldTotals:
         """The totals by fold of a column of numbers, in the role of a target."""
@@ -691,12 +682,6 @@ def _with_encoding(
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, folds)), schema)
 
 
-@dataclass(frozen=True)
-class _SumCost:
+def _cost_of_sums(n_sums: int, n_columns: int, rows: int, columns: int) -> Cost:
     """The cost of `n_sums` sums over `n_columns` columns of codes: a few operations for each row and sum."""
-
-    n_sums: int
-    n_columns: int
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        return Cost(20.0 * rows * self.n_sums, 64 * rows * self.n_columns)
+    return Cost(20.0 * rows * n_sums, 64 * rows * n_columns)

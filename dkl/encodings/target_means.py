@@ -16,6 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
+from dkl.data.schema import Schema
+from dkl.data.sources.rows import RowSource
 from dkl.linear.judge import last_least, others
 from dkl.linear.minibatches import HeldOut
 from dkl.protocols.held_together import are_times
@@ -240,6 +242,16 @@ def slope_deviations(squares: np.ndarray, products: np.ndarray, weight: np.ndarr
     return made
 
 
-def by_time(held_with: np.ndarray) -> bool:
-    """Whether the rows of a fit are held out by their time."""
-    return are_times(held_with)
+def held_by_time(source: RowSource) -> bool:
+    """Whether the rows of a fit are held out by their time, by the first block that has any."""
+    return are_times(next(block.held_with for block in source.blocks_without_x() if block.n_rows))
+
+
+def names_of_targets(schema: Schema, of_class: str, of_number: str) -> list[str]:
+    """A name for each class but the first, ``f"{of_class} {label}"``, or for each target; none without targets."""
+    if schema.classes is not None:
+        return [f"{of_class} {label}" for label in schema.classes[1:].tolist()]
+    if schema.task is None:
+        return []
+    several = schema.n_targets
+    return [of_number] if several is None else [f"{of_number} {t}" for t in range(several)]

@@ -24,7 +24,7 @@ from dkl.data.view import View
 from dkl.encodings.keys import dense_columns
 from dkl.encodings.source import LearnedNumbers
 from dkl.encodings.sums import TEXT_ROWS, text_sums
-from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
+from dkl.encodings.target_means import CategoryFolds, FoldTotals, held_by_time, names_of_targets
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.judge import last_least
@@ -60,8 +60,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
 
     def weights_of(passed: PassResult) -> list[np.ndarray]:
         (sums,) = passed.results
-        is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
-        totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
+        totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], held_by_time(dataset.source))
         return [score_weights(sums[f"gram {k}"], sums[f"answers {k}"], totals) for k in range(len(sizes))]
 
     weights = [np.zeros((folds.count + 1, size, len(targets))) for size in sizes]
@@ -175,14 +174,7 @@ def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
 
 def _targets(dataset: Dataset) -> list[str]:
     """Names of a text's scores, one for each class but the first or each target; none for more than `_MOST_SCORES`."""
-    if dataset.classes is not None:
-        labels = dataset.classes[1:].tolist()
-        names = [f"score of {label}" for label in labels]
-    elif dataset.task is None:
-        names = []
-    else:
-        several = dataset.schema.n_targets
-        names = ["score"] if several is None else [f"score {t}" for t in range(several)]
+    names = names_of_targets(dataset.schema, "score of", "score")
     return names if len(names) <= _MOST_SCORES else []
 
 

@@ -107,37 +107,7 @@ IDLE = IdleThreads()
 after_fork(IDLE.__init__)  # type: ignore[misc]
 
 
-class LocalBackend:
-    """What threads and processes of this machine have in common: values stay here, and no worker vanishes."""
-
-    is_cluster = False
-
-    def is_lost(self, handle: object) -> bool:
-        return False
-
-    def send_rows(self, value: object) -> object:
-        return value
-
-    def bring(self, task: Future, here: Callable[[], None]) -> None:
-        here()
-
-    def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """None: threads do not vanish, and a process that dies breaks its pool, which ends its tasks."""
-        return ()
-
-    def endings(self) -> str:
-        return ""
-
-    def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """None: tasks are never delayed here."""
-        return ()
-
-    def cancel(self, tasks: Iterable[Future]) -> None:
-        for task in tasks:
-            task.cancel()
-
-
-class ThreadBackend(LocalBackend):
+class ThreadBackend(Backend):
     """Threads of this process; rows and operands are not copied."""
 
     def __init__(self, n_threads: int, *, inline: bool = False) -> None:
@@ -203,7 +173,7 @@ def run_packed(call: Packed) -> Packed:
     return packed(in_worker(function, *args))
 
 
-class ProcessBackend(LocalBackend):
+class ProcessBackend(Backend):
     """Processes of this machine without a cluster: `dask.config.set(scheduler="processes")`."""
 
     is_inline = False
@@ -260,11 +230,10 @@ class ProcessBackend(LocalBackend):
         self._folder.cleanup()
 
 
-class ClusterBackend:
+class ClusterBackend(Backend):
     """The workers of a `distributed` cluster, by its client."""
 
     is_cluster = True
-    is_inline = False
 
     def __init__(self, client: Client) -> None:
         if client.asynchronous:

@@ -11,7 +11,6 @@ import io
 import json
 import os
 import posixpath
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +20,11 @@ import fsspec
 import google_crc32c
 import numpy as np
 
-from dkl.data.store.commit import flush_name
 from dkl.data.store.location import Location
+from dkl.data.store.outputs import beside
 from dkl.data.store.overwriting import STORES, store_around, what_is_at
 from dkl.errors import StoreError
-from dkl.plain_files import NoPlainFileError, read_plain, rename
+from dkl.plain_files import NoPlainFileError, read_plain
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -172,23 +171,13 @@ class Checkpoint:
             raise OSError(error.errno, message, path) from error
 
     def _write_whole(self, path: str, content: bytes) -> None:
-        # Object stores show an object only when it is complete. A local file is renamed once it is on the disk, and the
-        # folder is flushed too, as otherwise a power failure may undo the rename.
+        # object stores show an object only when it is complete
         if not self._is_local:
             self._files.pipe_file(path, content)
             return
         os.makedirs(self._folder, exist_ok=True)
-        unfinished = f"{path}.{uuid.uuid4().hex}.unfinished"
-        try:
-            with open(unfinished, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            rename(Path(unfinished), Path(path))
-        finally:
-            if os.path.exists(unfinished):
-                os.remove(unfinished)
-        flush_name(Location.of(path))
+        with beside(Location.of(path)) as unfinished:
+            unfinished.write_bytes(content)
 
 
 def check_place(store: str | Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import dask
 import numpy as np
-from scipy import sparse
 
 from dkl.data.store.foreign import SHARED
 from dkl.errors import located
@@ -45,10 +44,8 @@ def block_bytes(block: Block) -> int:
 
     Rows on a GPU do not count.
     """
-    X = block.X
-    parts = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [] if is_on_gpu(X) else [X]
-    arrays = [*parts, block.y, block.weight, block.row_id, block.held, *block.columns.values()]
-    return sum(array.nbytes for array in arrays if array is not None) + OBJECT_BYTES
+    arrays = block.arrays[1:] if is_on_gpu(block.X) else block.arrays
+    return sum(array.nbytes for array in (*arrays, *block.columns.values())) + OBJECT_BYTES
 
 
 def gpu_row_bytes(limits: Limits, kept: int = 0) -> int:

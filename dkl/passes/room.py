@@ -64,7 +64,6 @@ class ProcessMemory:
         Bytes of the process from which on Dask moves results to disk, starts no further task, kills it.
     most_results : int or None
         Bytes of results from which on Dask moves some to disk, independently of the other memory of the process.
-    is_paused : bool
     cores : int
         Cores that it may use, with the other processes of its machine.
     """
@@ -78,7 +77,6 @@ class ProcessMemory:
     pauses_at: int | None = None
     ends_at: int | None = None
     most_results: int | None = None
-    is_paused: bool = False
     cores: int = 1
 
 
@@ -337,23 +335,10 @@ async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> Pro
     # in a thread, so that the worker's event loop is not blocked
     own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules)
     manager = dask_worker.memory_manager
-    limit = manager.memory_limit
-    is_paused = dask_worker.status.name == "paused"
-    if not limit:
-        return replace(own, is_paused=is_paused)
     # the setting of its nanny, another process with the same configuration
     ends = dask.config.get("distributed.worker.memory.terminate") if dask_worker.nanny is not None else False
-    fractions = [manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction]
-    at = [int(limit * fraction) if fraction else None for fraction in fractions]
-    return replace(
-        own,
-        limit=limit,
-        spills_at=at[0],
-        pauses_at=at[1],
-        ends_at=at[2],
-        most_results=at[3],
-        is_paused=is_paused,
-    )
+    fractions = manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction
+    return replace(own, **_limits_of(manager.memory_limit, *fractions))
 
 
 def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:
@@ -365,20 +350,18 @@ def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:
     known : mapping
         Its entry of `Client.scheduler_info()["workers"]`.
     """
-    limit, config = known["memory_limit"] or None, dask.config.get("distributed.worker.memory")
-    at = {
-        name: int(limit * config[name]) if limit and config[name] else None
-        for name in ("spill", "pause", "terminate", "target")
-    }
+    config = dask.config.get("distributed.worker.memory")
+    ends = config["terminate"] if known.get("nanny") else False
     return ProcessMemory(
         name=f"the worker {address}",
         held=int(known["metrics"].get("memory", 0)),
         host=known["host"],
         free=free_memory(),
-        limit=limit,
-        spills_at=at["spill"],
-        pauses_at=at["pause"],
-        ends_at=at["terminate"] if known.get("nanny") else None,
-        most_results=at["target"],
-        is_paused=known["status"] == "paused",
+        **_limits_of(known["memory_limit"], config["spill"], config["pause"], ends, config["target"]),
     )
+
+
+def _limits_of(limit: int | None, *fractions: float | None) -> dict[str, Any]:
+    """A worker's limit, and the bytes at which Dask spills, pauses, ends it and moves results; None for never."""
+    at = [int(limit * fraction) if limit and fraction else None for fraction in fractions]
+    return dict(zip(("spills_at", "pauses_at", "ends_at", "most_results"), at, strict=True), limit=limit or None)

@@ -215,11 +215,7 @@ class Session:
         compare_noted(reading.noted)
         self.reading += replace(reading, noted=replace(reading.noted, digests={}, absent=frozenset()))
         detail = {"cache_hits": self.reading.cache_hits}
-        self._tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
-
-    def tell_started(self) -> None:
-        """Publish the event that the pass starts."""
-        self._tell("started")
+        self.tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
 
     def tell_finished(self, failed: bool) -> None:
         """Publish the event that the pass has ended, with what it has read."""
@@ -228,9 +224,10 @@ class Session:
             "cache_hits": self.reading.cache_hits,
             "projected_bytes": self.projection.total,
         }
-        self._tell("finished", detail={"failed": True} if failed else read)
+        self.tell("finished", detail={"failed": True} if failed else read)
 
-    def _tell(self, kind: Kind, **fields: Any) -> None:
+    def tell(self, kind: Kind, **fields: Any) -> None:
+        """Publish an event of the pass."""
         total = int(np.count_nonzero(self._block_rows))
         # a request to end rounds is repeated when one has advanced; a single pass ignores it
         with suppress(StopRequested):
@@ -337,7 +334,7 @@ def open_session(
                 device,
                 columns,
             )
-            session.tell_started()
+            session.tell("started")
             try:
                 # also one BLAS thread in the driver, whose merges must round like a worker's
                 with one_blas_thread():

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -184,20 +184,6 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
 
 
 Sums = dict[str, np.ndarray]
-V = TypeVar("V")
-
-
-class Reduction(Protocol[V]):
-    """One record of a pass: computes the value of a block, merges two values, and finishes the last one."""
-
-    # whether it needs the block on the host, instead of on the device of the pass
-    on_host: bool
-
-    def of_block(self, block: Block, columns: RowColumns | None) -> V: ...
-
-    def merge(self, left: V, right: V) -> V: ...
-
-    def finish(self, value: V | None) -> V: ...
 
 
 def narrowed(record: Record, source: BlockSource) -> Record:
@@ -317,6 +303,11 @@ def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) 
     parts = ((getattr(left, name), getattr(right, name)) for name in ("X", "y", "weight", "row_id", "held"))
     X, y, weight, row_id, held = (stacked(*part) for part in parts)
     return Block(left.index, X, y, weight, row_id, columns, held)
+
+
+Reduction: TypeAlias = SumReduction | SampleReduction
+"""One record of a pass: computes the value of a block, merges two values, and finishes the last one. `on_host` says
+whether it needs the block on the host, instead of on the device of the pass."""
 
 
 def reduction(record: BlockSum | RowSample, kept_bytes: int = 0) -> Reduction:

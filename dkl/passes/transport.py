@@ -133,12 +133,10 @@ def unpacked(value: object) -> Any:
 
 def aligned(block: Block) -> Block:
     """The block with aligned arrays; the block itself if they are aligned already."""
-    X = block.X
-    rows = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
-    arrays = [array for array in (*rows, block.y, block.weight, block.row_id, block.held) if array is not None]
     # arrays from a store or of this process are aligned, and cost only this check
-    if all(array.flags.aligned for array in arrays):
+    if all(array.flags.aligned for array in block.arrays):
         return block
+    X = block.X
     X = X.copy() if isinstance(X, sparse.csr_array) else _realigned(X)
     y, weight, held = (None if array is None else _realigned(array) for array in (block.y, block.weight, block.held))
     return replace(block, X=X, y=y, weight=weight, row_id=_realigned(block.row_id), held=held)

@@ -103,7 +103,4 @@ class TreeSum(Generic[V]):
 
 def root(n_blocks: int) -> Node:
     """The lowest node that covers all blocks."""
-    level = 0
-    while count_nodes(n_blocks, level) > 1:
-        level += 1
-    return Node(level, 0)
+    return Node(max(n_blocks - 1, 0).bit_length(), 0)

@@ -63,9 +63,22 @@ class Block:
         """The value by which a row is held out, (n_b,) int64: rows with equal values are held out together."""
         return self.row_id if self.held is None else self.held
 
-    def without_x(self, index: np.ndarray | slice) -> Block:
-        """The chosen rows with an X of no columns, for callers that need no X: it is not copied."""
-        return replace(self, X=np.empty((self.n_rows, 0))).rows(index)
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays of all parts but row columns: X or the three arrays of its CSR form, y, weight, row_id, held."""
+        X: Any = self.X
+        parts = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
+        return [array for array in (*parts, self.y, self.weight, self.row_id, self.held) if array is not None]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of `arrays`."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def without_x(self, index: np.ndarray | slice | None = None) -> Block:
+        """All rows, or the chosen ones, with an X of no columns, for callers that need no X: it is not copied."""
+        bare = replace(self, X=np.empty((self.n_rows, 0)))
+        return bare if index is None else bare.rows(index)
 
     def rows(self, index: np.ndarray | slice) -> Block:
         """The chosen rows alone (a boolean mask, positions, or a slice)."""

@@ -17,7 +17,6 @@ from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
 from dkl.data.sources.in_memory import ArraySource
-from dkl.data.sources.rows import nbytes_of
 from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.testing.sources import check_source
 
@@ -158,7 +157,7 @@ def test_the_bytes_of_a_block_are_not_understated(stored: Dataset) -> None:
     for ds in (stored, stored["test"], *others, others[0].split({"a": 0.5})["a"], stored.thin(30)):
         source = ds.source
         reader = source.reader()
-        largest = max(nbytes_of(reader.load(source.ticket(i))) for i in np.flatnonzero(source.block_rows))
+        largest = max(reader.load(source.ticket(i)).nbytes for i in np.flatnonzero(source.block_rows))
         assert largest <= source.block_nbytes <= 4 * largest + 4096
 
 

@@ -197,7 +197,7 @@ WRONG = [
     ({"train": 0.9999, "test": 0.0001}, ValueError, "'test' would have no rows"),
     ({"train": np.zeros(N, bool)}, ValueError, "'train' would have no rows"),
     ({"train": np.ones(5, bool)}, ValueError, r"shape \(5,\); expected \(1000,\)"),
-    ({"train": np.array([1000])}, ValueError, r"outside 0 \.\. 999"),
+    ({"train": np.array([1000])}, ValueError, "split 'train': row 1000 is not there; rows are numbered 0 to 999"),
     ({"train": [1, 2], "test": [2, 3]}, ValueError, "row 2 is in two splits, 'train' and 'test'"),
     ({"train": np.array([0.5, 0.2])}, TypeError, "a boolean mask or row numbers"),
     (np.arange(5), ValueError, r"shape \(5,\)"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,11 +20,12 @@ from dkl.data.ingest.column_rules import (
     ColumnRule,
     Missing,
     decide_rule,
+    zeros_for_missing,
 )
 from dkl.data.ingest.dates import form_in_words
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
-from dkl.errors import Problems, hint, users_level
+from dkl.errors import Problems, hint, warn_user
 
 # Share of a column's values that must be numbers (or dates) for the warning that they were nearly read as such.
 _MAJORITY = 0.5
@@ -87,20 +87,14 @@ class ColumnDecisions:
 
     def add_free_text(self, column: ColumnStatistics, missing: Missing) -> None:
         """Compute the directions of a column of free text from its sample, and add its rule."""
-        if missing == "error" and column.missing:
-            raise ValueError(
-                f"column '{column.name}' has {column.missing} missing values in {column.rows} rows and "
-                "missing='error'; fill them, or use missing='auto' (zeros, and a flag column)"
-            )
+        of_missing = zeros_for_missing(column, missing)
         seen = column.texts
         if seen is None or seen.sample is None:
             raise ValueError(f"column '{column.name}' has no sample of its texts")
         directions = TextDirections.fitted(column.name, seen.sample)
         names = tuple(f"{DIRECTION}{number}" for number in range(1, directions.n_raw + 1))
-        fill = 0.0 if column.missing or missing not in ("auto", "error") else None
-        unforeseen = 0.0 if missing == "auto" and fill is None else None
         self.directions.append(directions)
-        self.rules.append(ColumnRule(column.name, "text", names, fill, missing=column.missing, unforeseen=unforeseen))
+        self.rules.append(ColumnRule(column.name, "text", names, **of_missing))
         self.hints += _free_text_hints(column)
 
     def warn(self, without: str, with_names: str) -> None:
@@ -112,17 +106,13 @@ class ColumnDecisions:
             The caller's options to leave columns out, and to use names of rows as categories; ``{}`` stands for the
             list of columns.
         """
-        level = users_level()
-        for sentence in self.warnings:
-            warnings.warn(sentence, UserWarning, stacklevel=level)
+        warn_user(*self.warnings)
         if self.row_names:
             names = self.row_names
-            warnings.warn(
+            warn_user(
                 f"{spoken_names(names)} set aside: texts that differ in (almost) every row are names of rows, "
                 f"from which nothing can be learned. Leave them out, {without.format(names)}, to hear no more of "
-                f"it; to use them all the same, {with_names.format(names)}",
-                UserWarning,
-                stacklevel=level,
+                f"it; to use them all the same, {with_names.format(names)}"
             )
         for sentence in self.hints:
             hint(sentence)

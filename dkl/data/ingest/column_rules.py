@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -205,12 +205,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
         raise ValueError(
             f"column '{stats.name}' holds no value in {stats.rows} rows; leave it out: drop=['{stats.name}']"
         )
-    if missing == "error" and stats.missing:
-        raise ValueError(
-            f"column '{stats.name}' has {stats.missing} missing values in {stats.rows} rows and missing='error'; fill "
-            f"them, or use missing='auto' (the mean, and a flag column)"
-        )
     if stats.kind == "category":
+        of_missing = zeros_for_missing(stats, missing)
         if stats.categories is None:
             raise ValueError(
                 f"column '{stats.name}' has more than {stats.max_categories:,} different values in {stats.rows:,} "
@@ -219,11 +215,9 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
         few = max(FEW_CATEGORIES, min(MOST_ONE_HOT, (stats.rows - stats.missing) // 2))
         if chosen:
             few = MOST_ONE_HOT
-        # a missing category sets no column, so that `fill` only says whether missing values are allowed
-        fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
-        names, unforeseen = tuple(sorted(stats.categories)), 0.0 if missing == "auto" and fill is None else None
-        kind: Literal["category", "code"] = "category" if len(names) <= few else "code"
-        return ColumnRule(stats.name, kind, names, fill, stats.missing, unforeseen=unforeseen)
+        names = tuple(sorted(stats.categories))
+        return ColumnRule(stats.name, "category" if len(names) <= few else "code", names, **of_missing)
+    _check_missing(stats, missing, "the mean")
     # a constant and "mean" fill missing values in any case, "auto" only if some are missing
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
@@ -244,3 +238,26 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     return ColumnRule(
         stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen, zone=zone
     )
+
+
+def zeros_for_missing(stats: ColumnStatistics, missing: Missing) -> dict[str, Any]:
+    """`fill`, `missing` and `unforeseen` of the rule of categories or free text, whose missing values set no column.
+
+    Raises
+    ------
+    ValueError
+        For missing values with "error".
+    """
+    _check_missing(stats, missing, "zeros")
+    # `fill` only says whether missing values are allowed
+    fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
+    unforeseen = 0.0 if missing == "auto" and fill is None else None
+    return {"fill": fill, "missing": stats.missing, "unforeseen": unforeseen}
+
+
+def _check_missing(stats: ColumnStatistics, missing: Missing, filled: str) -> None:
+    if missing == "error" and stats.missing:
+        raise ValueError(
+            f"column '{stats.name}' has {stats.missing} missing values in {stats.rows} rows and missing='error'; fill "
+            f"them, or use missing='auto' ({filled}, and a flag column)"
+        )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pyarrow as pa
 from dask.utils import parse_bytes
@@ -44,7 +44,7 @@ from dkl.data.store.writer import DatasetWriter
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
 from dkl.errors import StoreError
-from dkl.events import Event, Kind, Subscriber
+from dkl.events import Event, ProgressStage, Subscriber
 from dkl.progress import resolve_progress
 from dkl.version import __version__
 
@@ -350,7 +350,7 @@ def plan_ingest(
     while True:
         n_rows = 0
         try:
-            with _ProgressStage(
+            with ProgressStage(
                 resolve_progress(progress), "reading", sum(file.size for file in files)
             ) as stage_progress:
                 for table, n_bytes in rows.tables():
@@ -436,34 +436,6 @@ def described(schema: Schema) -> str:
     return f"{target}\n{columns}"
 
 
-class _ProgressStage:
-    """Publishes the events of one stage of work: its start, its progress, and its end, also after an error."""
-
-    def __init__(self, publish: Subscriber, name: str, total: int) -> None:
-        self._publish, self._name, self._total, self._done = publish, name, total, 0
-        self._started = time.perf_counter()
-
-    def _event(self, kind: Kind, rows: int = 0, n_bytes: int = 0, **detail: bool) -> None:
-        seconds = time.perf_counter() - self._started
-        self._publish(Event(kind, self._name, self._done, self._total, rows, n_bytes, seconds, detail))
-
-    def __enter__(self) -> Self:
-        self._event("started")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._event("finished", failed=True)
-            return
-        self._done = self._total
-        self._event("finished")
-
-    def advance(self, units: int, rows: int, n_bytes: int) -> None:
-        # sizes of compressed files are estimates, which must not exceed the total
-        self._done = min(self._done + units, self._total)
-        self._event("advanced", rows, n_bytes)
-
-
 @dataclass(frozen=True)
 class _IngestRun:
     """One run of `ingest`: the input rows, the options, and the steps of reading and writing."""
@@ -496,7 +468,7 @@ class _IngestRun:
 
     def read(self, stage: Stage) -> Schema:
         """Write all rows to the stage, and report and return the schema."""
-        with _ProgressStage(self.publish, "reading", sum(file.size for file in self.files)) as stage_progress:
+        with ProgressStage(self.publish, "reading", sum(file.size for file in self.files)) as stage_progress:
             for table, n_bytes in self.rows.tables():
                 stage.add(table)
                 stage_progress.advance(n_bytes, table.num_rows, n_bytes)
@@ -516,7 +488,7 @@ class _IngestRun:
 
     def write(self, stage: Stage, writer: DatasetWriter) -> None:
         """Encode and write the rows in their final order."""
-        with _ProgressStage(self.publish, "writing", stage.n_rows) as stage_progress:
+        with ProgressStage(self.publish, "writing", stage.n_rows) as stage_progress:
             for staged in stage.tables():
                 # a short text becomes about a hundred numbers, so that a staged table may be small and its rows not
                 for first in range(0, staged.num_rows, _ENCODED_ROWS):

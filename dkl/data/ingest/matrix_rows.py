@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,19 +12,12 @@ from scipy import sparse
 from dkl.data.checks import as_rows, check_rows
 from dkl.data.ingest.encoding import Layout, worth_sparse
 from dkl.data.ingest.libsvm_files import MAX_WIDTH, LibsvmFormat
+from dkl.data.ingest.npz_files import NpzFormat
 from dkl.data.ingest.paths import InputFile
-from dkl.data.ingest.shuffle import Batch, NumberedBatch, RowLayout, Rows
+from dkl.data.ingest.shuffle import NumberedBatch, RowLayout, Rows
 from dkl.data.ingest.target_columns import Target, TargetSummary, WeightSummary
 from dkl.data.schema import Schema, Task
 from dkl.errors import located
-
-
-class MatrixFormat(Protocol):
-    """A reader of matrix files of one format."""
-
-    def staged_bytes(self, file: InputFile) -> int: ...
-
-    def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]: ...
 
 
 class MatrixRows:
@@ -33,7 +26,7 @@ class MatrixRows:
     Parameters
     ----------
     files : list of InputFile
-    reader : MatrixFormat
+    reader : LibsvmFormat or NpzFormat
     task : {"auto", "classification", "regression"}
     layout : {"auto", "dense", "sparse"}
     """
@@ -43,7 +36,7 @@ class MatrixRows:
     def __init__(
         self,
         files: list[InputFile],
-        reader: MatrixFormat,
+        reader: LibsvmFormat | NpzFormat,
         *,
         task: Literal["auto"] | Task = "auto",
         layout: Layout = "auto",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.paths import InputFile, unreadable
 from dkl.data.ingest.shuffle import Batch, Rows
 from dkl.data.soundness import check_pointers, whole_csr
 
@@ -95,14 +95,10 @@ class NpzFormat:
 @contextmanager
 def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
     """The archive of a file; errors of decompression inside the block become a ValueError with the file's name."""
-    try:
-        with file.open() as stream, zipfile.ZipFile(stream) as archive:
-            yield archive
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError) as error:
-        raise ValueError(
-            f"'{file.name}' is not a whole npz archive: {error}; it is damaged, was cut short, or holds something "
-            "else: write it again with numpy.savez or scipy.sparse.save_npz"
-        ) from error
+    remedy = "write it again with numpy.savez or scipy.sparse.save_npz"
+    errors = zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError
+    with unreadable(file, "npz archive", remedy, *errors), file.open() as stream, zipfile.ZipFile(stream) as archive:
+        yield archive
 
 
 class _Member:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkl.data.ingest.columns import plain
-from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.paths import InputFile, unreadable
 from dkl.data.ingest.tables import Probe
 from dkl.errors import located
 
@@ -119,17 +119,9 @@ def _batches(file: InputFile, parquet: pq.ParquetFile, rows: int, names: list[st
         yield batch
 
 
-@contextmanager
-def _damage(file: InputFile) -> Iterator[None]:
-    """Turn the errors of pyarrow for damaged or truncated files into a ValueError with the file's name."""
-    try:
-        yield
+def _damage(file: InputFile) -> AbstractContextManager[None]:
+    """Errors of pyarrow inside the block name the file."""
     # damaged metadata of pandas, which is JSON, may cause errors of many types
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        # unlike damage, a failure of the disk or the network has an error number
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(
-            f"'{file.name}' is not a whole Parquet file: {error}; it is damaged, was cut short, or holds something "
-            "else: write or copy it again, or say what it is with format="
-        ) from error
+    errors = pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError
+    remedy = "write or copy it again, or say what it is with format="
+    return unreadable(file, "Parquet file", remedy, *errors)

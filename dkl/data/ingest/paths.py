@@ -7,7 +7,6 @@ import lzma
 import os
 import posixpath
 import re
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,8 @@ from fsspec.compression import compr
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
+
+from dkl.errors import warn_user
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 PathLike = str | os.PathLike[str]
@@ -137,6 +138,21 @@ class InputFile:
         raw.seek(0)
 
 
+@contextmanager
+def unreadable(file: InputFile, kind: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn a library's errors for damaged or truncated files into a ValueError with the file's name and a remedy."""
+    try:
+        yield
+    except errors as error:
+        # unlike damage, a failure of the disk or the network has an error number
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"'{file.name}' is not a whole {kind}: {error}; it is damaged, was cut short, or holds something else: "
+            f"{remedy}"
+        ) from error
+
+
 def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None) -> list[InputFile]:
     """The files at `paths`, with globs and folders expanded and sorted; each file once, under its first name.
 
@@ -177,11 +193,9 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     again = [file for file in files if first.setdefault(file.identity, file) is not file]
     if again:
         named = ", ".join(f"'{file.name}' (as '{first[file.identity].name}')" for file in again[:5])
-        warnings.warn(
+        warn_user(
             f"{len(again)} of the input files are there already under the same or another name, and are read once: "
-            f"{named}{', ...' if len(again) > 5 else ''}",
-            UserWarning,
-            stacklevel=3,
+            f"{named}{', ...' if len(again) > 5 else ''}"
         )
     return _with_whole_numbers(list(first.values()))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +31,7 @@ from dkl.data.ingest.target_columns import (
 )
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
-from dkl.errors import Problems, RowError, hint, users_level
+from dkl.errors import Problems, RowError, hint, warn_user
 
 _BYTES_AFTER_ERROR = 64 * 2**20
 """Bytes of rows that are read after the first error, so that one message can list further errors."""
@@ -305,7 +304,7 @@ class TableRows:
             [partial(_report_target_form, target, self._target)] if target is not None else []
         )
         deferred += [
-            partial(_warn_of_doubts, column) for column in (self.split, *self._row_columns) if column is not None
+            partial(warn_user, *column.doubts()) for column in (self.split, *self._row_columns) if column is not None
         ]
         if self._statistics.columns or not problems:
             with problems.collected():
@@ -348,8 +347,7 @@ class TableRows:
                     "between semicolons: the point is taken for a decimal mark; where it stands between thousands, say "
                     "so: decimal=',' (an argument of dkl.CsvFormat)"
                 )
-            for sentence in sentences:
-                warnings.warn(sentence, UserWarning, stacklevel=users_level())
+            warn_user(*sentences)
 
     def _encoding(self, seen: TableStatistics, deferred: list[Callable[[], None]]) -> TableEncoding:
         choices = self._choices
@@ -386,8 +384,7 @@ def _report_target_form(target: Target, summary: TargetSummary | None) -> None:
     """Warn of doubtful labels, and report the form in which the texts of a target are read as numbers."""
     if summary is None:
         return
-    for sentence in summary.doubts(target):
-        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    warn_user(*summary.doubts(target))
     if not target.form:
         return
     percents = ", 15 for 15 %" if target.form.endswith("%") else ""
@@ -396,11 +393,6 @@ def _report_target_form(target: Target, summary: TargetSummary | None) -> None:
         f"where these are labels, say so: categorical=['{summary.name}']",
         f"target as numbers: {summary.name} {target.form}",
     )
-
-
-def _warn_of_doubts(column: SplitColumn | GroupOrTimeColumn) -> None:
-    for sentence in column.doubts():
-        warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
 def marks_of(probes: Sequence[Probe], reader: TableFormat) -> Marks:

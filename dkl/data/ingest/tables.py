@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -14,7 +13,7 @@ from dkl.data.columns.numbers import DefaultMark
 from dkl.data.ingest.columns import check_kinds, check_names_can_be_written, column_kind, plain, plain_type
 from dkl.data.ingest.dates import zone_of
 from dkl.data.ingest.paths import InputFile
-from dkl.errors import Problems, located, users_level
+from dkl.errors import Problems, located, warn_user
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -223,11 +222,9 @@ def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool)
             # warning
             if not (zone_of(common) and zone_of(plain)):
                 lacking = probe.file.name if zone_of(common) else where
-                warnings.warn(
+                warn_user(
                     f"column '{name}' has a time zone in some files and none in '{lacking}', whose times are taken for "
-                    f"those of a clock in {zone_of(common) or zone_of(plain)}; write the zone there, too",
-                    UserWarning,
-                    stacklevel=users_level(),
+                    f"those of a clock in {zone_of(common) or zone_of(plain)}; write the zone there, too"
                 )
                 common = common if zone_of(common) else plain
         elif not pa.types.is_null(plain) and are_texts:

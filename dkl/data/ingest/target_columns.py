@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +23,7 @@ from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import HeldBy, RowColumn, Task
 from dkl.data.together.codes import group_codes, time_codes
-from dkl.errors import RowError, users_level
+from dkl.errors import RowError, warn_user
 
 AUTO_CLASSES = 1_000
 ROWS_A_CLASS = 20
@@ -240,11 +239,7 @@ class TargetSummary:
                 row,
             )
         if reading.is_ambiguous:
-            warnings.warn(
-                ambiguous_mark_warning(f"target '{self.name}'", reading, self._marks),
-                UserWarning,
-                stacklevel=users_level(),
-            )
+            warn_user(ambiguous_mark_warning(f"target '{self.name}'", reading, self._marks))
         return reading.form
 
     def _task(self, reading: Reading | None = None) -> Task:

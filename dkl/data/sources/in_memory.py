@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dkl.data.counts import RowCounts
 from dkl.data.given import GivenValues
-from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, nbytes_of, without_x
+from dkl.data.sources.rows import BaseRows, RowSource
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.protocols.block import Block
@@ -96,13 +96,9 @@ class ArraySource(BaseRows):
     def counts(self) -> RowCounts:
         return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
-    @property
-    def _numbers(self) -> range:
-        return range(self.n_blocks)
-
     @cached_property
     def block_nbytes(self) -> int:
-        return max(nbytes_of(self.ticket(i)) for i in self._numbers)
+        return max(self.ticket(index).nbytes for index in range(self.n_blocks))
 
     @property
     def read_nbytes(self) -> int:
@@ -114,12 +110,9 @@ class ArraySource(BaseRows):
         # includes the shape and the cut: the same rows in other blocks give sums with other bits
         shape = self._n_rows, self.n_columns
         digest = hashlib.sha256(repr((shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
-        for i in self._numbers:
-            digest.update(rows_digest(self.ticket(i)))
+        for index in range(self.n_blocks):
+            digest.update(rows_digest(self.ticket(index)))
         return digest.hexdigest()
-
-    def reader(self) -> TicketReader:
-        return TicketReader()
 
     def ticket(self, index: int) -> Block:
         """The rows of block `index`, which are views of the arrays if each row of X is used once."""
@@ -134,11 +127,8 @@ class ArraySource(BaseRows):
     def reordered(self, order: np.ndarray) -> Iterator[Block]:
         """Blocks of the rows in another order, each copied when it is needed."""
         # rows of a block of the result come from all parts of X, so that this is the only method that copies rows
-        for index in self._numbers:
+        for index in range(self.n_blocks):
             yield self._block(index, order[self._bounds[index] : self._bounds[index + 1]])
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        return (without_x(self.ticket(index)) for index in self._numbers)
 
 
 def positions_among_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:

@@ -27,6 +27,7 @@ from dkl.data.labels import (
     labels_that_count,
     read_targets,
     sorted_classes,
+    task_without_values,
 )
 from dkl.data.schema import Task
 from dkl.data.soundness import check_pointers, check_unmasked, whole_csr
@@ -291,13 +292,10 @@ class InPlaceSource(BaseRows):
         """
         if y is None:
             return cls(X, y, weight, None), None, None
-        check_target_shape(np.shape(y))
-        if len(np.shape(y)) == 2 and np.shape(y)[1] > 1:
-            if task == "classification" or classes is not None:
-                raise ValueError(f"y has shape {np.shape(y)}; labels must be of one dimension: one class a row")
-            task = "regression"
-        if task == "regression":
-            return cls(X, y, weight, None), task, None
+        shape = np.shape(y)
+        check_target_shape(shape)
+        if task_without_values(shape[:1] if shape[1:] == (1,) else shape, task, classes) == "regression":
+            return cls(X, y, weight, None), "regression", None
         if classes is not None:
             known = sorted_classes(classes)
             return cls(X, y, weight, known), "classification", known

@@ -38,9 +38,10 @@ from dkl.data.labels import (
     labels_that_count,
     read_targets,
     sorted_classes,
+    task_without_values,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless, schema_of
+from dkl.data.sources.rows import BaseRows, RowSource, drop_weightless, schema_of
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -269,9 +270,6 @@ class DaskSource(BaseRows):
         names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
         return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
 
-    def reader(self) -> TicketReader:
-        return TicketReader()
-
     @cached_property
     def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:
         """The chunks of X, y and the weights of each block."""
@@ -395,9 +393,7 @@ def lazy_classes(
         return np.unique(labels_that_count(values, weight))
 
     looks: list[Delayed] = []
-    if y is not None and y.ndim == 2 and (task == "classification" or (task == "auto" and classes is not None)):
-        raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
-    is_open = y is not None and y.ndim == 1 and task != "regression"
+    is_open = y is not None and task_without_values(y.shape, task, classes) != "regression"
     if targets is not None and is_open and classes is None:
         starts = np.cumsum([0, *chunks[:-1]]).tolist()
         look = delayed(labels_of, pure=False)
@@ -411,6 +407,13 @@ def lazy_classes(
     # a chunk without rows that count does not determine the type of the labels
     there = [of_chunk for of_chunk in labels if len(of_chunk)]
     return "classification", sorted_classes(np.concatenate(there or [[]]) if classes is None else classes), found
+
+
+def lazy_x(source: RowSource) -> da.Array:
+    """All rows, (n_rows, d), as a Dask array with a chunk of NumPy or csr_array for each block."""
+    # Dask needs a chunk's type before it reads one: an array of the same type without rows
+    empty = np.empty((0, source.n_columns), source.dtype)
+    return lazy_part(source, "X", sparse.csr_array(empty) if source.is_sparse else empty)
 
 
 def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:

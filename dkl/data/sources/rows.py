@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,13 +14,6 @@ from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, PARTS_WITHOUT_X, BaseSource, BlockSource
 
 
-class HeldRule(Protocol):
-    """A rule for rows that are held out together: `dkl.data.together.rules` has those of groups and of times."""
-
-    @property
-    def most_folds(self) -> int: ...
-
-
 class RowSource(BlockSource, Protocol):
     """The methods of a source that the data package needs in addition to those for passes.
 
@@ -29,7 +21,7 @@ class RowSource(BlockSource, Protocol):
     ----------
     has_y : bool
     counts : RowCounts
-    held_rule : HeldRule or None
+    held_rule : dkl.data.together.rules.HeldTogether or None
         The rule by which rows are held out; None if neither groups nor times require one.
     version : int
         Version of the store; 0 for other rows.
@@ -46,7 +38,7 @@ class RowSource(BlockSource, Protocol):
     def counts(self) -> RowCounts: ...
 
     @property
-    def held_rule(self) -> HeldRule | None: ...
+    def held_rule(self) -> Any: ...
 
     @property
     def version(self) -> int: ...
@@ -69,7 +61,7 @@ class RowSource(BlockSource, Protocol):
 class BaseRows(BaseSource, ABC):
     """Default properties of a source that reads rows, mainly for rows outside stores; see `RowSource`."""
 
-    held_rule: HeldRule | None = None
+    held_rule: Any = None
     version: int = 0
     rows_a_block: int | None = None
 
@@ -81,6 +73,10 @@ class BaseRows(BaseSource, ABC):
     def storage_facts(self) -> Mapping[str, Any]:
         """Properties of the storage: only stores of dkl have checksums."""
         return {"checksums": "none: the rows are used where they are, unverified"}
+
+    def reader(self) -> Any:
+        """The reader of rows in memory or in a graph, whose tickets become the blocks."""
+        return TicketReader()
 
     def block_identity(self, index: int) -> str:
         """The identity of a block, here from the fingerprint of all rows."""
@@ -114,8 +110,8 @@ class TicketReader:
     """The reader of blocks that are their own tickets: rows in memory, or computed by Dask."""
 
     def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket` whose weight is not 0, with all parts."""
-        return drop_weightless(ticket)
+        """The rows of `ticket` whose weight is not 0, with all parts but an X that is not asked for."""
+        return drop_weightless(ticket if "X" in parts else ticket.without_x())
 
 
 def drop_weightless(block: Block) -> Block:
@@ -124,15 +120,3 @@ def drop_weightless(block: Block) -> Block:
     if block.weight is None or block.weight.all():
         return block
     return block.rows(np.flatnonzero(block.weight))
-
-
-def without_x(block: Block) -> Block:
-    """The block with an X of no columns."""
-    return replace(block, X=np.empty((len(block.row_id), 0)))
-
-
-def nbytes_of(block: Block) -> int:
-    """Bytes of all arrays of a block."""
-    X = block.X
-    arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
-    return sum(a.nbytes for a in (*arrays, block.y, block.weight, block.row_id) if a is not None)

@@ -110,8 +110,7 @@ class StoreSource(BaseRows):
         }
 
     def reader(self) -> StoreReader:
-        location = self.location
-        return StoreReader(location.url, location.given, location.options, self._facts["token"])
+        return StoreReader(self.location, self.token)
 
     def ticket(self, index: int) -> int:
         return index

@@ -11,7 +11,7 @@ import numpy as np
 
 from dkl.data.counts import RowCounts
 from dkl.data.schema import Schema
-from dkl.data.sources.rows import BaseRows, TicketReader
+from dkl.data.sources.rows import BaseRows
 from dkl.protocols.block import Block
 
 
@@ -64,9 +64,6 @@ class SummedSource(BaseRows):
         """The same sums with at most one row for each block, as passes need no memory for their rows."""
         counts = replace(self.counts, rows=np.minimum(self.counts.rows, 1))
         return SummedSource(self._sums, counts, self.schema, self.place)
-
-    def reader(self) -> TicketReader:
-        return TicketReader()
 
     def ticket(self, index: int) -> Block:
         # blocks without rows are skipped, so that this one has one row; only kept sums use it

@@ -11,11 +11,9 @@ from functools import partial
 import dask
 import numpy as np
 
-from dkl.data.checks import as_rows, check_rows, checked_weight
+from dkl.data.checks import as_rows, check_rows, checked_weight, rows_named
 from dkl.data.frames import encoded_by, is_frame, is_raw
 from dkl.data.given import GivenRows, GivenValues
-from dkl.data.ingest.column_rules import ColumnRule
-from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.labels import shown_classes
 from dkl.data.row_sources import source_of
 from dkl.data.schema import Schema
@@ -188,7 +186,8 @@ def encoded_like(
     if is_raw(schema.encoding, X):
         # in float64, so that the writer can check what the dtype of the store would round
         X = encoded_by(schema.encoding, X, np.dtype(np.float64), weight=sample_weight)
-        texts = [place for place, rule in enumerate(_rules_by_column(schema.encoding)) if rule.kind == "text"]
+        rules = [rule for rule in schema.encoding.rules for _ in rule.output_names]
+        texts = [place for place, rule in enumerate(rules) if rule.kind == "text"]
         if texts and not schema.is_sparse:
             # coordinates of free text are rounded as in the store, and need not be checked
             rounded = partial(_rounded, columns=texts, dtype=schema.dtype)
@@ -196,11 +195,6 @@ def encoded_like(
     if y is not None and schema.task is None:
         raise ValueError(f"y was given, and {version.source.place} was created without targets; leave it out")
     return source_of(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
-
-
-def _rules_by_column(encoding: TableEncoding) -> list[ColumnRule]:
-    """The rule of each encoded column."""
-    return [rule for rule in encoding.rules for _ in rule.output_names]
 
 
 def _rounded(rows: np.ndarray, columns: list[int], dtype: np.dtype) -> np.ndarray:
@@ -253,19 +247,8 @@ def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> Non
 def _rows_by_block(source: VersionSource, given: GivenValues) -> dict[int, np.ndarray]:
     """A mask of the dropped rows of each block that loses any, from a mask of all rows or from row numbers."""
     n_rows = int(source.block_rows.sum())
-    rows = given.compute() if dask.is_dask_collection(given) else np.asarray(given)
-    if rows.dtype == bool:
-        if rows.shape != (n_rows,):
-            raise ValueError(f"the mask of rows has shape {rows.shape}; expected ({n_rows},), one value a row")
-        gone = rows
-    else:
-        if rows.dtype.kind not in "iu" or rows.ndim != 1:
-            raise TypeError(f"rows must be a boolean mask or row numbers, not {rows.dtype} {rows.shape}")
-        outside = rows[(rows < 0) | (rows >= n_rows)]
-        if len(outside):
-            raise ValueError(f"row {outside[0]} is not there; rows are numbered 0 to {n_rows - 1}")
-        gone = np.zeros(n_rows, bool)
-        gone[rows] = True
+    (given,) = dask.compute(given)
+    gone = rows_named(given, n_rows, "rows")
     if not gone.any():
         raise ValueError("no row was named, so there is nothing to drop")
     bounds = np.concatenate([[0], np.cumsum(source.block_rows)])

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dkl.data.store.abandoned import clear_abandoned, hidden_prefix
 from dkl.data.store.location import MARKER, Location, located_error
-from dkl.data.store.other_files import check_no_other_files
-from dkl.data.store.overwriting import check_output
+from dkl.data.store.overwriting import check_output, check_whole_store
 from dkl.errors import hint
 from dkl.plain_files import rename, try_lock
 
@@ -99,8 +98,7 @@ class Staging:
         """Raise FileExistsError if another writer has taken over a target behind a URL; local ones are not checked."""
         if self.target.is_local:
             return
-        marker = self.target.read_marker()
-        if marker is None or marker.get("token") != self.token:
+        if (self.target.read_marker() or {}).get("token") != self.token:
             raise FileExistsError(_conflict_message(self.target))
 
     def commit(self, marker: Mapping[str, Any]) -> None:
@@ -147,7 +145,7 @@ class Staging:
         try:
             if store_state(former) != self.replaced:
                 raise FileExistsError(_conflict_message(self.target))
-            check_no_other_files(former, former.read_marker() or {})
+            check_whole_store(former, former.read_marker() or {})
         except OSError:
             # another store, or a changed one, is put back
             if not exchanged(target, aside, self.handle) and _token_at(aside) != self.token:
@@ -184,25 +182,21 @@ class Staging:
                     return
             return
         with suppress(OSError, ValueError):
-            marker = self.target.read_marker()
-            if marker is not None and marker.get("token") == self.token:
+            if self.target.sound_marker().get("token") == self.token:
                 self.target.delete()
 
 
 def _token_at(path: Path) -> str | None:
     """The token of the group in a local folder; None if there is none, or its metadata is damaged."""
     try:
-        return (Location.of(path).read_marker() or {}).get("token")
-    except (OSError, ValueError):
+        return Location.of(path).sound_marker().get("token")
+    except OSError:
         return None
 
 
 def store_state(location: Location) -> tuple[Any, list[str]]:
     """The token and the versions of a store, which change when it is replaced or gets a version."""
-    try:
-        marker = location.read_marker() or {}
-    except ValueError:
-        marker = {}
+    marker = location.sound_marker()
     return marker.get("token"), sorted(location.child(VERSIONS).folders()) if marker else []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -22,7 +21,7 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.lazy import DaskSource
 from dkl.data.sources.rows import RowSource
 from dkl.data.store.writer import DatasetWriter
-from dkl.events import Event, Subscriber
+from dkl.events import ProgressStage, Subscriber
 from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
@@ -38,14 +37,11 @@ _TAGS = [("weight", np.float64), ("row_id", np.int64)]
 
 def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
     """Pass blocks to a writer, and publish an event for each."""
-    start = time.perf_counter()
-    publish(Event("started", "create", total=n_rows))
-    for block in blocks:
-        weight = block.weights if writer.schema.has_weight else None
-        writer.write(block.X, block.y, weight, block.row_id, block.columns)
-        seconds = time.perf_counter() - start
-        publish(Event("advanced", "create", writer.rows_written, n_rows, rows=block.n_rows, seconds=seconds))
-    publish(Event("finished", "create", n_rows, n_rows, seconds=time.perf_counter() - start))
+    with ProgressStage(publish, "create", n_rows) as stage:
+        for block in blocks:
+            weight = block.weights if writer.schema.has_weight else None
+            writer.write(block.X, block.y, weight, block.row_id, block.columns)
+            stage.advance(block.n_rows, block.n_rows)
 
 
 def blocks_in_order(source: RowSource, columns: Mapping[str, str] | None = None) -> Iterator[Block]:

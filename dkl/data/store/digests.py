@@ -62,10 +62,7 @@ def _bytes(values: np.ndarray) -> Any:
 
 def rows_digest(block: Block) -> bytes:
     """The digest of all arrays of a block."""
-    X: Any = block.X
-    arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
-    arrays += [values for values in (block.y, block.weight, block.row_id) if values is not None]
-    return repr((block.n_rows, [block_digest(block.index, values) for values in arrays])).encode()
+    return repr((block.n_rows, [block_digest(block.index, values) for values in block.arrays])).encode()
 
 
 def json_digest(facts: Mapping[str, Any]) -> str:

@@ -137,12 +137,17 @@ class Location:
             If the metadata is damaged.
         """
         text = self.read("zarr.json")
-        if text is None:
-            return None
-        node = json.loads(text)
+        node = None if text is None else json.loads(text)
         attributes = node.get("attributes") if isinstance(node, dict) else None
         marker = attributes.get(MARKER) if isinstance(attributes, dict) else None
         return marker if isinstance(marker, dict) else None
+
+    def sound_marker(self) -> dict[str, Any]:
+        """The marker of `read_marker`; empty if there is none, or the metadata is damaged."""
+        try:
+            return self.read_marker() or {}
+        except ValueError:
+            return {}
 
     def check_token(self, token: str) -> None:
         """Check that the store whose writer had `token` is still here.

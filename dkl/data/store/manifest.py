@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,8 +118,12 @@ def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.nda
 def node_names(schema: Schema, manifest: Manifest) -> list[str]:
     """The zarr nodes of a store, without its root, splits, row columns and free text."""
     names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
-    groups = [GROUP, *(["X"] if schema.is_sparse else [])]
-    return [*names, *groups, *(f"{GROUP}/{name}" for name in manifest.arrays())]
+    return [*names, *(["X"] if schema.is_sparse else []), *nodes_of(GROUP, manifest.arrays())]
+
+
+def nodes_of(group: str, arrays: Iterable[str]) -> list[str]:
+    """The zarr nodes of a group that `write_arrays` has filled: the group, and the array of each name."""
+    return [group, *(f"{group}/{name}" for name in arrays)]
 
 
 @dataclass(frozen=True)

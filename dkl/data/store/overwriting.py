@@ -6,19 +6,31 @@ import errno
 import glob
 import json
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.location import MARKER, Location, located_error
-from dkl.data.store.other_files import check_no_other_files
 
 # Names in messages of the outputs that are zarr groups with a marker; other outputs are files or folders.
 STORES = ("dataset", "model", "set of splits", "version")
-# Files that file managers create.
-_SYSTEM_FILES = frozenset({".DS_Store", "Thumbs.db"})
+# The number of files that an error lists.
+_SHOWN = 5
+_TOKEN = "[0-9a-f]{32}"
+# Files of zarr, also unfinished ones of killed processes, and files in hidden folders of dkl's writers.
+_FILES_OF_DKL = re.compile(
+    rf"(?:.*/)?(?:zarr\.json|c(?:/\d+)*|[^/]+\.{_TOKEN}\.partial)|(?:.*/)?\.[^/]+\.{_TOKEN}\.(?:partial|replaced)/.*"
+)
+# Files that file systems and file managers create.
+_SYSTEM_FILES = re.compile(r"(?:.*/)?(?:\.DS_Store|\._[^/]*|Thumbs\.db|desktop\.ini|\.nfs[^/]*)")
+_DATASET_FILES = re.compile(
+    r"zarr\.(?:json|\w+\.partial)|\..*|(?:X|y|sample_weight|row_id|group|time|texts|manifest|splits|versions)/.*"
+)
+_VERSION_FILES = re.compile(r"versions/(?:zarr\.|\d+/|\.)")
 
 
 def what_is_at(location: Location) -> str | None:
@@ -157,15 +169,37 @@ def _with_article(kind: str) -> str:
 def _check_only_ours(location: Location, there: str | None, belongs: Callable[[str], bool] | None) -> None:
     """Raise FileExistsError if files of the user would be removed by the replacement."""
     if belongs is not None and location.is_local and location.path.is_dir():
-        names = sorted(entry.name for entry in location.path.iterdir())
-        others = [name for name in names if name not in _SYSTEM_FILES and not belongs(name)]
-        if others:
-            raise FileExistsError(
-                f"{location.place} holds what dkl did not write: {', '.join(map(repr, others[:10]))}. It would be "
-                "removed with the rest, so nothing is replaced; move it elsewhere, or choose another path"
-            )
+        check_no_other_files(location, (entry.name for entry in location.path.iterdir()), belongs)
     elif there in STORES or there == "unfinished store":
-        check_no_other_files(location, attributes_at(location).get(MARKER, {}))
+        check_whole_store(location, attributes_at(location).get(MARKER, {}))
+
+
+def _is_of_store(name: str, marker: Mapping[str, Any]) -> bool:
+    """Whether a file in the folder of a store belongs to it; `marker` is that of the store."""
+    if not _FILES_OF_DKL.fullmatch(name):
+        return False
+    if marker.get("kind") != "dataset":
+        return True
+    # zarr arrays of the user in the folder of a dataset have names other than those of the dataset's arrays
+    if name.startswith("versions/"):
+        return bool(_VERSION_FILES.match(name))
+    return bool(_DATASET_FILES.fullmatch(name))
+
+
+def check_no_other_files(location: Location, names: Iterable[str], belongs: Callable[[str], bool]) -> None:
+    """Raise FileExistsError, with a list, if files that do not belong to an output would be deleted with it."""
+    others = sorted(name for name in names if not _SYSTEM_FILES.fullmatch(name) and not belongs(name))
+    if others:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        raise FileExistsError(
+            f"{location.place} holds files that dkl did not write: {', '.join(map(repr, others[:_SHOWN]))}{more}. "
+            "overwrite=True would delete them, so nothing was replaced; move them away, or choose another path"
+        )
+
+
+def check_whole_store(location: Location, marker: Mapping[str, Any]) -> None:
+    """`check_no_other_files` of a store to be replaced, whose marker is given."""
+    check_no_other_files(location, location.files(), partial(_is_of_store, marker=marker))
 
 
 def _check_apart(location: Location, given: object) -> None:

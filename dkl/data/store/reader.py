@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import block_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import Manifest, node_names, read_arrays
+from dkl.data.store.manifest import Manifest, node_names, nodes_of, read_arrays
 from dkl.data.store.sealed import Reading, check_sealed, read_marker
 from dkl.data.store.stored_splits import StoredCodeReader
 from dkl.errors import StoreError, StoreReplacedError, located
@@ -106,7 +105,7 @@ def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, 
     if has_texts:
         from dkl.data.columns.free_text import stored_arrays
 
-        nodes["text_nodes"] = [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(schema.encoding.directions))]
+        nodes["text_nodes"] = nodes_of(TEXTS, stored_arrays(schema.encoding.directions))
     return nodes
 
 
@@ -154,7 +153,7 @@ class OpenStore:
         """One array, after comparing its metadata with the store's facts."""
         if name not in self._arrays:
             with self.reading(f"the metadata of '{name}'"):
-                array: Any = self.group[stored_path(name)]
+                array: Any = self.group[STORED_NAMES.get(name, name)]
                 wanted = self.facts["arrays"][name]
                 stored = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
                 stored["shards"] = None if array.shards is None else list(array.shards)
@@ -248,11 +247,6 @@ class OpenStore:
         return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
 
 
-def stored_path(name: str) -> str:
-    """The path of an array in the group."""
-    return STORED_NAMES.get(name, name)
-
-
 # The stores that this process has open, by place and token, the least recently used first.
 _open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
 _lock = threading.Lock()
@@ -301,14 +295,8 @@ def keep_open(store: OpenStore, token: str) -> OpenStore:
 class StoreReader:
     """Reads blocks of a store by their numbers; it only contains the store's address, so that it is small to send."""
 
-    url: str
-    given: str
-    options: Mapping[str, Any]
+    location: Location
     token: str
-
-    @property
-    def location(self) -> Location:
-        return Location(self.url, self.given, self.options)
 
     def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
         """Block `ticket`, verified, without rows of weight 0.
@@ -322,6 +310,5 @@ class StoreReader:
         StoreError
             If it is not accessible from this process.
         """
-        location = self.location
-        with located(f"block {ticket} of {location.place}"):
-            return drop_weightless(opened(location, self.token).block(ticket, parts))
+        with located(f"block {ticket} of {self.location.place}"):
+            return drop_weightless(opened(self.location, self.token).block(ticket, parts))

@@ -15,7 +15,7 @@ from dkl.data.store.commit import Home, staged
 from dkl.data.store.digests import arrays_digest, block_digest
 from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import read_arrays, write_arrays
+from dkl.data.store.manifest import GROUP, nodes_of, read_arrays, write_arrays
 from dkl.data.store.sealed import Reading, check_sealed, read_marker, sealed_group
 from dkl.errors import CorruptChunkError, StoreReplacedError
 
@@ -67,7 +67,7 @@ def write_split(
                     digests.append(block_digest(index, values))
                 array.close(np.empty(0, np.uint8))
             arrays = {**split.counts.arrays(), "digests": np.array(digests, np.uint32)}
-            write_arrays(staging.group.create_group("manifest"), arrays)
+            write_arrays(staging.group.create_group(GROUP), arrays)
             facts: dict[str, Any] = {"kind": "splits", "names": list(split.names), "codes": split.digest}
             facts["set"] = name
             facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
@@ -141,13 +141,13 @@ def whole_split(location: Location) -> SplitSet:
 
 def _nodes(arrays: Iterable[str]) -> dict[str, list[str]]:
     """The zarr nodes of a set of splits, for `sealed_group`."""
-    return {"nodes": ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]}
+    return {"nodes": ["codes", *nodes_of(GROUP, arrays)]}
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:
     """The counts of each block and the digests of its codes, after a check."""
     with Reading(f"the manifest of the splits {location.place}", location, facts):
-        return read_arrays(location.group(read_only=True)["manifest"], facts["manifest"])
+        return read_arrays(location.group(read_only=True)[GROUP], facts["manifest"])
 
 
 class StoredCodeReader:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -23,10 +22,10 @@ from dkl.data.splits import NO_SPLIT, SplitSet, split_table
 from dkl.data.store.commit import VERSIONS, Home, staged
 from dkl.data.store.digests import arrays_digest
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import read_arrays, write_arrays
+from dkl.data.store.manifest import nodes_of, read_arrays, write_arrays
 from dkl.data.store.reader import FIRST_FORMAT, FORMAT, OpenStore
 from dkl.data.store.sealed import Reading, check_sealed, is_sealed, read_marker, sealed, sealed_group
-from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, warn_user
 from dkl.protocols.source import PARTS_WITHOUT_X
 
 _ATTEMPTS = 5
@@ -102,11 +101,9 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         # at the end, as the store may have been replaced while its versions were read
         location.check_token(base.token)
     if left_out:
-        warnings.warn(
+        warn_user(
             f"the splits {', '.join(map(repr, left_out))} of {location.place} were made for version 0 after a later "
-            "version was: this version does not have them; split it by itself",
-            UserWarning,
-            stacklevel=4,
+            "version was: this version does not have them; split it by itself"
         )
     return source, splits
 
@@ -156,10 +153,7 @@ def _records(location: Location, version: int | None, token: str) -> Iterator[tu
 def _check_unfinished(location: Location, number: int, token: str) -> None:
     """Raise CorruptChunkError for a version without a complete marker, unless it is the last and being written."""
     place, newest = version_place(location, number), newest_version(location, token)
-    try:
-        state = (place.read_marker() or {}).get("state")
-    except ValueError:
-        state = None
+    state = place.sound_marker().get("state")
     if number > newest or (number == newest and state == "writing" and number > _newest_recorded(location, token)):
         return
     raise CorruptChunkError(
@@ -209,15 +203,9 @@ def _record_places(location: Location) -> tuple[Location, Location]:
 
 def _newest_recorded(location: Location, token: str) -> int:
     """The version that `record_newest` recorded for this store; 0 without a record, or if it is damaged."""
-    found = [0]
-    for place in _record_places(location):
-        try:
-            note = place.read_marker() or {}
-        except ValueError:
-            continue
-        if is_sealed(note) and note.get("of") == token and isinstance(note.get("newest"), int):
-            found.append(note["newest"])
-    return max(found)
+    notes = [place.sound_marker() for place in _record_places(location)]
+    sound = (note for note in notes if is_sealed(note) and note.get("of") == token)
+    return max((note["newest"] for note in sound if isinstance(note.get("newest"), int)), default=0)
 
 
 def check_newest_record(location: Location) -> None:
@@ -283,12 +271,7 @@ def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, 
     with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
         written = {"kind": "drop", "format": FIRST_FORMAT, "arrays": arrays_digest(record), "token": staging.token}
-        staging.commit(sealed_group({**written, **facts}, staging.location, _drop_nodes(record)))
-
-
-def _drop_nodes(record: Record) -> dict[str, list[str]]:
-    """The zarr nodes of a record of dropped rows, for `sealed_group`."""
-    return {"nodes": [_GROUP, *(f"{_GROUP}/{name}" for name in record)]}
+        staging.commit(sealed_group({**written, **facts}, staging.location, {"nodes": nodes_of(_GROUP, record)}))
 
 
 def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
@@ -304,4 +287,4 @@ def check_version(location: Location, number: int, token: str) -> None:
         _check_unfinished(location, number, token)
     elif facts["kind"] == "drop":
         of_arrays = Reading(f"the metadata of the dropped rows {place.place}", place, facts)
-        of_arrays.check_nodes(_drop_nodes(_read_drop(place, facts)))
+        of_arrays.check_nodes({"nodes": nodes_of(_GROUP, _read_drop(place, facts))})

@@ -20,7 +20,6 @@ from dkl.data.ingest.precision import stored_as
 from dkl.data.labels import check_targets, numeric_targets
 from dkl.data.pieces import Pieces
 from dkl.data.schema import Schema
-from dkl.data.sources.rows import nbytes_of
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
 from dkl.data.store.commit import Home, Staging, staged
@@ -103,7 +102,8 @@ class DatasetWriter:
         self._further = dict(further or {})
         self._home = home
         # for sparse rows the size of a block depends on the density of the first rows
-        self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
+        dense_rule = None if schema.is_sparse else block_rows(schema.n_columns * schema.dtype.itemsize, n_rows)
+        self._rows_a_block = rows_a_block or dense_rule
         self._most_bytes = most_bytes
         self._pending: Pieces[Block] = Pieces()
         self._entries = 0
@@ -111,9 +111,6 @@ class DatasetWriter:
         self._n_blocks = 0
         self._exit = ExitStack()
         self._staging: Staging | None = None
-
-    def _dense_rule(self) -> int:
-        return block_rows(self.schema.n_columns * self.schema.dtype.itemsize, self.n_rows)
 
     def __enter__(self) -> Self:
         writing = staged(self.location, "dataset", overwrite=self._overwrite, home=self._home)
@@ -125,13 +122,8 @@ class DatasetWriter:
     ) -> None:
         # pushed last and thus called first, so that `staged` cleans up after an error of the commit
         if kind is None:
-            self._exit.push(self._commit_on_exit)
+            self._exit.callback(self._commit)
         self._exit.__exit__(kind, error, trace)
-
-    def _commit_on_exit(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._commit()
 
     def write(
         self,
@@ -252,7 +244,7 @@ class DatasetWriter:
         staging = self._writing
         staging.check_owner()
         most = free_memory() // _FREE_MEMORY_DIVISOR if self._most_bytes is None else self._most_bytes
-        at_once = int(np.clip(most // (2 * nbytes_of(block)), 1, usable_cores()))
+        at_once = int(np.clip(most // (2 * block.nbytes), 1, usable_cores()))
         threads = self._exit.enter_context(WritingThreads(at_once, staging.check_owner))
         # if there are fewer rows than a block, chunks are as large as these rows
         self._rows_a_block = min(self._rows_a_block or block.n_rows, block.n_rows)

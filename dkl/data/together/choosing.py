@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,11 @@ from scipy import sparse
 
 from dkl.data.checks import spoken_names
 from dkl.data.schema import HeldBy, Schema
-from dkl.data.sources.lazy import lazy_part
+from dkl.data.sources.lazy import lazy_x
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
-from dkl.errors import users_level
+from dkl.errors import warn_user
 
 # Limits for holding out the newest rows without the user's choice: the number of rows, whose dates must be in memory
 # (64 MiB), the number of distinct dates, and the share of the rows with the same date.
@@ -126,15 +125,12 @@ def _warn_of_similar_groups(groups: Any, name: str) -> None:
     # imports pyarrow, which few rows in memory need
     from dkl.data.columns.deciding import similar_names_warnings
 
-    for sentence in similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}):
-        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    warn_user(*similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}))
 
 
 def feature_values(source: RowSource, place: int) -> np.ndarray:
     """One column of X, (n_rows,) float64."""
-    empty = np.empty((0, source.n_columns), source.dtype)
-    X = lazy_part(source, "X", sparse.csr_array(empty) if source.is_sparse else empty)
-    parts = [dask.delayed(column_at, pure=False)(part, place) for part in X.to_delayed().ravel()]
+    parts = [dask.delayed(column_at, pure=False)(part, place) for part in lazy_x(source).to_delayed().ravel()]
     return np.concatenate(dask.compute(*parts))
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from dkl.data.checks import check_order, did_you_mean, spoken_names
-from dkl.data.frames import is_frame
+from dkl.data.checks import check_order
+from dkl.data.frames import column_named, is_frame
 from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
@@ -104,17 +104,8 @@ class BesideFeatures:
         if not isinstance(values, str):
             check_order(self.X, values, f"{role}s")
             return values, None
-        if not is_frame(self.X):
-            raise ValueError(
-                f"{role}s={values!r} names a column, and X is no data frame: pass one value a row; for a column of a "
-                f"Dataset, KernelClassifier(by_{role}={values!r})"
-            )
-        if values not in self.X.columns:
-            raise ValueError(
-                f"{role}s={values!r} names no column of X{did_you_mean(values, self.X.columns)}; the columns are "
-                f"{spoken_names(list(self.X.columns))}"
-            )
-        column = self.X[values]
+        of_dataset = f"; for a column of a Dataset, KernelClassifier(by_{role}={values!r})"
+        column = column_named(self.X, values, f"{role}s", of_dataset)
         if role == "group":
             self.leave_out(values)
         return column, values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,30 @@ class GivenColumn(RowStep):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldByGroup(RowNote):
+class HeldTogether(RowStep, RowNote):
+    """The step that adds the values by which rows are held out together; the rows of a block stay what they are.
+
+    Parameters
+    ----------
+    column : str
+        The row column of groups or times.
+    """
+
+    column: str
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.column,)
+
+    def block_identity(self, index: int) -> str:
+        return ""
+
+    def held_rule(self, before: RowSource) -> HeldTogether:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class HeldByGroup(HeldTogether):
     """Rows of a group are held out together.
 
     Parameters
@@ -76,15 +98,13 @@ class HeldByGroup(RowNote):
         All codes, sorted; None if there are more than `MOST_ORDERED_GROUPS`.
     """
 
-    column: str
     groups: np.ndarray | None
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.column,)
+    def identity(self) -> str:
+        return f"held by group {self.column} {'hashed' if self.groups is None else _digest([self.groups])}"
 
-    @property
-    def most_folds(self) -> int:
+    def most_folds(self, before: RowSource) -> int:
         """Number of folds that can each have at least one group."""
         return MOST_ORDERED_GROUPS if self.groups is None else len(self.groups)
 
@@ -96,12 +116,9 @@ class HeldByGroup(RowNote):
         index = np.minimum(np.searchsorted(self.groups, codes), len(self.groups) - 1)
         return replace(block, held=of_groups(index, len(self.groups)))
 
-    def __str__(self) -> str:
-        return f"held by group {self.column} {'hashed' if self.groups is None else _digest([self.groups])}"
-
 
 @dataclass(frozen=True, eq=False)
-class HeldByTime(RowNote):
+class HeldByTime(HeldTogether):
     """Rows are held out by their time, the newest first.
 
     Parameters
@@ -114,45 +131,19 @@ class HeldByTime(RowNote):
         The value of `Block.held` for rows of each interval, by which they are held out together.
     """
 
-    column: str
     first: np.ndarray
     held_with: np.ndarray
-    most_folds: int = 1
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.column,)
+    def identity(self) -> str:
+        return f"held by time {self.column} {_digest([self.first, self.held_with])}"
+
+    def most_folds(self, before: RowSource) -> int:
+        return 1
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         place = np.searchsorted(self.first, block.columns[self.column], side="right") - 1
         return replace(block, held=self.held_with[np.maximum(place, 0)])
-
-    def __str__(self) -> str:
-        return f"held by time {self.column} {_digest([self.first, self.held_with])}"
-
-
-@dataclass(frozen=True, eq=False)
-class HeldRows(RowStep):
-    """The step that adds the values by which rows are held out together to all blocks."""
-
-    rule: HeldByGroup | HeldByTime
-
-    @property
-    def identity(self) -> str:
-        return str(self.rule)
-
-    def block_identity(self, index: int) -> str:
-        """Nothing: the rows of the block stay what they are."""
-        return ""
-
-    def at(self, index: int) -> HeldByGroup | HeldByTime:
-        return self.rule
-
-    def held_rule(self, before: RowSource) -> HeldByGroup | HeldByTime:
-        return self.rule
-
-    def most_folds(self, before: RowSource) -> int:
-        return self.rule.most_folds
 
 
 def _digest(arrays: Iterable[np.ndarray]) -> str:
@@ -177,12 +168,10 @@ def with_column(
     named : tuple of (str, str)
         The user's name for the column, and its kind.
     """
-    column, bounds = f"given {role}", np.concatenate([[0], np.cumsum(source.block_rows)])
-    parts = [values[start:stop] for start, stop in pairwise(bounds)]
-    step = GivenColumn(column, parts)
-    with_column_step = View(source, step)
+    column = f"given {role}"
+    step = GivenColumn(column, np.split(values, np.cumsum(source.block_rows)[:-1]))
     known = {**schema.row_columns, role: RowColumn(named[0], named[1], column)}
-    return with_column_step, replace(schema, row_columns=known, held_by=role)
+    return View(source, step), replace(schema, row_columns=known, held_by=role)
 
 
 def held_source(source: RowSource, schema: Schema) -> RowSource:
@@ -196,13 +185,13 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
         If all rows have the same group, or the same time.
     """
     last = source.steps[-1] if source.steps else None
-    is_held = source.held_rule is not None and (last is None or isinstance(last, HeldRows))
+    is_held = source.held_rule is not None and (last is None or isinstance(last, HeldTogether))
     if schema.held_by is None or is_held:
         return source
     known = schema.row_columns[schema.held_by]
     blocks = (block.columns[known.column] for block in source.blocks_without_x((known.column,)))
     rule_of = group_rule if schema.held_by == "group" else time_rule
-    return View(source, HeldRows(rule_of(blocks, known)))
+    return View(source, rule_of(blocks, known))
 
 
 def second_share(source: RowSource, share: float) -> float:
