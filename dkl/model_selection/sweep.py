@@ -23,7 +23,7 @@ from dkl.linear.judge import Folds, mean_over_rows, ranked
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
-from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, sums_by_fold
+from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, sums_by_fold, total_weight
 from dkl.methods.validation import first_targets, numbered_rows, rows_to_fit, without_splits
 from dkl.model_selection.folds import fold_views
 from dkl.passes.devices import computing_device
@@ -283,7 +283,7 @@ class Judge:
             state = driver.step(problem, driver.init(problem), [outside])
             values.append(np.asarray(state.values))
             totals.append(state.total)
-            weights.append(_weight(problem, inside[f]))
+            weights.append(total_weight(problem, inside[f]))
             alike = _centred(problem, outside)
             if problem.similarity is not None:
                 # each factor has sqrt(2) for the similarity 2 I of centred labels, which S replaces
@@ -293,7 +293,7 @@ class Judge:
         # last target, a column of ones.
         features = [_features(problem, sums) for sums in inside]
         summed = [of_fold[:, :, -1] if problem.n_classes is None else of_fold.sum(axis=2) for of_fold in features]
-        means = np.sum(summed, axis=0) / sum(_weight(problem, sums) for sums in inside)
+        means = np.sum(summed, axis=0) / sum(total_weight(problem, sums) for sums in inside)
         pairs = centred_pairs(rows, problem.candidates, means, dtype=problem.dtype)
         # The root mean square of the targets' centred kernel over pairs of rows. Rows were drawn by their weights, and
         # have equal weights in the sample.
@@ -374,17 +374,11 @@ def _features(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.n
     return joined_sums("features", problem.n_targets, problem, sums)
 
 
-def _weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
-    """The total weight of the summed rows: the sum over classes, or in regression the sum of the column of ones."""
-    targets = sums["targets"]
-    return float(targets[-1] if problem.n_classes is None else targets.sum())
-
-
 def _centred(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """The mean over rows of the features times centred targets, (parts, D, K)."""
     # sum_i phi(x_i) (y_i - mean) = sum_i phi(x_i) y_i - mean sum_i phi(x_i). For indicators of classes the factor
     # sqrt(2) makes the product of two such sums equal to that of targets -1 and +1.
-    features, targets, weight = _features(problem, sums), sums["targets"], _weight(problem, sums)
+    features, targets, weight = _features(problem, sums), sums["targets"], total_weight(problem, sums)
     if problem.n_classes is None:
         return (features[:, :, :-1] - features[:, :, -1:] * (targets[:-1] / weight)) / weight
     return np.sqrt(2.0) * (features - features.sum(axis=2, keepdims=True) * (targets / weight)) / weight
