@@ -225,6 +225,6 @@ def _itself(problem: PotentialProblem, similarity: np.ndarray, totals: np.ndarra
 
 
 def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
-    """The weight of all rows, class factors included."""
+    """The weight of all rows, class factors included: over classes, or the targets' column of ones in regression."""
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())

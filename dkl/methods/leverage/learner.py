@@ -193,12 +193,10 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         family = family_of(self)
         kept_frequencies(type(self).__name__, self.n_features, family)
         if self.sums is not None:
-            self._check_gram(self._planned_columns(), "n_candidates")
-
-    def _planned_columns(self) -> int:
-        """Columns of the candidates' features, if their number does not depend on the rows; else 0."""
-        family = self._planned_family()
-        return (self._pool_size(family) or 0) * columns_a_frequency(family)
+            # 0 columns where their number depends on the rows
+            planned = self._planned_family()
+            n_columns = (self._pool_size(planned) or 0) * columns_a_frequency(planned)
+            self._check_gram(n_columns, "n_candidates")
 
     def _pool_size(self, family: Family) -> int | None:
         """`n_candidates`, or a multiple of the kept frequencies if it is None; None means a whole finite family."""
