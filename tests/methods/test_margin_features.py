@@ -266,7 +266,7 @@ def test_few_rows_take_plain_draws_unless_a_search_gains_more_than_chance_does(
         heads.append(0.5 + gain if len(heads) < 5 else 0.35 + folds[len(heads) - 5])
         return PenaltyChoice(np.array([0.1]), np.array([heads[-1]]), np.zeros((1, 1)))
 
-    monkeypatch.setattr("dkl.machines.machine.chosen_penalty", judged)
+    monkeypatch.setattr("dkl.machines.trials.chosen_penalty", judged)
     notes: list[str] = []
     machine = dkl.KernelClassifier(
         MarginFeatures(n_features=20),
