@@ -105,7 +105,12 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
 def column_record(scaler: Scaler | None, d: int) -> BlockSum:
     """The record of the sums of the scaled columns."""
     sums = {"first": Accumulator((d,)), "weight": Accumulator(())}
-    return BlockSum("columns", column_sums, sums, {"scaler": scaler}, lambda rows, columns: Cost(2.0 * rows * columns))
+
+    def cost(rows: int, columns: int) -> Cost:
+        # tiles of scaled rows, of their features, and of these times the weights
+        return Cost(2.0 * rows * columns, 3 * min(8 * rows * columns, SCALED_BYTES))
+
+    return BlockSum("columns", column_sums, sums, {"scaler": scaler}, cost)
 
 
 def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:
