@@ -169,7 +169,7 @@ def adam_problem(
             "rate": descent.rate,
             "batch_rows": batch,
         },
-        first=TunedDescent.begin(first),
+        first=TunedDescent.of(first),
         feature_map=problem.feature_map,
         targets=targets,
         n_blocks=n_blocks,
