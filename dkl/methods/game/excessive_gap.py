@@ -19,16 +19,16 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.game.problem import (
-    MOST_REDUCTIONS,
     N_INTERCEPTS,
     GameProblem,
+    after_reduction,
     break_accumulators,
     intercept_trials,
     last_metrics,
     least_value,
     multiplier_record,
-    narrowed,
     next_intercepts,
+    round_entry,
     row_columns,
     standing,
     sum_accumulators,
@@ -350,17 +350,8 @@ def _with_narrower_edges(
     problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]
 ) -> ExcessiveGapState:
     """The state with narrower edges around the multipliers, or in the phase of sums once all multipliers are exact."""
-    search = narrowed(problem, state, sums)
-    done = bool(search.found.all()) or state.reductions >= MOST_REDUCTIONS
-    phase = "sum" if done else "project"
-    return replace(
-        state,
-        edges=search.edges,
-        shifts=search.values[None],
-        found=search.found,
-        phase=phase,
-        reductions=state.reductions + 1,
-    )
+    state = replace(state, reductions=state.reductions + 1)
+    return after_reduction(problem, state, sums, state.reductions, "sum")
 
 
 def _state_after_sums(
@@ -431,13 +422,8 @@ def _state_with_history(problem: GameProblem, state: ExcessiveGapState) -> Exces
     """The state with the iteration's entry in the history, finished if it was the last one."""
     rules, blocks = problem.rules, state.total * problem.n_blocks
     lengths = _lengths(state.best)
-    gap = state.upper - state.lower
     entry = {
-        "round": float(len(state.history) + 1),
-        "upper": state.upper,
-        "lower": state.lower,
-        "gap": gap,
-        "relative_gap": gap / max(abs(state.upper), 1e-300),
+        **round_entry(state.history, state.upper, state.lower),
         "support": float(np.count_nonzero(lengths)),
         "potential": float(np.square(state.dual_sums).sum(axis=(1, 2)).max()),
         "margin": 1.0 / max(float(lengths.sum()), 1e-300),

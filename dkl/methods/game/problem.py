@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from dkl.methods.game.sums import (
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
 from dkl.solvers.losses import loss_of
 
+# the state of either dynamics: a GameState or an ExcessiveGapState
+State = TypeVar("State", bound=Any)
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
 # Scales and intercepts around the best ones so far: a pass computes the loss of every combination.
@@ -415,10 +417,40 @@ def next_intercepts(state: Any, best: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return best, np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
 
 
-def narrowed(problem: GameProblem, state: Any, sums: Mapping[str, np.ndarray]) -> Multipliers:
-    """Narrower edges around the multipliers of a state's exact projection, from one more reduction."""
+def after_reduction(
+    problem: GameProblem, state: State, sums: Mapping[str, np.ndarray], reductions: int, following: str
+) -> State:
+    """The state with narrower edges around the multipliers of its exact projection.
+
+    It is in the phase `following` once all multipliers are exact, or after the most reductions.
+
+    Parameters
+    ----------
+    problem : GameProblem
+    state : GameState or ExcessiveGapState
+    sums : mapping of str to ndarray
+        Of the last reduction.
+    reductions : int
+        The reductions of this projection so far, including the last one.
+    following : str
+    """
     known = Multipliers(state.edges, state.shifts[0], state.found)
-    return keep_found(narrow(state.edges, sums, problem.upper), known)
+    search = keep_found(narrow(state.edges, sums, problem.upper), known)
+    done = bool(search.found.all()) or reductions > MOST_REDUCTIONS
+    phase: Any = following if done else "project"
+    return replace(state, edges=search.edges, shifts=search.values[None], found=search.found, phase=phase)
+
+
+def round_entry(history: Sequence[dict[str, float]], upper: float, lower: float) -> dict[str, float]:
+    """The number of the round after those in `history`, the bounds on the value after it, and their gap."""
+    gap = upper - lower
+    return {
+        "round": float(len(history) + 1),
+        "upper": upper,
+        "lower": lower,
+        "gap": gap,
+        "relative_gap": gap / max(abs(upper), 1e-300),
+    }
 
 
 def least_value(problem: GameProblem, alpha: float, squares: float, potential: float) -> float:
