@@ -12,7 +12,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.kernels.device import array_module
 from dkl.linear.adam import AdamState, adam_steps
-from dkl.linear.epochs import Epochs, EpochState, held_out_record
+from dkl.linear.epochs import Epochs, EpochState, Stopping, held_out_record
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
@@ -111,9 +111,9 @@ class RefineProblem:
         return self.options.epochs
 
     @property
-    def patience(self) -> int:
-        """Epochs without a lower held-out loss after which the refinement ends."""
-        return self.options.patience
+    def stopping(self) -> Stopping:
+        """When the refinement ends; its losses have no width."""
+        return Stopping(self.options.loss, self.options.patience, epsilon=0.0)
 
     @property
     def held_out(self) -> HeldOut:
@@ -158,8 +158,7 @@ class RefineDriver(Epochs):
             held_out=options.held_out,
             targets=problem.targets,
             dtype=options.dtype,
-            loss=options.loss,
-            epsilon=0.0,
+            stopping=problem.stopping,
         )
 
     def _epoch(self, problem: RefineProblem, state: EpochState) -> Fold:

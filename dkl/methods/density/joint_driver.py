@@ -17,10 +17,10 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.methods.density.driver import driver_of
-from dkl.methods.density.hinge_driver import balance_of_sides, from_subsample, square_of_duals
+from dkl.methods.density.hinge_driver import from_subsample, square_of_duals
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.pass_records import TunedCost
-from dkl.methods.density.solution import ridge_value, squared_weights
+from dkl.methods.density.solution import balance_of_sides, ridge_value, squared_weights
 from dkl.methods.density.sums import pricing_block, pricing_shapes
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
