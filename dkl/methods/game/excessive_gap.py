@@ -21,6 +21,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.methods.game.problem import (
     N_INTERCEPTS,
     GameProblem,
+    RoundsState,
     after_reduction,
     break_accumulators,
     intercept_trials,
@@ -67,8 +68,8 @@ def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
     return gradient * kept.reshape(-1, *(1,) * (gradient.ndim - 1))
 
 
-@dataclass(frozen=True, eq=False)
-class ExcessiveGapState:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExcessiveGapState(RoundsState):
     """The state of the technique between two passes.
 
     Attributes
@@ -90,15 +91,12 @@ class ExcessiveGapState:
         mu_1 and mu_2.
     norm : float
         |A|^2, the largest eigenvalue of the Gram matrix.
-    total : float
-        Weight of the training rows.
     step : float
         tau, the relative size of the current step.
-    upper, lower : float
-        The best bounds on the value so far; `best` is the w of the upper one.
+    upper : float
+        The best upper bound on the value so far; `best` is its w.
     """
 
-    phase: str
     move: str
     point: np.ndarray
     primal: np.ndarray
@@ -106,23 +104,15 @@ class ExcessiveGapState:
     hat_sums: np.ndarray
     best: np.ndarray
     smoothing: np.ndarray
-    edges: np.ndarray
-    shifts: np.ndarray
-    found: np.ndarray
-    intercepts: np.ndarray
-    spread: np.ndarray
     dual_total: float = 0.0
     dual_squares: float = 0.0
     norm: float = 0.0
-    total: float = 0.0
     step: float = 1.0
     upper: float = np.inf
     lower: float = 0.0
     reductions: int = 0
     error: float = 1.0
     bounds: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    history: tuple[dict[str, float], ...] = ()
-    message: str = ""
 
     @property
     def weights(self) -> np.ndarray:

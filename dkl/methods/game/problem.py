@@ -26,8 +26,6 @@ from dkl.methods.game.sums import (
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
 from dkl.solvers.losses import loss_of
 
-# the state of either dynamics: a GameState or an ExcessiveGapState
-State = TypeVar("State", bound=Any)
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
 # Scales and intercepts around the best ones so far: a pass computes the loss of every combination.
@@ -121,7 +119,7 @@ class GameProblem:
     n_candidates : int
         Limits the peaks that one search returns.
     dtype : {"float32", "float64"}
-    start : GameState or None
+    start : GameState or ExcessiveGapState, or None
         The last state of a game on the same rows, with their columns, which this one continues.
     """
 
@@ -136,7 +134,6 @@ class GameProblem:
     most_rows: int = 100_000
     n_candidates: int = 100
     dtype: str = "float32"
-    # of either dynamics: a GameState or an ExcessiveGapState
     start: Any = None
 
     @property
@@ -150,14 +147,51 @@ class GameProblem:
         return self.rules.upper(self.total_weight)
 
 
-@dataclass(frozen=True, eq=False)
-class GameState:
-    """The state of the game between two passes.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundsState:
+    """The fields that the states of both dynamics have.
 
     Attributes
     ----------
     phase : str
         Determines what the next pass computes.
+    shifts : ndarray of shape (J, K)
+        The multipliers of the projection of the column "dual".
+    found : ndarray of shape (K,)
+        Whether each of them is exact.
+    edges : ndarray of shape (K, M)
+        The brackets of the multipliers.
+    intercepts, spread : ndarray of shape (K,)
+        Those of the best machine so far, and the distance around them that the next pass tries.
+    lower : float
+        The largest lower bound on the value.
+    total : float
+        Weight of the training rows.
+    history : tuple of dict
+    message : str
+    """
+
+    phase: str
+    edges: np.ndarray
+    shifts: np.ndarray
+    found: np.ndarray
+    intercepts: np.ndarray
+    spread: np.ndarray
+    lower: float = -np.inf
+    total: float = 0.0
+    history: tuple[dict[str, float], ...] = ()
+    message: str = ""
+
+
+State = TypeVar("State", bound=RoundsState)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GameState(RoundsState):
+    """The state of the game between two passes.
+
+    Attributes
+    ----------
     frequencies : ndarray of shape (m, d) or None
         Frequencies chosen so far, in R^d; None for a pool.
     played : float
@@ -171,42 +205,25 @@ class GameState:
         Sums of the pool at the mean dual weights, times `played`; None in R^d.
     mean_dual : ndarray of shape (2,)
         Sums over rounds of p times sum alpha and of p times sum alpha^2.
-    lower : float
-        The largest lower bound on the value.
-    shifts : ndarray of shape (J, K)
-        The multipliers of the projection of the column "dual".
-    found : ndarray of shape (K,)
-        Whether each of them is exact.
-    edges : ndarray of shape (K, M)
     candidates : ndarray of shape (c, d) or None
         Found on the sample and not yet verified; `promised` (c,) are their potentials on the sample.
     chosen : ndarray of int
         Positions of this round's features among the candidates or in the pool.
     answer : ndarray of shape (k, parts, K)
         Feature sums of `chosen`.
-    scale, intercepts, spread : float, ndarray (K,), ndarray (K,)
-        The best primal machine so far, and the distance around its intercepts that the next pass tries.
+    scale : float
+        Of the coefficients of the best machine so far.
     sample_rows : int
-    total : float
-        Weight of the training rows.
-    history : tuple of dict
-    message : str
     """
 
     phase: Phase
     mass: np.ndarray
     pull: np.ndarray
-    edges: np.ndarray
-    intercepts: np.ndarray
-    spread: np.ndarray
-    shifts: np.ndarray
-    found: np.ndarray
     sample_rows: int
     frequencies: np.ndarray | None = None
     played: float = 0.0
     mean_sums: np.ndarray | None = None
     mean_dual: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    lower: float = -np.inf
     candidates: np.ndarray | None = None
     promised: np.ndarray | None = None
     chosen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -214,10 +231,7 @@ class GameState:
     scale: float = 1.0
     step_size: float = 0.0
     step_weight: float = 0.0
-    total: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
-    history: tuple[dict[str, float], ...] = ()
-    message: str = ""
 
     @property
     def weights(self) -> np.ndarray:
@@ -410,7 +424,7 @@ def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 
 
-def next_intercepts(state: Any, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def next_intercepts(state: RoundsState, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The intercepts around which the next pass tries others, those of the best machine, and their distance, (K,)."""
     moved = np.abs(best - state.intercepts)
     # the next pass tries intercepts further away if the best one has moved, and closer ones if it has not
