@@ -19,6 +19,7 @@ _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 _AVERAGING = 8.0
 
 State = TypeVar("State", bound="AdamState")
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +52,11 @@ def adam_steps(
     state: State,
     rows: np.ndarray,
     batch_rows: int,
-    objective: Callable[[slice, np.ndarray], tuple[Any, np.ndarray]],
+    view: Callable[[np.ndarray], Model],
+    objective: Callable[[slice, Model], tuple[Any, np.ndarray]],
     rates: Callable[[int], np.ndarray],
-    constrain: Callable[[np.ndarray], None] = lambda values: None,
     *,
+    constrain: Callable[[Model], None] = lambda model: None,
     total: float = 0.0,
 ) -> tuple[State, float]:
     """The state after a step for each batch of consecutive rows; `state` is unchanged.
@@ -65,12 +67,14 @@ def adam_steps(
     rows : array of shape (n, ...)
         On the device of the steps.
     batch_rows : int
+    view : callable
+        The numbers (P,) -> the model, whose arrays are views of them.
     objective : callable
-        (batch, values) -> the objective on the rows of a batch, a mean, and its gradient (P,).
+        (batch, model) -> the objective on the rows of a batch, a mean, and its gradient (P,).
     rates : callable
         The number of a step, counted from 1 -> the step length of each number (P,).
     constrain : callable
-        Moves the values after a step into their bounds, in place.
+        Moves the model after a step into its bounds, in place.
     total : float
         The sum to which the objectives are added.
 
@@ -85,13 +89,13 @@ def adam_steps(
     values, first, second, average = (
         xp.array(numbers) for numbers in (state.values, state.first, state.second, state.average)
     )
-    steps = state.steps
+    model, steps = view(values), state.steps
     for batch in spans(rows.shape[0], batch_rows):
-        value, gradient = objective(batch, values)
+        value, gradient = objective(batch, model)
         total = total + (batch.stop - batch.start) * value
         steps += 1
         adam_update(values, (first, second), gradient, rates(steps), step=steps)
-        constrain(values)
+        constrain(model)
         share = averaging_share(steps)
         average *= 1.0 - share
         average += share * values

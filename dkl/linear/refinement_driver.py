@@ -211,20 +211,23 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
     feature_map, shape = operands["feature_map"], operands["shape"]
     rates = array_module(minibatch.rows.X).asarray(operands["rates"])
 
-    def objective(batch: slice, values: np.ndarray) -> tuple[float, np.ndarray]:
+    def expansion_of(values: np.ndarray) -> Expansion:
+        return _split(values, shape, feature_map)
+
+    def objective(batch: slice, expansion: Expansion) -> tuple[float, np.ndarray]:
         weight = None if minibatch.weight is None else minibatch.weight[batch]
         value, gradient = expansion_gradient(
             minibatch.rows.rows(batch),
             minibatch.targets[batch],
             weight,
             feature_map,
-            _split(values, shape, feature_map),
+            expansion,
             loss=operands["loss"],
             alpha=operands["alpha"],
         )
         return value, _values(gradient)
 
-    return adam_steps(state, minibatch.rows.X, operands["batch_rows"], objective, lambda _: rates)[0]
+    return adam_steps(state, minibatch.rows.X, operands["batch_rows"], expansion_of, objective, lambda _: rates)[0]
 
 
 def _values(expansion: Expansion) -> np.ndarray:

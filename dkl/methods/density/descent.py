@@ -183,10 +183,10 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
     def model_of(values: np.ndarray) -> TunedModel:
         return TunedModel.of(values, state.shape)  # type: ignore[arg-type]
 
-    def objective(batch: slice, values: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(batch: slice, model: TunedModel) -> tuple[float, np.ndarray]:
         weight = None if minibatch.weight is None else minibatch.weight[batch]
         value, gradient = tuned_gradient(
-            phi[batch], targets[batch], weight, model_of(values), loss=operands["loss"], lam=lam, penalty=penalty
+            phi[batch], targets[batch], weight, model, loss=operands["loss"], lam=lam, penalty=penalty
         )
         return value, gradient.values
 
@@ -203,9 +203,10 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
         state,
         phi,
         operands["batch_rows"],
+        model_of,
         objective,
         rates,
-        lambda values: model_of(values).clip(lam, penalty),
+        constrain=lambda model: model.clip(lam, penalty),
         total=trace[-1, 0],
     )
     trace[-1] = total, trace[-1, 1] + len(phi)
