@@ -89,11 +89,6 @@ class EpochProblem:
     row_bytes: int = 0
     token: str = field(default_factory=lambda: uuid4().hex)
 
-    @property
-    def patience(self) -> int | None:
-        """Epochs without a lower held-out loss after which the fit ends; None runs all of them."""
-        return None if self.stopping is None else self.stopping.patience
-
 
 @dataclass(frozen=True)
 class Stopping:
@@ -196,8 +191,8 @@ def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mappin
 class Epochs(ABC):
     """Runs epochs of stochastic steps; with early stopping a pass over the held-out rows judges the model after each.
 
-    A problem has `first`, the state of the steps before the first epoch, the most `epochs`, `held_out`, and `patience`,
-    the epochs without a lower held-out loss after which the fit ends (None runs all of them).
+    A problem has `first`, the state of the steps before the first epoch, the most `epochs`, `held_out`, and `stopping`,
+    a `Stopping` or None, which runs all epochs.
     """
 
     def init(self, problem: Any) -> EpochState:
@@ -210,7 +205,7 @@ class Epochs(ABC):
             return None
         if self._judges_next(problem, state):
             return [self._judging(problem, state)]
-        is_stale = problem.patience is not None and state.stale >= problem.patience
+        is_stale = problem.stopping is not None and state.stale >= problem.stopping.patience
         return None if state.epoch >= problem.epochs or is_stale else [self._epoch(problem, state)]
 
     def step(self, problem: Any, state: EpochState, results: Sequence[Any]) -> EpochState:
@@ -243,9 +238,9 @@ class EpochDriver(Epochs):
     def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """All epochs, and as many judging passes; with early stopping the usual number is smaller."""
         state, epoch = self.init(problem), self._epoch(problem, self.init(problem))
-        if problem.patience is None:
+        if problem.stopping is None:
             return [([epoch], problem.epochs)]
-        usual = _USUAL_BEST + problem.patience
+        usual = _USUAL_BEST + problem.stopping.patience
         records = (epoch, self._judging(problem, state))
         return [([replace(record, usual_calls=usual)], problem.epochs) for record in records]
 
@@ -268,9 +263,7 @@ class EpochDriver(Epochs):
             held_out=problem.held_out,
             targets=problem.targets,
             dtype=problem.dtype,
-            loss=problem.stopping.loss,
-            epsilon=problem.stopping.epsilon,
-            calibrated=problem.stopping.calibrated,
+            stopping=problem.stopping,
         )
 
     def _epoch(self, problem: EpochProblem, state: EpochState) -> Fold:
@@ -370,9 +363,7 @@ def held_out_record(
     held_out: HeldOut,
     targets: RowTargets,
     dtype: str,
-    loss: str,
-    epsilon: Any,
-    calibrated: bool = False,
+    stopping: Stopping,
 ) -> BlockSum:
     """The record of a pass that sums the loss of a model over the held-out rows.
 
@@ -384,8 +375,7 @@ def held_out_record(
     held_out : HeldOut
     targets : RowTargets
     dtype : {"float32", "float64"}
-    loss, epsilon, calibrated
-        As in `Stopping`.
+    stopping : Stopping
     """
     operands = {
         "feature_map": feature_map,
@@ -394,13 +384,13 @@ def held_out_record(
         "held_out": held_out,
         "targets": targets,
         "dtype": dtype,
-        "loss": loss,
-        "epsilon": epsilon,
-        "calibrated": calibrated,
+        "loss": stopping.loss,
+        "epsilon": stopping.epsilon,
+        "calibrated": stopping.calibrated,
     }
     cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
     accumulators = {"loss": Accumulator((1,)), "weight": Accumulator((1,))}
-    if calibrated:
+    if stopping.calibrated:
         accumulators |= {name: Accumulator((3, len(MULTIPLIERS))) for name in ("label", "uniform")}
         accumulators["counted"] = Accumulator((1,))
     return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)

@@ -246,26 +246,21 @@ def fit_by_epochs(
         If rows look sorted, so that steps would be biased unless several blocks are read for each.
     """
     summary, mixed = rows_of_epochs(problem, source, run, patience)
-    targets = row_targets(problem, summary)
     # step lengths follow from the lengths of the centred rows, so that there is no learning rate to set
     unit = penalty_unit(problem, summary)
     alpha = problem.alpha if unit is None else float(np.mean(problem.alpha / unit))
     schedule = step_schedule(problem.loss, alpha=alpha, square_length=summary.square_length, largest=summary.largest)
     estimator = problem.estimator(schedule)
     first = first_state(problem.n_models, problem.feature_map.n_features, dtype=problem.dtype, clock=schedule.clock)
-    task = EpochProblem(
+    task = epoch_problem(
+        problem,
+        summary,
         step=sgd_step,
         step_operands=step_operands(problem, estimator, summary),
         first=first,
-        feature_map=problem.feature_map,
-        targets=targets,
         n_blocks=mixed.n_blocks,
         epochs=default_epochs(int(summary.n_rows)) if epochs is None else epochs,
-        center=summary.center,
-        seed=problem.seed,
-        held_out=problem.held_out,
         stopping=None if patience is None else problem.stopping(patience),
-        dtype=problem.dtype,
     )
 
     def fit(state: EpochState) -> LinearFit:
@@ -354,6 +349,28 @@ def mixed_blocks(source: BlockSource, groups: int, seed: int) -> RearrangedSourc
         for index, blocks in enumerate(behind)
     }
     return RearrangedSource(source, parts_of, len(filled))
+
+
+def epoch_problem(problem: LinearProblem, summary: Summary, **steps: Any) -> EpochProblem:
+    """The epochs that fit a linear model to centred rows and standardised targets.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+    summary : Summary
+    **steps
+        The fields of `EpochProblem` that describe the steps: "step", "step_operands", "first", "n_blocks", "epochs",
+        and optionally "stopping" and "row_flops".
+    """
+    return EpochProblem(
+        **steps,
+        feature_map=problem.feature_map,
+        targets=row_targets(problem, summary),
+        center=summary.center,
+        seed=problem.seed,
+        held_out=problem.held_out,
+        dtype=problem.dtype,
+    )
 
 
 def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
@@ -466,18 +483,15 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         # steps use targets standardised as in the first fit
         coef, intercept = summary.units.standardised(coef, intercept)
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
-    task = EpochProblem(
+    task = epoch_problem(
+        # an order of the rows that differs from those of the epochs before; all of them are for the steps
+        replace(problem, seed=problem.seed + fit.epochs, held_out=HeldOut()),
+        summary,
         step=sgd_step,
         step_operands=step_operands(problem, fit.model, summary),
         first=first,
-        feature_map=problem.feature_map,
-        targets=row_targets(problem, summary),
         n_blocks=source.n_blocks,
         epochs=1,
-        center=summary.center,
-        # an order of the rows that differs from those of the epochs before
-        seed=problem.seed + fit.epochs,
-        dtype=problem.dtype,
     )
     final = SGDState(**run_epochs(fit.model, task, source, run).result)
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)

@@ -128,7 +128,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
 
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
-            units, message = target_units(problem, summary), newton_message(state, last)
+            units, message = _units_of_steps(problem, summary), newton_message(state, last)
             return LinearFit(model, units, steps, (), message, _alpha(last, state), choice)
 
         state = newton_state(last, source, run, model=run.looked_at(fit))
@@ -341,7 +341,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         If the evidence of a penalty is requested for more features than a Gram matrix may have, or the log loss for so
         many classes and features that their gradients are no single sum.
     """
-    targets = newton_targets(problem, target_units(problem, summary))
+    targets = newton_targets(problem, _units_of_steps(problem, summary))
     # the default for losses that only stochastic steps have; for classes it is the squared error on -1 and +1
     loss = problem.loss if problem.loss in NEWTON_LOSSES else "squared_error"
     task = NewtonProblem(
@@ -375,7 +375,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.varies else task
 
 
-def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetScale:
+def _units_of_steps(problem: LinearProblem, summary: TargetMoments) -> TargetScale:
     """Center and scale of the targets: 0 and 1 for a mean exp(f), which is not standardised."""
     units = summary.units
     return TargetScale(np.zeros_like(units.center), np.ones_like(units.scale)) if problem.loss in LOG_LINK else units
@@ -430,7 +430,7 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     solution = state.solution(task).reshape(-1, task.width)
     coef, intercept = solution[:, :-1], solution[:, -1]
     if problem.classes is None:
-        coef, intercept = target_units(problem, summary).in_own_units(coef, intercept)
+        coef, intercept = _units_of_steps(problem, summary).in_own_units(coef, intercept)
     return estimator_of(problem, coef, intercept, alpha=_alpha(task, state), total_weight=summary.total_weight)
 
 

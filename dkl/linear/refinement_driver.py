@@ -10,16 +10,15 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
-from dkl.kernels.device import array_module, together_on_host
-from dkl.linear.epochs import Epochs, EpochState, held_out_record
+from dkl.kernels.device import array_module
+from dkl.linear.adam import AdamState, adam_steps
+from dkl.linear.epochs import Epochs, EpochState, Stopping, held_out_record
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
     Expansion,
     RefinedLoss,
     ScaledMinibatch,
-    adam_update,
-    add_to_average,
     expansion_gradient,
     refined_rows,
     refinement_minibatch,
@@ -104,8 +103,7 @@ class RefineProblem:
     @property
     def first(self) -> AdamState:
         """The state of Adam at the given model."""
-        values = _values(self.expansion)
-        return AdamState(values, np.zeros_like(values), np.zeros_like(values), values)
+        return AdamState.begin(_values(self.expansion))
 
     @property
     def epochs(self) -> int:
@@ -113,9 +111,9 @@ class RefineProblem:
         return self.options.epochs
 
     @property
-    def patience(self) -> int:
-        """Epochs without a lower held-out loss after which the refinement ends."""
-        return self.options.patience
+    def stopping(self) -> Stopping:
+        """When the refinement ends; its losses have no width."""
+        return Stopping(self.options.loss, self.options.patience, epsilon=0.0)
 
     @property
     def held_out(self) -> HeldOut:
@@ -125,27 +123,6 @@ class RefineProblem:
     def model(self, state: Mapping[str, Any]) -> Expansion:
         """The expansion from the fields of an `AdamState`."""
         return _split(state["average"], self.coef.shape, self.feature_map)
-
-
-@dataclass(frozen=True, eq=False)
-class AdamState:
-    """The state of Adam on one vector of P numbers: all frequencies, then coefficients, then intercepts.
-
-    Attributes
-    ----------
-    values, first, second : ndarray of shape (P,)
-        The numbers, and the running means of their gradients and of the squared gradients.
-    average : ndarray of shape (P,)
-        The refined model: the average of `values` over the steps, with larger weights for later ones.
-    steps : int
-        Steps taken.
-    """
-
-    values: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    average: np.ndarray
-    steps: int = 0
 
 
 def check_refinable(problem: RefineProblem) -> None:
@@ -181,8 +158,7 @@ class RefineDriver(Epochs):
             held_out=options.held_out,
             targets=problem.targets,
             dtype=options.dtype,
-            loss=options.loss,
-            epsilon=0.0,
+            stopping=problem.stopping,
         )
 
     def _epoch(self, problem: RefineProblem, state: EpochState) -> Fold:
@@ -232,19 +208,15 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
 
     Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
     """
-    xp, feature_map = array_module(minibatch.rows.X), operands["feature_map"]
-    rates = xp.asarray(operands["rates"])
-    # copies on the device of the rows, since the steps below write to them
-    values, first, second, average = (
-        xp.array(array) for array in (state.values, state.first, state.second, state.average)
-    )
-    steps = state.steps
-    # each batch of rows is one step of Adam on all numbers
-    for start in range(0, minibatch.rows.n_rows, operands["batch_rows"]):
-        batch = slice(start, min(start + operands["batch_rows"], minibatch.rows.n_rows))
+    feature_map, shape = operands["feature_map"], operands["shape"]
+    rates = array_module(minibatch.rows.X).asarray(operands["rates"])
+
+    def expansion_of(values: np.ndarray) -> Expansion:
+        return _split(values, shape, feature_map)
+
+    def objective(batch: slice, expansion: Expansion) -> tuple[float, np.ndarray]:
         weight = None if minibatch.weight is None else minibatch.weight[batch]
-        expansion = _split(values, operands["shape"], feature_map)
-        _, gradient = expansion_gradient(
+        value, gradient = expansion_gradient(
             minibatch.rows.rows(batch),
             minibatch.targets[batch],
             weight,
@@ -253,12 +225,9 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
             loss=operands["loss"],
             alpha=operands["alpha"],
         )
-        steps += 1
-        adam_update(values, (first, second), _values(gradient), rates, step=steps)
-        add_to_average(average, values, step=steps)
-    # numbers on a GPU stay there from batch to batch: the host waits only here
-    here = together_on_host({"values": values, "first": first, "second": second, "average": average})
-    return AdamState(**{name: part.astype(state.values.dtype, copy=False) for name, part in here.items()}, steps=steps)
+        return value, _values(gradient)
+
+    return adam_steps(state, minibatch.rows.X, operands["batch_rows"], expansion_of, objective, lambda _: rates)[0]
 
 
 def _values(expansion: Expansion) -> np.ndarray:

@@ -20,16 +20,11 @@ from dkl.kernels.tiles import RowTiles, checked_dtype, spans
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
-__all__ = ["adam_update", "expansion_gradient"]
+__all__ = ["expansion_gradient"]
 
 RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
 # The losses with a gradient everywhere, which the descent needs.
 REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
-
-# Adam's beta_1, beta_2 and epsilon, as Kingma & Ba 2015 propose.
-_FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
-# Exponent of polynomial-decay averaging.
-_AVERAGING = 8.0
 
 # Frequencies computed on at once: a dense W, and the gradient in all its columns, exist only for these.
 _FREQUENCIES = 512
@@ -173,46 +168,6 @@ def expansion_gradient(
     return share @ losses + penalty, gradient
 
 
-def adam_update(
-    values: np.ndarray, moments: tuple[np.ndarray, np.ndarray], gradient: np.ndarray, rates: np.ndarray, *, step: int
-) -> None:
-    """One step of Adam in place (Kingma & Ba 2015, algorithm 1), with its own step length for each number.
-
-    Parameters
-    ----------
-    values : array of shape (P,)
-        On the host, or together with all other arrays on a GPU.
-    moments : two arrays of shape (P,)
-        The running means of the gradients and of their squares, zero at first.
-    gradient, rates : array of shape (P,)
-    step : int
-        The number of this step, counted from 1.
-    """
-    dtype = np.dtype(values.dtype).type
-    # Adam's bias correction, since the moments start from zero
-    mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
-    shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
-    scales = dtype(1.0 / mean), dtype(1.0 / square)
-    if is_on_gpu(values):
-        first, second = moments
-        first += shares[0] * (gradient - first)
-        second += shares[1] * (gradient * gradient - second)
-        values -= rates * (first * scales[0]) / (np.sqrt(second * scales[1]) + dtype(_EPSILON))
-        return
-    _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
-
-
-def add_to_average(average: np.ndarray, values: np.ndarray, *, step: int) -> None:
-    """Add the values after a step, counted from 1, to their running average, in place.
-
-    Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of step t grows as t^8.
-    """
-    # x_t = (1 - share) x_(t-1) + share values_t
-    share = (1.0 + _AVERAGING) / (step + _AVERAGING)
-    average *= 1.0 - share
-    average += share * values
-
-
 def _entries(projection: Projection) -> np.ndarray:
     """The entries of W that the descent changes: all of them, or the stored ones of sparse frequencies."""
     return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
@@ -285,25 +240,6 @@ def _write_waves(z: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
     """Cosines and sines of 2 pi z, row by row."""
     for i in range(len(z)):
         cos_sin_rows(z[i], cosines[i], sines[i])
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _adam(
-    values: np.ndarray,
-    moments: tuple[np.ndarray, np.ndarray],
-    gradient: np.ndarray,
-    rates: np.ndarray,
-    shares: tuple[float, float],
-    scales: tuple[float, float],
-    epsilon: float,
-) -> None:
-    """The loop of `adam_update`: m += (1 - beta_1)(g - m), v += (1 - beta_2)(g^2 - v), then the step."""
-    first, second = moments
-    for i in range(len(values)):
-        g = gradient[i]
-        first[i] += shares[0] * (g - first[i])
-        second[i] += shares[1] * (g * g - second[i])
-        values[i] -= rates[i] * (first[i] * scales[0]) / (np.sqrt(second[i] * scales[1]) + epsilon)
 
 
 @dataclass(frozen=True, eq=False)

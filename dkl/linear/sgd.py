@@ -17,6 +17,7 @@ from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
+from dkl.linear.adam import averaging_share
 from dkl.linear.minibatches import Minibatch, signs
 from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, losses_for, namespace_of
 
@@ -37,8 +38,6 @@ _FIRST_STEP = {
 _LEAST_CURVATURE = 1.0
 POWER = 0.75
 _DECAY = 0.2
-# Polynomial-decay averaging (Shamir & Zhang 2013, section 4): later iterates have larger weights in the average.
-_AVERAGING = 8.0
 # Rows between two iterates of the average; the overhead of a call of partial_fit is that of some hundred rows.
 _FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 65_536, 256, 1_024
 
@@ -147,7 +146,7 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
         else:
             models = steps_by_rule(minibatch.phi[rows, :], Y[rows], S[rows], models, rules)
         batches += 1
-        share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
+        share = averaging_share(batches)
         coef += share * (models.coef - coef)
         intercept += share * (models.intercept - intercept)
     # models on a GPU stay there from batch to batch: the host waits only here

@@ -12,7 +12,8 @@ from scipy.optimize import approx_fprime
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, SparseProjection
 from dkl.kernels.maps import map_rows
-from dkl.linear.refinement_sums import REFINED_LOSSES, Expansion, adam_update, expansion_gradient, scaled_rows
+from dkl.linear.adam import adam_update
+from dkl.linear.refinement_sums import REFINED_LOSSES, Expansion, expansion_gradient, scaled_rows
 from tests.definitions import losses
 from tests.definitions import refinement as definitions
 from tests.kernels.cases import SCALINGS, STORAGES, holey_rows, scalable, scaler, stored

@@ -115,7 +115,7 @@ def test_a_step_is_adam_then_clipped_and_averaged() -> None:
     minibatch = Minibatch(
         generator.normal(size=(10, 2 * D)), generator.integers(0, 3, 10), generator.uniform(0.5, 1.5, 10)
     )
-    first = TunedDescent.begin(TunedModel.first(3, 1, penalty_of("coupled")))
+    first = TunedDescent.of(TunedModel.first(3, 1, penalty_of("coupled")))
     before = first.values.copy()
     state = tuned_step(first, minibatch, operands("coupled"))
     np.testing.assert_array_equal(first.values, before)
@@ -148,7 +148,7 @@ def test_a_step_is_adam_then_clipped_and_averaged() -> None:
 @pytest.mark.parametrize(("kind", "least"), [("coupled", 1.0), ("eliminated", 0.0), ("fixed", 1.0)])
 def test_no_density_ever_falls_below_its_floor(kind: str, least: float) -> None:
     generator = np.random.default_rng(2)
-    state = TunedDescent.begin(TunedModel.first(3, 3, penalty_of(kind)))
+    state = TunedDescent.of(TunedModel.first(3, 3, penalty_of(kind)))
     for epoch in range(5):
         minibatch = Minibatch(generator.normal(size=(40, 2 * D)), generator.integers(0, 3, 40), None)
         state = tuned_step(state, minibatch, operands(kind, epoch=epoch))
@@ -162,7 +162,7 @@ def test_no_density_ever_falls_below_its_floor(kind: str, least: float) -> None:
 def test_of_a_separable_penalty_the_density_is_the_best_for_the_weights() -> None:
     minibatch = Minibatch(np.random.default_rng(3).normal(size=(40, 2 * D)), np.arange(40) % 3, None)
     state = tuned_step(
-        TunedDescent.begin(TunedModel.first(3, 1, penalty_of("eliminated"))), minibatch, operands("eliminated")
+        TunedDescent.of(TunedModel.first(3, 1, penalty_of("eliminated"))), minibatch, operands("eliminated")
     )
     model = TunedModel.of(state.values, state.shape)  # type: ignore[arg-type]
     h = 1.0 / (1.0 + 0.3 * D) ** 2

@@ -47,13 +47,13 @@ def some_rows(loss: str, n: int = 40, n_outputs: int = 1) -> tuple[np.ndarray, n
 def arrays_of(problem: JointProblem, X: np.ndarray, y: np.ndarray) -> definitions.Rows:
     """Rows under the unscaled features, targets and weights: as the definitions take them."""
     values, weight = problem.targets(blocks_of(X, y, len(X))[0])
-    size = problem.pool.n_frequencies
-    return map_rows(X, replace(problem.pool, amplitudes=np.ones(size)), "float64"), values, weight
+    size = problem.feature_map.n_frequencies
+    return map_rows(X, replace(problem.feature_map, amplitudes=np.ones(size)), "float64"), values, weight
 
 
 def weights_of(problem: JointProblem, state: JointState) -> np.ndarray:
-    q = np.zeros(problem.pool.n_frequencies)
-    q[state.working] = state.density[0] / problem.pool.n_frequencies
+    q = np.zeros(problem.feature_map.n_frequencies)
+    q[state.working] = state.density[0] / problem.feature_map.n_frequencies
     return q
 
 
@@ -139,7 +139,7 @@ def test_no_radius_is_the_support_vector_machine_on_plain_features() -> None:
     problem = some_problem("hinge", 80, size=20, rho=0.0)
     state, _ = play(JointDriver(), problem, blocks_of(X, y, 40))
     C = 1.0 / (80 * problem.lam)
-    phi = map_rows(X, problem.pool, "float64")
+    phi = map_rows(X, problem.feature_map, "float64")
     machine = SVC(kernel="linear", C=C, tol=1e-9).fit(phi, y)
     slack = np.maximum(0.0, 1.0 - np.where(y > 0, 1.0, -1.0) * machine.decision_function(phi))
     objective = 0.5 * np.sum(machine.coef_**2) + C * slack.sum()
@@ -199,16 +199,16 @@ def test_the_first_dual_point_does_not_make_most_candidates_working_ones() -> No
     X, y = some_rows("hinge")
     problem = some_problem("hinge", len(X), size=1_000, rho=49.0)
     # one that is far ahead has all that the ball allows, and the rest is spread thin
-    amplitudes = problem.pool.amplitudes * np.where(np.arange(1_000) == 7, 17.0, 1.0)
-    problem = replace(problem, pool=replace(problem.pool, amplitudes=amplitudes))
+    amplitudes = problem.feature_map.amplitudes * np.where(np.arange(1_000) == 7, 17.0, 1.0)
+    problem = replace(problem, feature_map=replace(problem.feature_map, amplitudes=amplitudes))
     state = JointDriver().init(problem)
     sums = summed(JointDriver().request(problem, state)[0], blocks_of(X, y, len(X)))
     first = JointDriver().step(problem, state, [sums])
     duals = sums["pool0"] @ (sums["mass"].min() / sums["mass"][:, 0])
     wanted = np.count_nonzero(maximise_alignment(np.sum(duals**2, axis=0), 49.0))
-    assert problem.ball.least == 20
+    assert problem.penalty.least == 20
     assert wanted > 60
-    assert len(first.working) <= 3 * problem.ball.least
+    assert len(first.working) <= 3 * problem.penalty.least
 
 
 def test_rounds_that_break_off_where_the_last_one_did_end() -> None:

@@ -194,15 +194,6 @@ def test_extra_starts_are_chains_of_their_own() -> None:
     assert np.argmax(found.potentials) == 5
 
 
-def test_the_best_of_several_tries_starts() -> None:
-    X = rows(800)
-    s = wave(X, [1.0, 1.0, 0.0, 0.0])
-    one, many = (
-        search_peaks(X, s, 2.8, SearchOptions(40, 1, start=9.0, tries=tries), seed=0).potentials for tries in (1, 8)
-    )
-    assert np.median(many) > 2 * np.median(one)
-
-
 @pytest.mark.parametrize("sparse_share", [0.0, 0.5])
 def test_rows_without_weight_have_no_part_in_an_ascent_on_the_others(sparse_share: float) -> None:
     X = rows()

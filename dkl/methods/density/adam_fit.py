@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
-from dkl.linear.fitting import LinearProblem, rows_of_epochs
+from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, uncentred
+from dkl.linear.fitting import LinearProblem, epoch_problem, rows_of_epochs
 from dkl.linear.judge import last_gain
-from dkl.linear.minibatches import RowTargets
 from dkl.linear.summary import Summary
 from dkl.linear.target_statistics import TargetScale
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
@@ -147,19 +146,17 @@ def adam_problem(
     rows, so that they do not affect the learning rate.
     """
     n_rows, n_models = summary.n_rows, problem.n_models
-    weight_scale = n_rows / summary.total_weight
-    if problem.classes is None:
-        targets = RowTargets(weight_scale=weight_scale, center=summary.target_center, scale=summary.target_scale)
-    else:
-        targets = RowTargets(np.arange(len(problem.classes)), problem.class_weight, weight_scale)
     # on few rows small minibatches make more steps; on many rows larger ones cost less for each row
     batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
     first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
     # the cost of a step besides the products with its rows: Adam on all numbers, and the gradient of the penalty
     numbers = len(first.values)
     matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
-    stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)
-    return EpochProblem(
+    # steps and judging passes read the numbers of the classes
+    codes = None if problem.classes is None else np.arange(len(problem.classes))
+    return epoch_problem(
+        replace(problem, classes=codes),
+        summary,
         step=tuned_step,
         step_operands={
             "loss": problem.loss,
@@ -169,16 +166,10 @@ def adam_problem(
             "rate": descent.rate,
             "batch_rows": batch,
         },
-        first=TunedDescent.begin(first),
-        feature_map=problem.feature_map,
-        targets=targets,
+        first=TunedDescent.of(first),
         n_blocks=n_blocks,
         epochs=default_epochs(n_rows, batch) if descent.epochs is None else descent.epochs,
-        center=summary.center,
-        seed=problem.seed,
-        held_out=problem.held_out,
-        stopping=stopping,
-        dtype=problem.dtype,
+        stopping=None if descent.patience is None else problem.stopping(descent.patience),
         row_flops=4.0 * first.coef.size + (_MATRIX_FLOPS * matrix + _NUMBER_FLOPS * numbers) / batch,
     )
 

@@ -10,10 +10,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dkl.kernels.blas import product
-from dkl.kernels.device import array_module, together_on_host
-from dkl.kernels.tiles import spans
+from dkl.kernels.device import array_module
+from dkl.linear.adam import AdamState, adam_steps
 from dkl.linear.minibatches import Minibatch, signs
-from dkl.linear.refinement_sums import adam_update, add_to_average
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
 from dkl.solvers.losses import loss_of, namespace_of
@@ -80,35 +79,24 @@ class TunedModel:
 
 
 @dataclass(frozen=True, eq=False)
-class TunedDescent:
-    """A model during its fit, with the running means of Adam.
+class TunedDescent(AdamState):
+    """A `TunedModel` during its fit.
 
     Attributes
     ----------
-    values, first, second : ndarray of shape (P,)
-        The numbers of a `TunedModel`, and the running means of their gradients and of the squared gradients.
-    average : ndarray of shape (P,)
-        The model: the average of `values` over the steps, with larger weights for later ones.
     shape : tuple of int
         (K, G, D).
-    steps : int
     trace : ndarray of shape (epochs, 2)
         For each epoch the objectives of its batches, summed with their rows as weights, and the number of rows.
     """
 
-    values: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    average: np.ndarray
-    shape: tuple[int, ...]
-    steps: int = 0
+    shape: tuple[int, ...] = ()
     trace: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
 
     @classmethod
-    def begin(cls, model: TunedModel) -> TunedDescent:
+    def of(cls, model: TunedModel) -> TunedDescent:
         """The state before the first step from a model."""
-        values = model.values
-        return cls(values, np.zeros_like(values), np.zeros_like(values), values, model.shape)
+        return cls.begin(model.values, shape=model.shape)
 
     @property
     def model(self) -> TunedModel:
@@ -188,41 +176,41 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
     5).
     """
     n_classes, minibatch = operands["n_classes"], minibatch.ordered
-    xp = array_module(minibatch.phi)
+    phi, xp, lam = minibatch.phi, array_module(minibatch.phi), operands["lam"]
     penalty = operands["penalty"] if xp is np else _penalty_on_device(operands["penalty"], xp)
-    # copies on the device of the rows, since the steps below write to them
-    values, first, second, average = (
-        xp.array(numbers) for numbers in (state.values, state.first, state.second, state.average)
-    )
+    targets = xp.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
+
+    def model_of(values: np.ndarray) -> TunedModel:
+        return TunedModel.of(values, state.shape)  # type: ignore[arg-type]
+
+    def objective(batch: slice, model: TunedModel) -> tuple[float, np.ndarray]:
+        weight = None if minibatch.weight is None else minibatch.weight[batch]
+        value, gradient = tuned_gradient(
+            phi[batch], targets[batch], weight, model, loss=operands["loss"], lam=lam, penalty=penalty
+        )
+        return value, gradient.values
+
+    def rates(step: int) -> np.ndarray:
+        # with a constant rate clipped steps would not converge, but move around the optimum
+        rates: np.ndarray = xp.full(len(state.values), operands["rate"] / np.sqrt(1.0 + step / _DECAY))
+        return rates
+
     # the first minibatch of an epoch adds its line to the trace
     missing = np.zeros((max(0, operands["epoch"] + 1 - len(state.trace)), 2))
-    trace, steps = np.concatenate([state.trace, missing]), state.steps
-    model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
-    targets = xp.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
-    objective = trace[-1, 0]
-    for batch in spans(len(minibatch.phi), operands["batch_rows"]):
-        phi = minibatch.phi[batch]
-        value, gradient = tuned_gradient(
-            phi,
-            targets[batch],
-            None if minibatch.weight is None else minibatch.weight[batch],
-            model,
-            loss=operands["loss"],
-            lam=operands["lam"],
-            penalty=penalty,
-        )
-        # the objective before the step, an estimate of the epoch's objective without a further pass
-        objective = objective + len(phi) * value
-        steps += 1
-        # with a constant rate clipped steps would not converge, but move around the optimum
-        rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
-        adam_update(values, (first, second), gradient.values, xp.full(len(values), rate), step=steps)
-        model.clip(operands["lam"], penalty)
-        add_to_average(average, values, step=steps)
-    # numbers on a GPU stay there from batch to batch: the host waits only here
-    here = together_on_host({"values": values, "first": first, "second": second, "average": average, "sum": objective})
-    trace[-1] = here.pop("sum"), trace[-1, 1] + len(minibatch.phi)
-    return TunedDescent(**here, shape=state.shape, steps=steps, trace=trace)
+    trace = np.concatenate([state.trace, missing])
+    # the objectives before the steps estimate the epoch's objective without a further pass
+    state, total = adam_steps(
+        state,
+        phi,
+        operands["batch_rows"],
+        model_of,
+        objective,
+        rates,
+        constrain=lambda model: model.clip(lam, penalty),
+        total=trace[-1, 0],
+    )
+    trace[-1] = total, trace[-1, 1] + len(phi)
+    return replace(state, trace=trace)
 
 
 # The penalties of running folds, with their spectrum on this process's GPU.

@@ -19,7 +19,7 @@ from dkl.kernels.normal_equations import TrialSteps
 from dkl.methods.density.density_step import WholeForm, tuned_density
 from dkl.methods.density.pass_records import margin_records
 from dkl.methods.density.problem import TunedProblem, TunedState
-from dkl.methods.density.solution import optimality, ridge_value
+from dkl.methods.density.solution import balance_of_sides, optimality, ridge_value
 from dkl.methods.density.sums import MarginOptions
 from dkl.protocols.records import BlockSum
 from dkl.protocols.sampling import row_fractions
@@ -241,11 +241,6 @@ def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np
     if state.passes >= problem.max_passes:
         return ended(state, _TOO_MANY)
     return state
-
-
-def balance_of_sides(mass: np.ndarray) -> np.ndarray:
-    """Factors that scale the dual weights of both classes, with sums `mass` (2, K), to the smaller sum."""
-    return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
 
 
 def square_of_duals(scale: np.ndarray, losses: np.ndarray, loss: str) -> float:

@@ -17,10 +17,10 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.methods.density.driver import driver_of
-from dkl.methods.density.hinge_driver import balance_of_sides, from_subsample, square_of_duals
+from dkl.methods.density.hinge_driver import from_subsample, square_of_duals
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.pass_records import TunedCost
-from dkl.methods.density.solution import ridge_value, squared_weights
+from dkl.methods.density.solution import balance_of_sides, ridge_value, squared_weights
 from dkl.methods.density.sums import pricing_block, pricing_shapes
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
@@ -84,7 +84,7 @@ class JointDriver:
 
     def memory(self, problem: JointProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The matrices of the largest working set, and the sums of all candidates."""
-        parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies
+        parts, D = problem.feature_map.columns_a_frequency, problem.feature_map.n_frequencies
         matrices = driver_of(problem.loss).memory(
             problem.restricted_to(problem.largest_working, 1.0), n_rows, row_bytes
         )
@@ -103,7 +103,7 @@ class JointDriver:
 
     def _pricing_record(self, problem: JointProblem, state: JointState) -> BlockSum:
         """The record that sums all candidates' features, weighted by the dual weights of the present model."""
-        pool, K = problem.pool, problem.n_outputs
+        pool, K = problem.feature_map, problem.n_outputs
         working = pool.take(state.working)
         shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
         operands = {
@@ -148,7 +148,7 @@ class JointDriver:
         state, is_first = replace(state, goal=goal).moved_to(working), not state.coefficients.any()
         if is_first:
             # no candidate has weight yet, so the density is arbitrary
-            density = problem.ball.within(len(working)).inside(point.density[working])[None]
+            density = problem.penalty.within(len(working)).inside(point.density[working])[None]
             state = replace(state, density=density)
         if problem.loss_row.takes_one_pass:
             return replace(state, ended=False, history=())
@@ -211,13 +211,13 @@ def dual_point(problem: JointProblem, state: JointState, sums: Mapping[str, np.n
     the squared error the residuals and their mean.
     """
     weight = float(sums["weight"][0])
-    losses, mass, pool = sums["loss"] / weight, sums["mass"] / weight, problem.pool
+    losses, mass, pool = sums["loss"] / weight, sums["mass"] / weight, problem.feature_map
     is_squared = problem.loss_row.takes_one_pass
     mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if is_squared else balance_of_sides(mass)
     # c_m = sum_i a_i z_im of every candidate, working or not
     duals = np.stack([(sums[f"pool{k}"] @ mix[:, k]).ravel() for k in range(problem.n_outputs)]) / weight
     squares = squared_weights(duals, np.empty(pool.n_frequencies)) / (2.0 * problem.lam)
-    best = problem.ball.conjugate(squares)
+    best = problem.penalty.conjugate(squares)
     coef = state.coefficients[:, :-1]
     # before the first solution there is one candidate without weight, and no density
     ridge = ridge_value(coef, state.density[0], problem.lam) if coef.any() else 0.0
@@ -254,7 +254,7 @@ def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inne
     stalls = state.gap > _STALLED * state.rounds[-2]["gap"]
     if inner_gap > state.goal * state.objective and (stalls or not has_new):
         return "no step lowers the objective any more; use dtype='float64' or a larger tol"
-    is_full = len(working) == problem.most_working < problem.pool.n_frequencies
+    is_full = len(working) == problem.most_working < problem.feature_map.n_frequencies
     if not has_new and is_full and state.gap > 2.0 * inner_gap:
         return "more than max_working candidates would have weight"
     return ""
@@ -263,7 +263,7 @@ def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inne
 def next_working(problem: JointProblem, state: JointState, point: DualPoint) -> np.ndarray:
     """The next working candidates: those in use, those with the largest dual values, and some former ones."""
     in_use = state.working[state.has_density | state.has_past]
-    used = max(len(in_use), problem.ball.least)
+    used = max(len(in_use), problem.penalty.least)
     # the first dual points have weight on many more candidates than the last
     wanted = min(int(np.count_nonzero(point.density)), _GROWTH * used)
     count = max(_FEWEST, int(np.ceil(_SPARE * max(wanted, used))))

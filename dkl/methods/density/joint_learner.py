@@ -271,11 +271,11 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def _keep_solution(self, problem: JointProblem, state: JointState, scale: TargetScale | None) -> None:
         """Set the weights, and the model on the features at the learned amplitudes."""
-        D = problem.pool.n_frequencies
+        D = problem.feature_map.n_frequencies
         density = np.where(state.density[0] > _NO_WEIGHT * state.density.max(), state.density[0], 0.0)
         self.weights_, self._solution = np.zeros(D), (state.working, state.coefficients, state.density)
         self.weights_[state.working] = density / density.sum()
-        self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
+        self.divergence_, self.rho_ = divergence(self.weights_, problem.penalty.k), problem.penalty.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         # if more candidates have weight than wanted, the largest stay, and the model loses the others

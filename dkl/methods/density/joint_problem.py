@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from dkl.features.feature_map import FeatureMap
-from dkl.kernels.normal_equations import NewtonTargets
-from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow, TunedLoss
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.solvers.divergence_ball import DivergenceBall
 
@@ -18,83 +16,57 @@ _NONE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class JointProblem:
+class JointProblem(TunedProblem):
     """Minimise ``mean loss + lam/2 sum_m |w_m|^2/u_m`` over w, intercepts b and u = D q in the divergence ball.
 
     With lam = 1/(C N) and the hinge it is C N times smaller than the minimum over q of the maximum over
     0 <= alpha <= C, alpha.y = 0, of alpha.1 - alpha' Y K_q Y alpha / 2. Losses of several outputs are added: half
     squared errors of targets, hinges of classes against the rest, all with one q.
 
+    The ball takes the place of the penalty on the density, so that this is equation (22) on all candidates.
+
     Parameters
     ----------
-    pool : FeatureMap
+    feature_map : FeatureMap
         D candidates at amplitudes 1/sqrt(D), times the scale of the family's features.
-    targets : NewtonTargets
-        The targets of K outputs.
-    total_weight : float
-        N, the sum of the rows' weights, including class weights.
-    loss : {"squared_error", "hinge", "squared_hinge"}
-    lam : float
-    ball : DivergenceBall
+    targets, total_weight, loss, lam
+        As in `TunedProblem`.
+    penalty : DivergenceBall
         The ball for D frequencies.
-    tol : float
-        Relative duality gap at which the fit ends.
-    max_passes : int
-    most_working : int
-        The most candidates that are solved for at once.
-    dtype : {"float32", "float64"}
-    n_rows : int or None
+    tol, max_passes, dtype, n_rows
+        As in `TunedProblem`.
     start : tuple of ndarray or None
         Candidates (s,), their models (K, m + 1) and density (1, s): the solution on similar rows, as a start.
+    most_working : int
+        The most candidates that are solved for at once.
 
     References
     ----------
     Sinha & Duchi 2016, "Learning kernels with random features", equation (9).
     """
 
-    pool: FeatureMap
-    targets: NewtonTargets
-    total_weight: float
-    loss: TunedLoss
-    lam: float
-    ball: DivergenceBall
+    penalty: DivergenceBall
     tol: float = 1e-3
     max_passes: int = 200
-    most_working: int = 2_000
     dtype: str = "float32"
-    n_rows: int | None = None
-    start: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-
-    @property
-    def loss_row(self) -> LossRow:
-        """The row of the loss table."""
-        return TUNED_LOSSES[self.loss]
-
-    @property
-    def n_outputs(self) -> int:
-        """K, the number of outputs."""
-        return len(self.targets.models)
+    start: Any = None
+    most_working: int = 2_000
 
     @property
     def largest_working(self) -> np.ndarray:
         """The largest set of working candidates, for plans."""
-        return np.arange(min(self.most_working, self.pool.n_frequencies))
+        return np.arange(min(self.most_working, self.feature_map.n_frequencies))
 
     def restricted_to(self, working: np.ndarray, goal: float) -> TunedProblem:
         """The problem on some candidates, with the relative gap `goal` to end at."""
-        # equation (9) on these candidates is equation (22) with the ball in place of the penalty on the density
-        return TunedProblem(
-            self.pool.take(working),
-            self.targets,
-            self.total_weight,
-            self.loss,
-            self.lam,
-            self.ball.within(len(working)),
+        return replace(
+            self,
+            feature_map=self.feature_map.take(working),
+            penalty=self.penalty.within(len(working)),
             tol=goal,
-            max_passes=self.max_passes,
             # for the squared error float32 sums would need correcting passes, so they are float64
             dtype="float64" if self.loss_row.takes_one_pass else self.dtype,
-            n_rows=self.n_rows,
+            start=None,
         )
 
 

@@ -127,6 +127,11 @@ def _residual(penalty: DensityTerm, lam: float, density: np.ndarray, ratios: np.
     return max(largest_size(descent - lam * ratios), penalty.residual(density, gradient))
 
 
+def balance_of_sides(mass: np.ndarray) -> np.ndarray:
+    """Factors that scale the dual weights of both classes, with sums `mass` (..., 2, K), to the smaller sum."""
+    return np.divide(mass.min(axis=-2, keepdims=True), mass, out=np.zeros_like(mass), where=mass > 0.0)
+
+
 def largest_size(values: np.ndarray) -> float:
     """The largest absolute value; 0 without values."""
     return float(np.max(np.abs(values), initial=0.0))
@@ -152,7 +157,7 @@ def judged(
     u = model.density[0] if len(model.density) == 1 else model.density
     objective = float(sums["loss"][0]) / weight + ridge_value(model.coef, u, lam) + penalty.value(u)
     mass, linear, squares, dual_sums = (sums[name] / weight for name in ("mass", "linear", "squares", "dual_sums"))
-    scale = np.divide(mass.min(axis=1, keepdims=True), mass, out=np.zeros_like(mass), where=mass > 0.0)
+    scale = balance_of_sides(mass)
     # c_j = sum_i a_i z_ij of the feasible dual point of each width, (W, K, m)
     feasible = np.einsum("wsk,wskj->wkj", scale, dual_sums[..., :-1])
     # minus the conjugates of the losses at the scaled duals, summed over the rows: a y - conjugate_square a^2

@@ -258,23 +258,23 @@ def sided_duals(
     widths, row = (smoothing.width, smoothing.ahead, smoothing.follows), TUNED_LOSSES[loss]
     if row.duals is None:
         raise ValueError(f"loss={loss!r} is no loss of a margin: its optimum follows from `squared_block`, in one pass")
+    xp = array_module(wide)
     if is_on_gpu(wide):
         if row.duals_on_gpu is None:
             raise ValueError(f"loss={loss!r} has no `duals_on_gpu`; fit it with device='cpu'")
-        xp, scores = array_module(wide), model_scores(wide, np.vstack(models))
+        scores = model_scores(wide, np.vstack(models))
         start, move, past = (scores[:, k * K : (k + 1) * K] for k in range(3))
         prior, steps = smoothing.reach - targets * past, xp.asarray(trial.steps)
         smooth, losses, dual, curvature = row.duals_on_gpu(
             (start, move, targets, weight[:, None]), prior, steps, widths
         )
-        sides = xp.stack([xp.where(targets < 0.0, dual, 0.0), xp.where(targets > 0.0, dual, 0.0)])
-        return smooth, losses, sides, curvature
-    start, move, past = (model_scores(wide, model) for model in models)
-    smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
-    prior = smoothing.reach - targets * past
-    row.duals((start, move, targets, weight), prior, trial.steps, widths, (smooth, losses, dual, curvature))
+    else:
+        start, move, past = (model_scores(wide, model) for model in models)
+        smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
+        prior = smoothing.reach - targets * past
+        row.duals((start, move, targets, weight), prior, trial.steps, widths, (smooth, losses, dual, curvature))
     # separately by class, since each is scaled to make the dual point sum to zero
-    sides = np.stack([np.where(targets < 0.0, dual, 0.0), np.where(targets > 0.0, dual, 0.0)])
+    sides = xp.stack([xp.where(targets < 0.0, dual, 0.0), xp.where(targets > 0.0, dual, 0.0)])
     return smooth, losses, sides, curvature
 
 
@@ -410,7 +410,7 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     columns = xp.empty((block.n_rows, K, 2))
     sums: dict[str, Any] = {"loss": xp.zeros((2, K)), "mass": xp.zeros((2, K)), "weight": total}
     for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        (y, s), wide = in_float64(targets, rows), phi if is_on_gpu(phi) else phi.astype(np.float64)
+        (y, s), wide = in_float64(targets, rows), _wide(phi)
         if takes_one_pass:
             misfit = y - model_scores(wide, models)
             columns[rows] = xp.stack([misfit, xp.ones_like(misfit)], axis=2) * s[:, None, None]

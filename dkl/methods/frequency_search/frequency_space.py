@@ -138,6 +138,8 @@ class FourierSpace(FrequencySpace):
     metric : ndarray of shape (d,) or (d, d), or None
         A factor R of a metric: the search runs on rows R'x, for which w.(R'x) = (R w).x. It is 0 in columns that no
         frequency may depend on.
+    cosine : float
+        Verified points count as one if the cosine of the angle between them is larger, and their lengths are similar.
     """
 
     origin: FeatureMap
@@ -146,6 +148,7 @@ class FourierSpace(FrequencySpace):
     chains_a_peak: float = 1.0
     near_room: int = 0
     metric: np.ndarray | None = None
+    cosine: float = 0.9
 
     @property
     def columns_a_point(self) -> int:
@@ -228,7 +231,7 @@ class FourierSpace(FrequencySpace):
         return max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
-        return distinct_peaks(points, potentials, k)
+        return distinct_peaks(points, potentials, k, cosine=self.cosine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,9 +282,7 @@ class FrequencyPool(FrequencySpace):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        # the rows of a search are already scaled
-        bare = replace(self.pool, scaler=None)
-        potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
+        potentials = potentials_of(self.pool, X, S, self.dtype)
         best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
         return best, potentials[best]
 
@@ -300,6 +301,11 @@ class FrequencyPool(FrequencySpace):
         return np.concatenate(
             [np.flatnonzero(groups == group) for group in order[:n_blocks]] or [np.zeros(0, np.int64)]
         )
+
+
+def potentials_of(features: FeatureMap, X: Rows, S: np.ndarray, dtype: str) -> np.ndarray:
+    """The potentials sum_k |sum_i S_ik phi(x_i)|^2 of features, (m,), on rows that are already scaled."""
+    return np.asarray(np.sum(feature_sums(X, S, replace(features, scaler=None), dtype) ** 2, axis=(0, 2)))
 
 
 def projection_of(frequencies: np.ndarray) -> Projection:

@@ -14,8 +14,7 @@ from dkl.features.frequencies import stream
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.harmonics import SphericalHarmonics, random_indices
 from dkl.features.scaling import Scaler
-from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.frequency_space import FrequencyPool, FrequencySpace
+from dkl.methods.frequency_search.frequency_space import FrequencyPool, FrequencySpace, potentials_of
 from dkl.protocols.arrays import Rows
 
 Potential = Callable[[np.ndarray], np.ndarray]
@@ -172,8 +171,7 @@ class HarmonicSpace(FrequencySpace):
         def potential(index: np.ndarray) -> np.ndarray:
             # chains may meet, so each index is evaluated once
             distinct, position = np.unique(index, axis=0, return_inverse=True)
-            bare = replace(self.feature_map(distinct), scaler=None)
-            return np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))[position.reshape(-1)] / chance
+            return potentials_of(self.feature_map(distinct), X, S, self.dtype)[position.reshape(-1)] / chance
 
         begin = self.start(chains, seed)
         _, best, height = walk(potential, begin, self.max_degree, self.options.betas, stream(seed, "walk"))

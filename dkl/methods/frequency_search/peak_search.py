@@ -12,7 +12,7 @@ import numpy as np
 from dkl.features.frequencies import stream
 from dkl.kernels.device import Device, array_module, normal_source, on_host, rows_on
 from dkl.methods.frequency_search.column_subsets import column_scales, neighbourhoods
-from dkl.methods.frequency_search.landscape import Landscape, landscape
+from dkl.methods.frequency_search.landscape import landscape
 from dkl.protocols.arrays import Array, Rows
 from dkl.solvers.line_search import falls_enough
 
@@ -27,6 +27,8 @@ _MEMORY = 6
 _LEAST = 1e-30
 # Factors on the step length of plain ascent, after a step that gained and after one that did not.
 _LONGER, _SHORTER = 1.3, 0.5
+# The most columns of a chain on a few columns: main effects and interactions that a person can interpret.
+_MOST_COLUMNS = 3
 Method = Literal["langevin", "quasi-newton"]
 
 
@@ -46,7 +48,7 @@ class SearchOptions:
     noise : float
         Length of the Langevin noise relative to the step (1 is the paper's rule); 0 is plain ascent.
     sparse_share : float
-        Share of the chains that move on a few columns.
+        Share of the chains that move on one to three columns.
     near_share : float
         Share of the other chains that move on 10 to 150 correlated columns; only for dense rows with enough columns.
     near_steps : int
@@ -59,10 +61,6 @@ class SearchOptions:
         Gradient steps of given length with noise, or limited-memory BFGS steps.
     start : float
         Variance of the starts over all columns, times 1 / sigma^2 for each column (1.5 in the paper).
-    tries : int
-        Random points for each chain, which starts from the highest of them.
-    max_columns : int
-        Sparse chains move on 1 to this number of columns.
     held_out : float
         Share of the rows that chains do not use: the potential on these rows decides which point of a chain is its
         best, so that overfitted points are not chosen. With 0, all rows serve both purposes.
@@ -84,16 +82,9 @@ class SearchOptions:
     max_norm: float | None = None
     method: Method = "langevin"
     start: float = 0.5
-    tries: int = 1
-    max_columns: int = 3
     held_out: float = 0.0
     support_only: bool = False
     device: Device = "cpu"
-
-    @property
-    def evaluations(self) -> int:
-        """Evaluations of potential and gradient by each chain, in all."""
-        return self.steps + self.polish + (self.tries > 1) * self.tries
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,10 +337,8 @@ class _Group:
 
     Parameters
     ----------
-    landscape : Landscape
-        The potential that chains ascend.
-    judge : callable or None
-        The heights that decide which point of each chain is its best; None is the landscape itself.
+    rows : _SplitRows
+        Their potential is what chains ascend.
     W : array of shape (c, d), or (c, q) with `columns`
         The starts.
     stride : float
@@ -363,8 +352,7 @@ class _Group:
         Evaluations by each chain; None is the number in the options.
     """
 
-    landscape: Landscape
-    judge: Judge | None
+    rows: _SplitRows
     W: Array
     stride: float
     n_moving: int | Array
@@ -374,11 +362,12 @@ class _Group:
 
     def ascend(self, options: SearchOptions, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """The best frequency that each chain visits, float32, and its potential, float64; on the host."""
-        judge, max_norm = self.judge, options.max_norm
+        ascended = landscape(*self.rows.searched_rows, columns=self.columns)
+        judge, max_norm = self.rows.judge(self.columns), options.max_norm
 
         def gradient(u: Array) -> tuple[Array, Array]:
             """v(u / scale) and its gradient in u."""
-            v, slopes = self.landscape(u / self.scale)
+            v, slopes = ascended(u / self.scale)
             return v, slopes / self.scale
 
         def bounded(u: Array) -> Array:
@@ -427,39 +416,33 @@ def _all_columns(
     """Chains that move in all columns."""
     if n_chains == 0 and extra is None:
         return None
-    d, ascended, xp = rows.X.shape[1], landscape(*rows.searched_rows), array_module(rows.X)
-    draws = stream(seed, "starts").standard_normal((options.tries * n_chains, d), dtype=np.float32)
+    d, xp = rows.X.shape[1], array_module(rows.X)
+    draws = stream(seed, "starts").standard_normal((n_chains, d), dtype=np.float32)
     W = xp.asarray(draws * np.float32(np.sqrt(options.start) / sigma))
-    if options.tries > 1 and n_chains:
-        W = W[_best_tries(ascended.potentials(W), options.tries)]
     if extra is not None:
         W = xp.concatenate([W, xp.asarray(extra, dtype=xp.float32)])
     # a random frequency of the kernel has length about sqrt(d) / sigma; steps are a share of it
-    return _Group(ascended, rows.judge(), W, options.stride * np.sqrt(d) / sigma, d)
+    return _Group(rows, W, options.stride * np.sqrt(d) / sigma, d)
 
 
 def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group | None:
-    """Chains on 1 to `max_columns` columns that are not constant; None without any."""
+    """Chains on one to three columns that are not constant; None without any."""
     n_chains = round(options.chains * options.sparse_share)
     scales = rows.scales if n_chains else np.zeros(0)
     free = np.flatnonzero(scales > 0.0)
     if len(free) == 0:
         return None
     generator, xp = stream(seed, "columns"), array_module(rows.X)
-    width = min(options.max_columns, len(free))
-    counts = generator.integers(1, width + 1, options.tries * n_chains)
+    width = min(_MOST_COLUMNS, len(free))
+    counts = generator.integers(1, width + 1, n_chains)
     columns = np.stack([generator.choice(free, width, replace=False) for _ in counts])
     columns[np.arange(width) >= counts[:, None]] = -1
     # coordinates for standardised columns, since sigma, a distance over all columns, is no scale for a few of them
     scale = np.where(columns >= 0, scales[columns], 1.0).astype(np.float32)
     draws = generator.standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws / (scale * np.sqrt(counts[:, None], dtype=np.float32))
-    if options.tries > 1:
-        best = _best_tries(landscape(*rows.searched_rows, columns=columns).potentials(xp.asarray(W)), options.tries)
-        columns, W, counts, scale = columns[best], W[best], counts[best], scale[best]
-    ascended, judge = landscape(*rows.searched_rows, columns=columns), rows.judge(columns)
     moving = xp.asarray(counts[:, None])
-    return _Group(ascended, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
+    return _Group(rows, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
 
 
 def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others: int) -> _Group | None:
@@ -478,15 +461,7 @@ def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others:
     W = draws * (np.sqrt(options.start) / sigma).astype(np.float32)
     # in these coordinates the first step of every chain has the same length
     scale = xp.asarray((sigma / np.sqrt(counts)).astype(np.float32))
-    ascended, judge = landscape(*rows.searched_rows, columns=columns), rows.judge(columns)
-    moving = xp.asarray(counts)
-    return _Group(ascended, judge, xp.asarray(W), options.stride, moving, scale, columns, options.near_steps)
-
-
-def _best_tries(v: Array, tries: int) -> np.ndarray:
-    """The position of the highest among each chain's tries, which are consecutive."""
-    heights = on_host(v).reshape(-1, tries)
-    return np.arange(len(heights)) * tries + heights.argmax(axis=1)
+    return _Group(rows, xp.asarray(W), options.stride, xp.asarray(counts), scale, columns, options.near_steps)
 
 
 class Slope:

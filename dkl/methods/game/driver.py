@@ -22,20 +22,20 @@ from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sampl
 from dkl.methods.frequency_search.search_time import search_seconds
 from dkl.methods.game.problem import (
     ALTERNATIONS,
-    MOST_REDUCTIONS,
     GameProblem,
     GameState,
+    after_reduction,
     candidate_map,
     checks_mean,
     dual_step,
     feasible_of,
     last_metrics,
     least_value,
-    narrowed,
     next_intercepts,
     opening_records,
     projection_record,
     resuming_records,
+    round_entry,
     row_columns,
     sample_record,
     searched_space,
@@ -217,17 +217,9 @@ def _projected_state(problem: GameProblem, state: GameState, results: Sequence[A
 
 def _with_narrower_edges(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
     """The state with narrower edges around the multipliers, or in the next phase once all multipliers are exact."""
-    search = narrowed(problem, state, sums)
     reductions = state.pending.get("reductions", 0) + 1
-    done = bool(search.found.all()) or reductions > MOST_REDUCTIONS
-    return replace(
-        state,
-        edges=search.edges,
-        shifts=search.values[None],
-        found=search.found,
-        phase="verify" if done else "project",
-        pending={**state.pending, "reductions": reductions},
-    )
+    state = replace(state, pending={**state.pending, "reductions": reductions})
+    return after_reduction(problem, state, sums, int(reductions), "verify")
 
 
 def _verified_state(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
@@ -377,11 +369,7 @@ def _state_with_history(
         lower = max(lower, least_value(problem, float(alpha), float(squares), float(potentials.max())))
     errors, held_out_weight = sums["errors"], float(sums["errors"][2])
     entry = {
-        "round": float(len(state.history) + 1),
-        "upper": upper,
-        "lower": lower,
-        "gap": upper - lower,
-        "relative_gap": (upper - lower) / max(abs(upper), 1e-300),
+        **round_entry(state.history, upper, lower),
         "support": float(np.count_nonzero(state.mass)),
         "error": float(errors[0]) / state.total,
         "step": state.step_size,

@@ -19,16 +19,17 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.game.problem import (
-    MOST_REDUCTIONS,
     N_INTERCEPTS,
     GameProblem,
+    RoundsState,
+    after_reduction,
     break_accumulators,
     intercept_trials,
     last_metrics,
     least_value,
     multiplier_record,
-    narrowed,
     next_intercepts,
+    round_entry,
     row_columns,
     standing,
     sum_accumulators,
@@ -67,8 +68,8 @@ def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
     return gradient * kept.reshape(-1, *(1,) * (gradient.ndim - 1))
 
 
-@dataclass(frozen=True, eq=False)
-class ExcessiveGapState:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExcessiveGapState(RoundsState):
     """The state of the technique between two passes.
 
     Attributes
@@ -90,15 +91,12 @@ class ExcessiveGapState:
         mu_1 and mu_2.
     norm : float
         |A|^2, the largest eigenvalue of the Gram matrix.
-    total : float
-        Weight of the training rows.
     step : float
         tau, the relative size of the current step.
-    upper, lower : float
-        The best bounds on the value so far; `best` is the w of the upper one.
+    upper : float
+        The best upper bound on the value so far; `best` is its w.
     """
 
-    phase: str
     move: str
     point: np.ndarray
     primal: np.ndarray
@@ -106,23 +104,15 @@ class ExcessiveGapState:
     hat_sums: np.ndarray
     best: np.ndarray
     smoothing: np.ndarray
-    edges: np.ndarray
-    shifts: np.ndarray
-    found: np.ndarray
-    intercepts: np.ndarray
-    spread: np.ndarray
     dual_total: float = 0.0
     dual_squares: float = 0.0
     norm: float = 0.0
-    total: float = 0.0
     step: float = 1.0
     upper: float = np.inf
     lower: float = 0.0
     reductions: int = 0
     error: float = 1.0
     bounds: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    history: tuple[dict[str, float], ...] = ()
-    message: str = ""
 
     @property
     def weights(self) -> np.ndarray:
@@ -350,17 +340,8 @@ def _with_narrower_edges(
     problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]
 ) -> ExcessiveGapState:
     """The state with narrower edges around the multipliers, or in the phase of sums once all multipliers are exact."""
-    search = narrowed(problem, state, sums)
-    done = bool(search.found.all()) or state.reductions >= MOST_REDUCTIONS
-    phase = "sum" if done else "project"
-    return replace(
-        state,
-        edges=search.edges,
-        shifts=search.values[None],
-        found=search.found,
-        phase=phase,
-        reductions=state.reductions + 1,
-    )
+    state = replace(state, reductions=state.reductions + 1)
+    return after_reduction(problem, state, sums, state.reductions, "sum")
 
 
 def _state_after_sums(
@@ -431,13 +412,8 @@ def _state_with_history(problem: GameProblem, state: ExcessiveGapState) -> Exces
     """The state with the iteration's entry in the history, finished if it was the last one."""
     rules, blocks = problem.rules, state.total * problem.n_blocks
     lengths = _lengths(state.best)
-    gap = state.upper - state.lower
     entry = {
-        "round": float(len(state.history) + 1),
-        "upper": state.upper,
-        "lower": state.lower,
-        "gap": gap,
-        "relative_gap": gap / max(abs(state.upper), 1e-300),
+        **round_entry(state.history, state.upper, state.lower),
         "support": float(np.count_nonzero(lengths)),
         "potential": float(np.square(state.dual_sums).sum(axis=(1, 2)).max()),
         "margin": 1.0 / max(float(lengths.sum()), 1e-300),

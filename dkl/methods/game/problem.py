@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -119,7 +119,7 @@ class GameProblem:
     n_candidates : int
         Limits the peaks that one search returns.
     dtype : {"float32", "float64"}
-    start : GameState or None
+    start : GameState or ExcessiveGapState, or None
         The last state of a game on the same rows, with their columns, which this one continues.
     """
 
@@ -134,7 +134,6 @@ class GameProblem:
     most_rows: int = 100_000
     n_candidates: int = 100
     dtype: str = "float32"
-    # of either dynamics: a GameState or an ExcessiveGapState
     start: Any = None
 
     @property
@@ -148,14 +147,51 @@ class GameProblem:
         return self.rules.upper(self.total_weight)
 
 
-@dataclass(frozen=True, eq=False)
-class GameState:
-    """The state of the game between two passes.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundsState:
+    """The fields that the states of both dynamics have.
 
     Attributes
     ----------
     phase : str
         Determines what the next pass computes.
+    shifts : ndarray of shape (J, K)
+        The multipliers of the projection of the column "dual".
+    found : ndarray of shape (K,)
+        Whether each of them is exact.
+    edges : ndarray of shape (K, M)
+        The brackets of the multipliers.
+    intercepts, spread : ndarray of shape (K,)
+        Those of the best machine so far, and the distance around them that the next pass tries.
+    lower : float
+        The largest lower bound on the value.
+    total : float
+        Weight of the training rows.
+    history : tuple of dict
+    message : str
+    """
+
+    phase: str
+    edges: np.ndarray
+    shifts: np.ndarray
+    found: np.ndarray
+    intercepts: np.ndarray
+    spread: np.ndarray
+    lower: float = -np.inf
+    total: float = 0.0
+    history: tuple[dict[str, float], ...] = ()
+    message: str = ""
+
+
+State = TypeVar("State", bound=RoundsState)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GameState(RoundsState):
+    """The state of the game between two passes.
+
+    Attributes
+    ----------
     frequencies : ndarray of shape (m, d) or None
         Frequencies chosen so far, in R^d; None for a pool.
     played : float
@@ -169,42 +205,25 @@ class GameState:
         Sums of the pool at the mean dual weights, times `played`; None in R^d.
     mean_dual : ndarray of shape (2,)
         Sums over rounds of p times sum alpha and of p times sum alpha^2.
-    lower : float
-        The largest lower bound on the value.
-    shifts : ndarray of shape (J, K)
-        The multipliers of the projection of the column "dual".
-    found : ndarray of shape (K,)
-        Whether each of them is exact.
-    edges : ndarray of shape (K, M)
     candidates : ndarray of shape (c, d) or None
         Found on the sample and not yet verified; `promised` (c,) are their potentials on the sample.
     chosen : ndarray of int
         Positions of this round's features among the candidates or in the pool.
     answer : ndarray of shape (k, parts, K)
         Feature sums of `chosen`.
-    scale, intercepts, spread : float, ndarray (K,), ndarray (K,)
-        The best primal machine so far, and the distance around its intercepts that the next pass tries.
+    scale : float
+        Of the coefficients of the best machine so far.
     sample_rows : int
-    total : float
-        Weight of the training rows.
-    history : tuple of dict
-    message : str
     """
 
     phase: Phase
     mass: np.ndarray
     pull: np.ndarray
-    edges: np.ndarray
-    intercepts: np.ndarray
-    spread: np.ndarray
-    shifts: np.ndarray
-    found: np.ndarray
     sample_rows: int
     frequencies: np.ndarray | None = None
     played: float = 0.0
     mean_sums: np.ndarray | None = None
     mean_dual: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    lower: float = -np.inf
     candidates: np.ndarray | None = None
     promised: np.ndarray | None = None
     chosen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -212,10 +231,7 @@ class GameState:
     scale: float = 1.0
     step_size: float = 0.0
     step_weight: float = 0.0
-    total: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
-    history: tuple[dict[str, float], ...] = ()
-    message: str = ""
 
     @property
     def weights(self) -> np.ndarray:
@@ -408,17 +424,47 @@ def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 
 
-def next_intercepts(state: Any, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def next_intercepts(state: RoundsState, best: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The intercepts around which the next pass tries others, those of the best machine, and their distance, (K,)."""
     moved = np.abs(best - state.intercepts)
     # the next pass tries intercepts further away if the best one has moved, and closer ones if it has not
     return best, np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
 
 
-def narrowed(problem: GameProblem, state: Any, sums: Mapping[str, np.ndarray]) -> Multipliers:
-    """Narrower edges around the multipliers of a state's exact projection, from one more reduction."""
+def after_reduction(
+    problem: GameProblem, state: State, sums: Mapping[str, np.ndarray], reductions: int, following: str
+) -> State:
+    """The state with narrower edges around the multipliers of its exact projection.
+
+    It is in the phase `following` once all multipliers are exact, or after the most reductions.
+
+    Parameters
+    ----------
+    problem : GameProblem
+    state : GameState or ExcessiveGapState
+    sums : mapping of str to ndarray
+        Of the last reduction.
+    reductions : int
+        The reductions of this projection so far, including the last one.
+    following : str
+    """
     known = Multipliers(state.edges, state.shifts[0], state.found)
-    return keep_found(narrow(state.edges, sums, problem.upper), known)
+    search = keep_found(narrow(state.edges, sums, problem.upper), known)
+    done = bool(search.found.all()) or reductions > MOST_REDUCTIONS
+    phase: Any = following if done else "project"
+    return replace(state, edges=search.edges, shifts=search.values[None], found=search.found, phase=phase)
+
+
+def round_entry(history: Sequence[dict[str, float]], upper: float, lower: float) -> dict[str, float]:
+    """The number of the round after those in `history`, the bounds on the value after it, and their gap."""
+    gap = upper - lower
+    return {
+        "round": float(len(history) + 1),
+        "upper": upper,
+        "lower": lower,
+        "gap": gap,
+        "relative_gap": gap / max(abs(upper), 1e-300),
+    }
 
 
 def least_value(problem: GameProblem, alpha: float, squares: float, potential: float) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.scale import scale_rows
-from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
-from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
+from dkl.methods.frequency_search.frequency_space import FrequencySpace
+from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
@@ -42,8 +42,6 @@ class PeakProblem:
         Number of points to keep, including peaks: random draws are added to the peaks, as far as `n_plain` allows.
     n_plain : int
         Number of random draws, which are candidates too.
-    cosine : float
-        Two peaks count as one if the cosine of the angle between them is larger, and their lengths are similar.
     seed : int
     dtype : {"float32", "float64"}
     start : ndarray of shape (s, d) or None
@@ -59,7 +57,6 @@ class PeakProblem:
     most_rows: int
     n_points: int = 0
     n_plain: int = 0
-    cosine: float = 0.9
     seed: int = 0
     dtype: str = "float32"
     start: np.ndarray | None = None
@@ -143,7 +140,7 @@ class PeakDriver:
         if state.passes > 0:
             first = len(state.verified)
             state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
-            compared = first + distinct_points(problem, state.points[first:], state.verified[first:], _COMPARED_PEAKS)
+            compared = first + problem.space.distinct(state.points[first:], state.verified[first:], _COMPARED_PEAKS)
             # random draws and given points have the sampled potential 0, which no verified one is below
             potentials = state.sampled[compared], state.verified[compared]
             rows = grown_sample(state.sample_rows, *potentials, most=problem.most_rows)
@@ -204,14 +201,8 @@ class PeakDriver:
 def chosen_points(problem: PeakProblem, state: PeakState) -> np.ndarray:
     """Positions of the best distinct verified candidates, then of random draws up to `n_points`."""
     points = state.points[: len(state.verified)]
-    return filled(distinct_points(problem, points, state.verified, problem.n_peaks), problem.n_plain, problem.n_points)
-
-
-def distinct_points(problem: PeakProblem, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k best candidates that are distinct."""
-    if isinstance(problem.space, FourierSpace):
-        return distinct_peaks(points, potentials, k, cosine=problem.cosine)
-    return problem.space.distinct(points, potentials, k)
+    peaks = problem.space.distinct(points, state.verified, problem.n_peaks)
+    return filled(peaks, problem.n_plain, problem.n_points)
 
 
 def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:

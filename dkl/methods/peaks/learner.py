@@ -15,10 +15,11 @@ from dkl.features.scaling import ScalingChoice
 from dkl.kernels.nufft import MOST_COLUMNS, FrequencyGrid, why_no_nufft
 from dkl.kernels.scale import scale_rows
 from dkl.linear.target_statistics import target_units
+from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy, check_searchable
 from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.methods.parameters import PEAKS, Constraints, estimator, kept_frequencies
-from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points, distinct_points, filled
+from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points, filled
 from dkl.methods.peaks.grid_driver import REACH, GridDriver, GridProblem, GridState
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.room import check_room
@@ -307,6 +308,8 @@ class AscentSearch(PeakSearch):
             device=driving_device(self.device),
         )
         space = rows.frequency_space("PeakFeatures", options)
+        if isinstance(space, FourierSpace):
+            space = replace(space, cosine=self.cosine)
         if not space.draws_plainly:
             n_peaks = n_points = max(1, self.n_features // space.columns_a_point)
         most = min(n_rows, max(_FEWEST_SAMPLED, rows.within(_SAMPLE_BYTES)))
@@ -323,7 +326,6 @@ class AscentSearch(PeakSearch):
             most_rows=max(first, most),
             n_points=n_points,
             n_plain=n_points if self.plain_share and space.draws_plainly else 0,
-            cosine=self.cosine,
             seed=rows.seed,
             dtype=rows.dtype,
             start=start,
@@ -332,7 +334,7 @@ class AscentSearch(PeakSearch):
     def fitted(self, rows: PreparedRows, problem: PeakProblem, state: PeakState) -> dict[str, Any]:
         """The fitted attributes: the highest distinct peaks, highest first, then random draws."""
         kept = chosen_points(problem, state)
-        n_peaks = len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
+        n_peaks = len(problem.space.distinct(state.points, state.verified, problem.n_peaks)) if len(kept) else 0
         is_pool, peaks = problem.space.size is not None, kept[:n_peaks]
         if is_pool:
             message = f"took the best {n_peaks} of {len(state.points)} features by their potentials on all rows"
