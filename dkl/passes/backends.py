@@ -29,6 +29,7 @@ from dkl.passes.reading import LOADER
 from dkl.passes.room import (
     ProcessMemory,
     give_up_kept,
+    load,
     memory_by_scheduler,
     memory_of_worker,
     memory_when_loaded,
@@ -345,9 +346,15 @@ class ClusterBackend(Backend):
             known = self._workers()
             if known:
                 break
-            # raises if there have been no workers, or no scheduler, for too long
-            self.look_after(())
-            time.sleep(POLL_S)
+            # An adaptive cluster has shrunk to nothing since its slots were counted: a task has it start workers, and
+            # keeps them while they load.
+            with self._scheduler_errors():
+                key = f"loading-{self._token}{next(self._numbers):08x}"
+                loading = self._registered(self._client.submit(load, sorted(modules), key=key, pure=False))
+            while not loading.done():
+                # raises if there have been no workers, or no scheduler, for too long
+                self.look_after(())
+                time.sleep(POLL_S)
         self._note_paused({address for address, facts in known.items() if facts["status"] == "paused"})
         measured = [
             answer if isinstance(answer := answers.get(address), ProcessMemory) else memory_by_scheduler(address, facts)
