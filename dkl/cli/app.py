@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,19 +23,21 @@ from dkl.version import __version__
 # Smallest width of a terminal, in columns, that is believed.
 _NARROWEST = 20
 
+# The help of the program and of a group of commands.
+_HELP: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 app = typer.Typer(
+    **_HELP,
     name="dkl",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="A first run: [bold]dkl demo[/bold]. Each command explains itself: [bold]dkl fit --help[/bold].",
 )
 sums = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **_HELP,
     help="Fit a model to the sums of several sites, which do not share their rows.",
     epilog="First somebody agrees, then every site exports, then somebody fits. Example: [bold]dkl sums agree "
     "--help[/bold].",

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -110,9 +111,10 @@ def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list
             field_hints = get_type_hints(groups[name], include_extras=True)
             for field in fields(groups[name]):
                 hint = field_hints[field.name]
-                (option,) = hint.__metadata__
+                # a copy, since an option may belong to several groups
+                option = copy(hint.__metadata__[0])
                 option.rich_help_panel = option.rich_help_panel or getattr(groups[name], "panel", None)
-                keyword = inspect.Parameter.KEYWORD_ONLY
+                hint, keyword = Annotated[hint.__origin__, option], inspect.Parameter.KEYWORD_ONLY
                 parameters.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=hint))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))

@@ -51,7 +51,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     held_out : HeldOut
         The rows that are kept out of the fit to judge it: their targets enter the scores of no other row.
     run : Run
-        Runs the pass over the rows; that of a plan gives the same columns with scores of 0.
+        Runs the pass over the rows. A `PlannedRun` only records it, and the scores of all texts are then 0.
     """
     if not _has_texts(dataset):
         return dataset

@@ -107,7 +107,7 @@ def column_record(scaler: Scaler | None, d: int) -> BlockSum:
     sums = {"first": Accumulator((d,)), "weight": Accumulator(())}
 
     def cost(rows: int, columns: int) -> Cost:
-        # tiles of scaled rows, of their features, and of these times the weights
+        # three float64 arrays for a tile of rows: scaled, mapped to features, and multiplied by their weights
         return Cost(2.0 * rows * columns, 3 * min(8 * rows * columns, SCALED_BYTES))
 
     return BlockSum("columns", column_sums, sums, {"scaler": scaler}, cost)

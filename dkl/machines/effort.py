@@ -29,9 +29,10 @@ _VALUE, _NUMBER = 4.0, 0.35
 _TRIAL, _ROUND = 5e7, 1.5e7
 # Nanoseconds of a search for waves, at its beginning and for each row and feature.
 _SEARCH_BEGINS, _SEARCH = 1.5e8, 160.0
-# Rows for each atom that rounds of steps usually end with; usual iterations of a solver: rounds of a learned metric,
-# and Newton steps of a loss without a constant Hessian, for each model and penalty.
-_ROWS_AN_ATOM, _ITERATIONS = 8, 5
+# Rows for each atom that rounds of steps usually end with; usual rounds of a learned metric.
+_ROWS_AN_ATOM, _METRIC_ROUNDS = 8, 5
+# Hessians that Newton steps of a loss without a constant one form, for each model and penalty.
+_HESSIANS = 5.0
 # Passes that fit several classes by the log loss at one penalty, and the nanoseconds of one probability in them.
 _PASSES, _PROBABILITY = 30.0, 45.0
 # With too many features for a Gram matrix, conjugate gradients are used: nanoseconds for each sparse row and model, and
@@ -169,7 +170,7 @@ class Shape:
         # kernel values and their derivatives, distances, the Gram matrix of all values, and the gradients
         values = n * landmarks * (2.0 * (1.0 + K) * _VALUE + 2.0 * (2.0 * d + landmarks + K * d) * _DOUBLE)
         systems = len(PENALTIES["squared_error"]) * landmarks**3 / 3.0 * _DOUBLE
-        return _ITERATIONS * (values + systems)
+        return _METRIC_ROUNDS * (values + systems)
 
     def judging(self, learner: FeatureLearner, is_near: bool = False) -> float:
         """Work of one trial: learning the features, and comparing penalties on them."""
@@ -192,7 +193,7 @@ class Shape:
             return K * n * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
         is_joint = self.loss == "log_loss" and K > 1
         # one Hessian of the squared error serves all penalties and models, as does the metric of jointly fitted classes
-        steps = 0.0 if self.loss == "squared_error" or is_joint else _ITERATIONS
+        steps = 0.0 if self.loss == "squared_error" or is_joint else _HESSIANS
         hessians, passes = max(1.0, steps * K * n_penalties), _PASSES * n_penalties if is_joint else 0.0
         # mapped rows that fit in the cache stay there, so that all passes of one fit map them once
         maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes

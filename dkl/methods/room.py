@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -237,19 +238,16 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         block size and number of features.
     """
 
-    def of_process(nbytes: int, plan: PlannedRun) -> tuple[list[PlannedKind], int]:
-        # further passes encode columns of codes; their tables stay in memory, or in files, for all other passes
-        _, sums, tables, in_files = planned_categories(without_splits(rows), nbytes)
-        kinds = [PlannedKind([record], 1, tables) for record in sums]
-        return [*kinds, *planned_kinds(plan, tables)], in_files
+    # further passes encode columns of codes; their tables stay in memory, or in files, for all other passes
+    encoded_within = partial(planned_categories, without_splits(rows))
 
-    def replayed() -> tuple[Dataset, PlannedRun]:
-        whole = planned_categories(without_splits(rows), sys.maxsize)[0]
-        return whole, learner.replayed(whole)
+    def kinds_of(plan: PlannedRun, sums: Sequence[Record], tables: Mapping[str, int]) -> list[PlannedKind]:
+        return [*(PlannedKind([record], 1, tables) for record in sums), *planned_kinds(plan, tables)]
 
     _check_coefficients(learner, rows)
-    whole, plan = replayed()
-    kinds, in_files = of_process(sys.maxsize, plan)
+    whole, sums, tables, in_files = encoded_within(sys.maxsize)
+    plan = learner.replayed(whole)
+    kinds = kinds_of(plan, sums, tables)
     backend = backend_for(whole.source, [kind.records for kind in kinds], device, learner.memory_limit)
     try:
         slots, reader = Counter(backend.slots()), whole.source.reader()
@@ -260,13 +258,15 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         for gives_up in (False, True):
             if gives_up:
                 # freed memory may still belong to a process, and what this plan has drawn does not belong to the fit
-                del whole, plan, kinds
+                del whole, plan, kinds, sums
                 backend.give_up_kept()
-                whole, plan = replayed()
+                whole = encoded_within(sys.maxsize)[0]
+                plan = learner.replayed(whole)
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
             room = room_of(processes, learner.memory_limit)
             room = room_to_grow(room) if backend.is_cluster else room
-            kinds, in_files = of_process(room.nbytes, plan)
+            _, sums, tables, in_files = encoded_within(room.nbytes)
+            kinds = kinds_of(plan, sums, tables)
             error = _too_large(kinds, whole, room, own, in_driver=in_driver)
             if error is None:
                 break
@@ -379,7 +379,7 @@ def _features_that_fit(
 ) -> int | None:
     """The largest number of features, within a seventh, for which the fit is within memory; None if there is none.
 
-    Fewer than those of the planned passes, which are not.
+    Only numbers below that of the planned passes `kinds` are tried, since these passes are not within memory.
     """
     estimator: Any = learner
     # explanations of a model are planned, too, and have no number of features

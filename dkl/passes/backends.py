@@ -273,18 +273,32 @@ class ClusterBackend(Backend):
         """
         self._update_workers()
         if not self._threads:
-            self._await_workers()
+            # the task does nothing, and its result is not used
+            self._start_workers(int, until=lambda _: bool(self._threads))
         return self._open_slots
 
-    def _await_workers(self) -> None:
-        """Wait until there are workers; a pending task makes adaptive clusters start some."""
+    def _start_workers(self, function: Callable, *args: Any, until: Callable[[ClusterFuture], bool]) -> None:
+        """Submit a task and wait: an adaptive cluster starts workers while a task waits, and keeps them while it runs.
+
+        Parameters
+        ----------
+        function, *args
+            The task.
+        until : callable
+            Whether the wait ends, given the future of the task.
+
+        Raises
+        ------
+        ClusterError
+            If there have been no workers, or no scheduler, for too long.
+        """
         with self._scheduler_errors():
-            # An adaptive cluster starts workers when tasks wait. The task does nothing, and its result is not used.
-            asking = self._registered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
-        while not self._threads:
+            key = f"awaiting workers-{self._token}{next(self._numbers):08x}"
+            task = self._registered(self._client.submit(function, *args, key=key, pure=False))
+        while not until(task):
             self.look_after(())
             time.sleep(0.05)
-        asking.release()
+        task.release()
 
     def share(self, value: object) -> Shared | ClusterFuture:
         """Small objects as arguments of tasks; large ones on a worker, from which those whose tasks need them copy.
@@ -346,15 +360,8 @@ class ClusterBackend(Backend):
             known = self._workers()
             if known:
                 break
-            # An adaptive cluster has shrunk to nothing since its slots were counted: a task has it start workers, and
-            # keeps them while they load.
-            with self._scheduler_errors():
-                key = f"loading-{self._token}{next(self._numbers):08x}"
-                loading = self._registered(self._client.submit(load, sorted(modules), key=key, pure=False))
-            while not loading.done():
-                # raises if there have been no workers, or no scheduler, for too long
-                self.look_after(())
-                time.sleep(POLL_S)
+            # an adaptive cluster has shrunk to nothing since its slots were counted
+            self._start_workers(load, sorted(modules), until=lambda loading: loading.done())
         self._note_paused({address for address, facts in known.items() if facts["status"] == "paused"})
         measured = [
             answer if isinstance(answer := answers.get(address), ProcessMemory) else memory_by_scheduler(address, facts)

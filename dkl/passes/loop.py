@@ -284,13 +284,15 @@ class Run:
         A plan, which runs no pass, uses `planned` instead, a value of the same size; with None it ends there.
         `is_read_again` is that of `run_pass`.
         """
-        settings: dict[str, Any] = {
-            "publish": self.publish,
-            "memory_limit": self.memory_limit,
-            "device": self.device,
-            "is_read_again": is_read_again,
-        }
-        return taken(run_pass(source, records, **settings))
+        passed = run_pass(
+            source,
+            records,
+            publish=self.publish,
+            memory_limit=self.memory_limit,
+            device=self.device,
+            is_read_again=is_read_again,
+        )
+        return taken(passed)
 
 
 class PlanEndsError(Exception):

@@ -223,8 +223,8 @@ def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool)
             if not (zone_of(common) and zone_of(plain)):
                 lacking = probe.file.name if zone_of(common) else where
                 warn_user(
-                    f"column '{name}' has a time zone in some files and none in '{lacking}', whose times are taken for "
-                    f"those of a clock in {zone_of(common) or zone_of(plain)}; write the zone there, too"
+                    f"column '{name}' has a time zone in some files and none in '{lacking}': the times of that file "
+                    f"are read as local times in {zone_of(common) or zone_of(plain)}; write the time zone into the file"
                 )
                 common = common if zone_of(common) else plain
         elif not pa.types.is_null(plain) and are_texts:

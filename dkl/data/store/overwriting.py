@@ -175,12 +175,12 @@ def _check_only_ours(location: Location, there: str | None, belongs: Callable[[s
 
 
 def _is_of_store(name: str, marker: Mapping[str, Any]) -> bool:
-    """Whether a file in the folder of a store belongs to it; `marker` is that of the store."""
+    """Whether dkl wrote a file of a store's folder, by its name; `marker` is the metadata of the store."""
     if not _FILES_OF_DKL.fullmatch(name):
         return False
     if marker.get("kind") != "dataset":
         return True
-    # zarr arrays of the user in the folder of a dataset have names other than those of the dataset's arrays
+    # a user's own zarr arrays in the folder of a dataset have names that none of its arrays has
     if name.startswith("versions/"):
         return bool(_VERSION_FILES.match(name))
     return bool(_DATASET_FILES.fullmatch(name))

@@ -58,9 +58,10 @@ def gram_scratch(
     """
     start, stop = columns
     is_whole = start == 0 and stop > n_features
-    # rows on the way to a product, and those of it that have a weight, multiplied by it
+    # A tile of more rows than features is multiplied at once, in copies: of its rows times the roots of their weights,
+    # or for a panel of columns of its rows with a weight, and of these times their weights.
     copies = (1 if is_whole else 2) if tile > n_features else 0
-    # each sum lets as many rows wait as there are features, which a panel of columns multiplies in a copy
+    # Each sum collects up to n_features rows of smaller tiles, and multiplies them in place; a panel needs a copy.
     waiting = n_features * (n_sums + (0 if is_whole else 1))
     products = min(stop, n_features) - min(start, n_features)
     products *= 2 if has_both_signs and is_whole else 1
