@@ -27,10 +27,11 @@ _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
 _CALL_NUMBERS = 2_000
 # KiB that a part of a library must hold to be given back: less is not worth a call.
 _LEAST_GIVEN_KIB = 64
-# Code and constants of libraries that a pass uses, and maps again if they were given back: 17 to 25 MiB were seen.
-_USED_BYTES = 28 << 20
-# What a process keeps of kernels that it compiles itself, as a rule: 45 MB were seen of the 13 kernels of a fit.
-_COMPILED_BYTES = 48 << 20
+# Code and constants of libraries that a fit maps after it has loaded two kernels, which map most of them: 8 to 11 MiB
+# were seen. And all that it maps, where this was not measured: 21 MiB, where Linux keeps files in small pieces.
+_FURTHER_BYTES, _USED_BYTES = 12 << 20, 28 << 20
+# What a process that compiles all its kernels takes besides: up to 12 MiB were seen for these and the further ones.
+_COMPILED_BYTES = 8 << 20
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
@@ -276,9 +277,9 @@ def leave_quickly() -> None:
 
 
 class _Given:
-    """Bytes of files that were mapped after libraries were last given back, and how many of them may come again."""
+    """Bytes of files that were mapped after libraries were last given back, that may come again, and at most may."""
 
-    mapped = expected = 0
+    mapped, expected, used = 0, 0, _USED_BYTES
 
 
 def _mapped_bytes() -> int:
@@ -291,19 +292,36 @@ def mapped_later() -> int:
     return max(0, _Given.expected - max(0, _mapped_bytes() - _Given.mapped))
 
 
+def expect_mapping() -> None:
+    """Note that what was mapped since libraries were given back, and a little more, is what passes use of them.
+
+    How much that is depends on the machine: Linux maps the whole piece of a file in which a byte is used, and keeps
+    files in pieces of 4 KiB to 2 MiB, by the way in which they were read. The same fit has mapped 21 to 73 MiB.
+    """
+    _Given.used = _Given.expected = max(0, _mapped_bytes() - _Given.mapped) + _FURTHER_BYTES
+
+
 class _Compiler:
-    """Bytes that were this process's own when it had compiled its first kernel; None if that came from a cache."""
+    """Bytes of private memory of this process after it compiled its first kernel; None if it read that from a cache."""
 
     own_bytes: int | None = None
 
 
 def expect_compiling(own_bytes: int) -> None:
-    """This process has compiled its first kernel, holds so many bytes of its own, and will compile the others too."""
+    """Note that this process has compiled its first kernel, and will compile others; `own_bytes` as below."""
     _Compiler.own_bytes = own_bytes
 
 
 def compiled_later(own_bytes: int) -> int:
-    """Bytes by which the compiler is expected to let a process grow that holds so many bytes of its own now."""
+    """Bytes by which this process is still expected to grow through kernels that it compiles; 0 if it reads them.
+
+    These are `_COMPILED_BYTES`, minus what it has grown since its first kernel.
+
+    Parameters
+    ----------
+    own_bytes : int
+        Its private memory now: without mapped files, and without what it keeps for the next pass.
+    """
     return 0 if _Compiler.own_bytes is None else max(0, _COMPILED_BYTES - max(0, own_bytes - _Compiler.own_bytes))
 
 
@@ -325,7 +343,7 @@ def give_back_memory() -> None:
         for start, end in _unchanged_files(psutil.Process().memory_maps(grouped=False)):
             library.madvise(start, end - start, mmap.MADV_DONTNEED)
     _Given.mapped = _mapped_bytes()
-    _Given.expected = min(_USED_BYTES, later + max(0, mapped - _Given.mapped))
+    _Given.expected = min(_Given.used, later + max(0, mapped - _Given.mapped))
 
 
 @cache
