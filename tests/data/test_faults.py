@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -310,6 +311,11 @@ def test_a_half_written_store_behind_a_url_is_refused_and_replaced() -> None:
     # as after a SIGKILL: entered, some blocks written, never left
     writer.__enter__()
     writer.write(np.ones((9, 2)))
+    # this writer lives, and its threads still write the chunks of two blocks
+    until = time.monotonic() + 30.0
+    while sum("/c/" in file for file in fsspec.filesystem("memory").find("/half/rows.zarr")) < 4:
+        assert time.monotonic() < until
+        time.sleep(0.01)
     with pytest.raises(StoreError, match="half-written"):
         open_dataset(url)
     assert create_dataset(url, np.zeros((3, 2))).n_rows == 3
