@@ -30,8 +30,9 @@ _LEAST_GIVEN_KIB = 64
 # Code and constants of libraries that a fit maps after it has loaded two kernels, which map most of them: 8 to 11 MiB
 # were seen. And all that it maps, where this was not measured: 21 MiB, where Linux keeps files in small pieces.
 _FURTHER_BYTES, _USED_BYTES = 12 << 20, 28 << 20
-# What a process that compiles all its kernels takes besides: up to 12 MiB were seen for these and the further ones.
-_COMPILED_BYTES = 8 << 20
+# What a process that compiles all its kernels takes besides: up to 12 MiB were seen for these and the further ones. And
+# the code of the compiler, if it has not run before: 40 to 55 MiB were seen.
+_COMPILED_BYTES, _COMPILER_BYTES = 8 << 20, 48 << 20
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
@@ -302,27 +303,42 @@ def expect_mapping() -> None:
 
 
 class _Compiler:
-    """Bytes of private memory of this process after it compiled its first kernel; None if it read that from a cache."""
+    """Bytes that this process held when it was asked whether it will compile, and that it then expected to take."""
 
-    own_bytes: int | None = None
-
-
-def expect_compiling(own_bytes: int) -> None:
-    """Note that this process has compiled its first kernel, and will compile others; `own_bytes` as below."""
-    _Compiler.own_bytes = own_bytes
+    held = expected = 0
 
 
-def compiled_later(own_bytes: int) -> int:
-    """Bytes by which this process is still expected to grow through kernels that it compiles; 0 if it reads them.
-
-    These are `_COMPILED_BYTES`, minus what it has grown since its first kernel.
+def expect_compiling(kernel: Any, held: int) -> None:
+    """Note whether this process will compile kernels in its passes, as on a new machine, and what that will take.
 
     Parameters
     ----------
-    own_bytes : int
-        Its private memory now: without mapped files, and without what it keeps for the next pass.
+    kernel : Numba dispatcher
+        The only kernel that it has called so far. Others are compiled if this one was, or if the folder of its cache
+        has no others, as after a fit that was refused.
+    held : int
+        Bytes that the process holds, with those of `mapped_later`.
     """
-    return 0 if _Compiler.own_bytes is None else max(0, _COMPILED_BYTES - max(0, own_bytes - _Compiler.own_bytes))
+    stats = kernel.stats
+    files = Path(stats.cache_path).glob("*.nbi") if stats.cache_path else ()
+    if len(stats.cache_hits) < len(kernel.signatures):
+        expected = _COMPILED_BYTES
+    elif len({file.name.partition("-")[0] for file in files}) < 2:
+        expected = _COMPILED_BYTES + _COMPILER_BYTES
+    else:
+        expected = 0
+    _Compiler.held, _Compiler.expected = held, expected
+
+
+def compiled_later(held: int) -> int:
+    """Bytes by which this process is still expected to grow through kernels that it compiles; 0 if it reads them.
+
+    Parameters
+    ----------
+    held : int
+        Bytes that it holds, with those of `mapped_later`: what these have grown by is not expected any more.
+    """
+    return max(0, _Compiler.expected - max(0, held - _Compiler.held))
 
 
 def give_back_memory() -> None:

@@ -23,7 +23,6 @@ from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
 from dkl.process import (
     compiled_later,
-    compiling,
     expect_compiling,
     expect_mapping,
     free_memory,
@@ -249,19 +248,18 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 
 def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep."""
-    resident, own = _resident_bytes()
-    held = resident + mapped_later() + compiled_later(own)
+    held = _held_bytes()
+    held += compiled_later(held)
     return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
 
 
-def _resident_bytes() -> tuple[int, int]:
-    """Bytes of this process in memory, and how many of them are private, that is no pages of mapped files.
+def _held_bytes() -> int:
+    """Bytes of this process, with what it will map again of libraries, but for what is kept for the next pass.
 
-    Both are without what is kept for the next pass, which is dropped if needed.
+    That is dropped if needed.
     """
-    found = psutil.Process().memory_info()
-    resident = found.rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes - STAGING.nbytes
-    return resident, resident - getattr(found, "shared", 0)
+    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
+    return psutil.Process().memory_info().rss - kept + mapped_later()
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:
@@ -310,14 +308,12 @@ def load(modules: Collection[str]) -> None:
         importlib.import_module(name)
         give_back_memory()
     if is_first:
-        with compiling() as compiled:
-            cos_sin_rows(*np.zeros((3, 1)))
-            # of what starts the compiler, the second kernel maps again what passes use, too
-            give_back_memory()
-            cos_sin_rows(*np.zeros((3, 1), np.float32))
+        cos_sin_rows(*np.zeros((3, 1)))
+        # of what starts the compiler, the second kernel maps again what passes use, too
+        give_back_memory()
+        cos_sin_rows(*np.zeros((3, 1), np.float32))
         expect_mapping()
-        if compiled.names:
-            expect_compiling(_resident_bytes()[1])
+        expect_compiling(cos_sin_rows, _held_bytes())
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:

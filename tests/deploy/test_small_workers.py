@@ -110,16 +110,17 @@ def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any,
 def test_workers_that_compile_keep_their_promise(
     script: Any, rows: Any, learner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def cell(limit: str) -> Any:
-        cluster = partial(LocalCluster, env={"NUMBA_CACHE_DIR": str(tmp_path / limit)})
+    def cell(limit: str, cache: str) -> Any:
+        cluster = partial(LocalCluster, env={"NUMBA_CACHE_DIR": str(tmp_path / cache)})
         monkeypatch.setattr(script, "LocalCluster", cluster)
         return script.run_cell(rows, learner, 1, limit)
 
-    refused = cell("300MB")
+    # the second fit finds the kernels with which the first one, which was refused, has measured its worker
+    refused, again = (cell("300MB", "of refused fits") for _ in range(2))
     assert refused.refused
-    assert refused.faults == []
-    for limit in (refused.enough, "500MB"):
-        fitted = cell(limit)
+    assert refused.faults == again.faults == []
+    for limit, cache in [(refused.enough, "new"), ("500MB", "another"), (again.enough, "of refused fits")]:
+        fitted = cell(limit, cache)
         assert not fitted.refused, fitted.refused
         assert fitted.faults == [], fitted
 

@@ -21,7 +21,7 @@ from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.room import ProcessMemory, checked_limit, own_memory, own_room, room_of
-from dkl.process import _COMPILED_BYTES, mapped_later
+from dkl.process import _COMPILED_BYTES, _COMPILER_BYTES, mapped_later
 from tests.passes.sources import Source, moments
 
 MB = 10**6
@@ -145,21 +145,34 @@ def test_workers_are_measured_once_they_have_loaded_what_a_pass_needs(client: An
 def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Path) -> None:
     """On a new machine, such as a pod, each worker compiles kernels while it holds rows."""
     text = """
+        import sys
         import psutil
         from dkl.passes.room import load, own_memory
-        from dkl.process import _COMPILED_BYTES, mapped_later
+        from dkl.process import mapped_later
         load([])
         print(own_memory().held - mapped_later() - psutil.Process().memory_info().rss)
         kept = bytearray(5_000_000)
         print(own_memory().held - mapped_later() - psutil.Process().memory_info().rss)
+        if "fit" in sys.argv:
+            from dkl.kernels.sincos import add_multiple
+            import numpy as np
+            add_multiple(np.ones(2), 1.0, np.ones(2))
     """
-    given = {"env": {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, "check": True, "text": True}
-    command = [sys.executable, "-c", textwrap.dedent(text)]
-    first, second = (subprocess.run(command, capture_output=True, **given).stdout.split() for _ in range(2))
-    assert float(first[0]) == pytest.approx(_COMPILED_BYTES, abs=2 * MB)
+    given = {"env": {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, "text": True}
+
+    def expected(*arguments: str) -> tuple[float, float]:
+        """Bytes that are expected after loading, and after 5 MB more are held."""
+        out = subprocess.check_output([sys.executable, "-c", textwrap.dedent(text), *arguments], **given)
+        loaded, later = map(float, out.split())
+        return loaded, later
+
+    compiling, refused, fitted = expected(), expected("fit"), expected()
+    assert compiling[0] == pytest.approx(_COMPILED_BYTES, abs=2 * MB)
+    # what it has loaded comes from the cache, and no other kernel is there
+    assert refused[0] == pytest.approx(_COMPILED_BYTES + _COMPILER_BYTES, abs=2 * MB)
     # what the process holds since then is counted once
-    assert float(first[0]) - float(first[1]) == pytest.approx(5 * MB, abs=2 * MB)
-    assert [abs(float(beside)) < 2 * MB for beside in second] == [True, True]
+    assert [loaded - later for loaded, later in (compiling, refused)] == pytest.approx([5 * MB] * 2, abs=2 * MB)
+    assert fitted == pytest.approx((0.0, 0.0), abs=2 * MB)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what of a file a process has mapped")
