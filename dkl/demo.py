@@ -32,8 +32,8 @@ from dkl.model_selection.comparing import entries_of, learners_for
 from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
+from dkl.passes.loading import load
 from dkl.passes.memory import peak_bytes
-from dkl.passes.room import load
 from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice

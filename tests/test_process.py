@@ -296,6 +296,35 @@ def test_code_that_does_not_run_is_given_back_and_what_runs_goes_on() -> None:
     assert (is_same, is_less) == ("True", "True")
 
 
+PIECES = """
+from pathlib import Path
+import numba
+from dkl.process import map_in_pieces
+def mappings():
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, *_, path = line.split(maxsplit=5)
+        start, end = (int(address, 16) for address in place.split("-"))
+        yield end - start, rights, path
+def largest(path):
+    return max((size for size, rights, each in mappings() if path in each and rights == "r-xp"), default=0)
+print(largest("llvmlite") >> 20)
+others = [each for each in mappings() if "/libpython" in each[2] or "/libc." in each[2]]
+map_in_pieces("llvmlite")
+assert numba.njit(lambda x: x + 1)(1) == 2
+print(largest("llvmlite"))
+print(others == [each for each in mappings() if "/libpython" in each[2] or "/libc." in each[2]])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what of a file a process has mapped")
+def test_a_library_in_pieces_runs_as_before() -> None:
+    out = subprocess.check_output([sys.executable, "-c", PIECES], text=True)
+    before, after, is_same = out.split()
+    assert int(before) > 10
+    assert int(after) == 128 << 10
+    assert is_same == "True"
+
+
 LOADING = """
 {loading}
 from dkl.passes.memory import peak_bytes
@@ -312,8 +341,8 @@ def test_a_process_that_loads_step_by_step_never_holds_all_that_is_mapped_of_its
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     loading = "load(['dkl.machines.kernel_machines'])"
-    at_once = peak(f"from dkl.passes import room; room.give_back_memory = lambda: None; room.{loading}")
-    step_by_step = peak(f"from dkl.passes.room import load; {loading}")
+    at_once = peak(f"from dkl.passes import loading; loading.give_back_memory = lambda: None; loading.{loading}")
+    step_by_step = peak(f"from dkl.passes.loading import load; {loading}")
     assert step_by_step < at_once - (30 << 20)
 
 

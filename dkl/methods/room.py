@@ -27,9 +27,10 @@ from dkl.kernels.threads import usable_cores
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
+from dkl.passes.loading import load
 from dkl.passes.loop import PlannedRun
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
-from dkl.passes.room import Room, load, modules_of, own_cores, own_room, room_of, room_to_grow
+from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import Passes, bytes_beside, largest_held, with_passes

@@ -24,15 +24,13 @@ from dask.utils import format_bytes
 
 from dkl.errors import ClusterError
 from dkl.passes.dispatch import Backend
+from dkl.passes.loading import load, memory_of_worker, memory_when_loaded
 from dkl.passes.lost_workers import POLL_S, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.room import (
     ProcessMemory,
     give_up_kept,
-    load,
     memory_by_scheduler,
-    memory_of_worker,
-    memory_when_loaded,
     own_memory,
 )
 from dkl.passes.tasks import StopFlag

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import importlib
 import math
 import socket
-import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dask
-import numpy as np
 import psutil
 from dask.utils import format_bytes, parse_bytes
 
@@ -23,8 +19,6 @@ from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
 from dkl.process import (
     compiled_later,
-    expect_compiling,
-    expect_mapping,
     free_memory,
     give_back_memory,
     mapped_later,
@@ -248,12 +242,12 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 
 def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep."""
-    held = _held_bytes()
+    held = held_bytes()
     held += compiled_later(held)
     return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
 
 
-def _held_bytes() -> int:
+def held_bytes() -> int:
     """Bytes of this process, with what it will map again of libraries, but for what is kept for the next pass.
 
     That is dropped if needed.
@@ -290,38 +284,6 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
     return sorted(name for name in names if name and name.startswith("dkl."))
 
 
-def load(modules: Collection[str]) -> None:
-    """Load modules and two compiled kernels, the first of which takes 45 MB, so that they count as held.
-
-    A process that finds no such kernel in the cache, as on a new machine, will compile others in its passes.
-    """
-    from dkl.kernels.sincos import cos_sin_rows
-
-    is_first = not cos_sin_rows.signatures
-    if all(name in sys.modules for name in modules) and not is_first:
-        return
-    # Freed memory is returned before and after each step, so that what the system maps of the compiler, of other
-    # libraries and of the kernel is never there all at once: 366 MiB without this, 288 with it.
-    give_back_memory()
-    for name in modules:
-        # a user's module may not exist under its name; its task then raises the error if it needs it
-        importlib.import_module(name)
-        give_back_memory()
-    if is_first:
-        cos_sin_rows(*np.zeros((3, 1)))
-        # of what starts the compiler, the second kernel maps again what passes use, too
-        give_back_memory()
-        cos_sin_rows(*np.zeros((3, 1), np.float32))
-        expect_mapping()
-        expect_compiling(cos_sin_rows, _held_bytes())
-
-
-def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
-    """The memory of this process after it has loaded modules."""
-    load(modules)
-    return own_memory(name)
-
-
 def give_up_kept() -> None:
     """Drop what this process keeps for the next pass, and return freed memory to the machine."""
     LOADER.clear()
@@ -332,15 +294,13 @@ def give_up_kept() -> None:
     give_back_memory()
 
 
-async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
-    """The memory of a Dask worker, after it has loaded the modules of a pass; runs on the worker."""
-    # in a thread, so that the worker's event loop is not blocked
-    own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules)
+def limited(memory: ProcessMemory, dask_worker: Worker) -> ProcessMemory:
+    """The memory of a Dask worker with its limits; runs on the worker."""
     manager = dask_worker.memory_manager
     # the setting of its nanny, another process with the same configuration
     ends = dask.config.get("distributed.worker.memory.terminate") if dask_worker.nanny is not None else False
     fractions = manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction
-    return replace(own, **_limits_of(manager.memory_limit, *fractions))
+    return replace(memory, **_limits_of(manager.memory_limit, *fractions))
 
 
 def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:

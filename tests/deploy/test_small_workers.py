@@ -106,7 +106,7 @@ def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", ["aligned", "posterior", "margin", "landmarks"])
+@pytest.mark.parametrize("learner", ["aligned", "posterior", "margin", "landmarks", "game"])
 def test_workers_that_compile_keep_their_promise(
     script: Any, rows: Any, learner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

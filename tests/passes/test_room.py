@@ -147,7 +147,8 @@ def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Pa
     text = """
         import sys
         import psutil
-        from dkl.passes.room import load, own_memory
+        from dkl.passes.loading import load
+        from dkl.passes.room import own_memory
         from dkl.process import mapped_later
         load([])
         print(own_memory().held - mapped_later() - psutil.Process().memory_info().rss)
@@ -179,7 +180,8 @@ def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Pa
 def test_libraries_that_are_given_back_stay_counted_until_they_are_mapped_again() -> None:
     text = """
         import psutil
-        from dkl.passes.room import load, own_memory
+        from dkl.passes.loading import load
+        from dkl.passes.room import own_memory
         from dkl.process import give_back_memory, mapped_later
         load([])
         def figures():

@@ -1,0 +1,70 @@
+"""What a process loads for a fit before it is measured, step by step, so that it never holds much more than after it.
+
+Workers load this module before anything of dkl, so that it imports little itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from dkl.process import expect_compiling, expect_mapping, give_back_memory, map_in_pieces
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+    from dkl.passes.room import ProcessMemory
+
+
+def load(modules: Collection[str]) -> None:
+    """Load modules and two compiled kernels, the first of which takes 45 MB, so that they count as held.
+
+    A process that finds no such kernel in the cache, as on a new machine, will compile others in its passes.
+    """
+    # the compiler, whose library is the largest
+    importlib.import_module("llvmlite.binding")
+    map_in_pieces("llvmlite")
+
+    import numpy as np
+
+    from dkl.kernels.sincos import cos_sin_rows
+    from dkl.passes.room import held_bytes
+
+    is_first = not cos_sin_rows.signatures
+    if all(name in sys.modules for name in modules) and not is_first:
+        return
+    # Freed memory is returned before and after each step, so that what the system maps of the compiler, of other
+    # libraries and of the kernel is never there all at once: 366 MiB without this, 288 with it.
+    give_back_memory()
+    for name in modules:
+        # a user's module may not exist under its name; its task then raises the error if it needs it
+        importlib.import_module(name)
+        give_back_memory()
+    if is_first:
+        cos_sin_rows(*np.zeros((3, 1)))
+        # of what starts the compiler, the second kernel maps again what passes use, too
+        give_back_memory()
+        cos_sin_rows(*np.zeros((3, 1), np.float32))
+        expect_mapping()
+        expect_compiling(cos_sin_rows, held_bytes())
+
+
+def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
+    """The memory of this process after it has loaded modules."""
+    from dkl.passes.room import own_memory
+
+    load(modules)
+    return own_memory(name)
+
+
+async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
+    """The memory of a Dask worker, after it has loaded the modules of a pass; runs on the worker."""
+    # in a thread, so that the worker's event loop is not blocked
+    own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules)
+
+    from dkl.passes.room import limited
+
+    return limited(own, dask_worker)
