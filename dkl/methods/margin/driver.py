@@ -120,7 +120,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         settling = 1 + problem.schedule.settling
         # the best round on held-out rows may have fewer points, on which further Newton steps follow
         tail = settling * (1 if problem.schedule.patience is None else 2)
-        sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
+        sample = _sample_record(problem, self.init(problem))
         passes: list[tuple[Sequence[Record], int]] = []
         for sizes, calls in [(half, len(half)), (last, len(last) + tail)]:
             if not sizes:
@@ -133,7 +133,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             largest = replace(
                 self.init(problem), points=points, candidates=candidates, coefficients=model, gram_at=model[:1]
             )
-            passes.append(([round_record(problem, largest), sample], calls))
+            passes.append(([self._sums(problem, largest), sample], calls))
         return passes
 
     def _sample(self, problem: CorrectiveProblem, state: CorrectiveState) -> RowSample | None:
@@ -141,7 +141,46 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         return _sample_record(problem, state) if searches else None
 
     def _sums(self, problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
-        return round_record(problem, state)
+        """The sums of the pass that evaluates a state's working model and verifies its candidates."""
+        old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
+        width = len(old) + len(new)
+        # A Gram matrix of all rows is constant; one weighted by curvature follows the model. Its upper triangle of
+        # len(old) columns is cut into panels of rows of at most 64 MiB.
+        panels, start = [], 0
+        changes = problem.active or state.gram_at.size == 0
+        while changes and start < len(old):
+            stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
+            panels.append((start, stop))
+            start = stop
+        round_ = CorrectiveRound(
+            loss=problem.loss,
+            coefficients=_padded_models(state.coefficients, old, width),
+            old=old,
+            new=new,
+            active=problem.active,
+            previous=_padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
+            panels=tuple(panels),
+            dtype=problem.dtype,
+        )
+        K = problem.n_models
+        per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
+        accumulators = {name: Accumulator((K,)) for name in per_model}
+        accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
+        accumulators["cross"] = Accumulator((width, len(new)))
+        for j, (start, stop) in enumerate(panels):
+            accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
+        feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
+
+        def cost(rows: int, columns: int) -> Cost:
+            mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
+            products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
+            itemsize = np.dtype(problem.dtype).itemsize
+            product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
+            tile = min(rows, design_rows(width - 1, problem.dtype)) * width
+            return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
+
+        operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
+        return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
 
     def _judged_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
@@ -457,49 +496,6 @@ def _sample_record(problem: CorrectiveProblem, state: CorrectiveState) -> RowSam
     """The sample to search after this pass: new rows every few passes, and whenever the sample grows."""
     age = state.passes // problem.schedule.sample_rounds
     return RowSample("rows to search on", state.sample_rows, problem.seed, age)
-
-
-def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
-    """The sums of the pass that evaluates a state's working model and verifies its candidates."""
-    old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
-    width = len(old) + len(new)
-    # A Gram matrix of all rows is constant; one weighted by curvature follows the model. Its upper triangle of len(old)
-    # columns is cut into panels of rows of at most 64 MiB.
-    panels, start = [], 0
-    changes = problem.active or state.gram_at.size == 0
-    while changes and start < len(old):
-        stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
-        panels.append((start, stop))
-        start = stop
-    round_ = CorrectiveRound(
-        loss=problem.loss,
-        coefficients=_padded_models(state.coefficients, old, width),
-        old=old,
-        new=new,
-        active=problem.active,
-        previous=_padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
-        panels=tuple(panels),
-        dtype=problem.dtype,
-    )
-    K = problem.n_models
-    per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
-    accumulators = {name: Accumulator((K,)) for name in per_model}
-    accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
-    accumulators["cross"] = Accumulator((width, len(new)))
-    for j, (start, stop) in enumerate(panels):
-        accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
-    feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
-
-    def cost(rows: int, columns: int) -> Cost:
-        mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
-        products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
-        itemsize = np.dtype(problem.dtype).itemsize
-        product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
-        tile = min(rows, design_rows(width - 1, problem.dtype)) * width
-        return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
-
-    operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
-    return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
 
 
 def most_candidates(parts: int, n_old: int) -> int:

@@ -97,7 +97,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         if problem.in_memory:
             return [(sample, 1)]
         rounds = _most_rounds(problem) + problem.patience + problem.settling
-        return [(sample, 1), *(([record], rounds) for record in _largest_records(problem))]
+        return [(sample, 1), *(([record], rounds) for record in self._largest_records(problem))]
 
     def planned(self, problem: RoundsProblem) -> RoundsState:
         """A model of the constant only, with which a plan continues."""
@@ -109,18 +109,83 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             return 0.0
         refit, search = (
             record.cost(min(problem.search_rows, n_rows), problem.n_columns).flops
-            for record in _largest_records(problem)
+            for record in self._largest_records(problem)
         )
         begins = _BEGINS * min(problem.search_rows, n_rows) * problem.n_columns
         return (begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)) / flops_per_second
+
+    def _largest_records(self, problem: RoundsProblem) -> list[BlockSum]:
+        """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
+        state, width = first_state(problem), problem.n_features
+        if not problem.dictionaries:
+            m = width + 1
+            columns, thresholds, kinds = (
+                np.repeat(part, m, axis=0) for part in (state.columns, state.thresholds, state.kinds)
+            )
+            largest = replace(state, columns=columns, thresholds=thresholds, kinds=kinds)
+        else:
+            # landmarks cost most to map, else waves
+            parts = [one.columns_a_point for one in problem.dictionaries]
+            dearest = int(np.argmin(parts))
+            n_points, n_candidates = (n // parts[dearest] for n in (width, _most_candidates(problem)))
+            m = 1 + n_points * parts[dearest]
+            largest = replace(
+                state,
+                points=np.zeros((n_points, problem.n_columns)),
+                source=np.full(n_points, dearest),
+                candidates=np.zeros((n_candidates, problem.n_columns)),
+                candidate_source=np.full(n_candidates, dearest),
+            )
+        largest = replace(largest, trials=np.zeros((len(state.penalties), problem.n_models, m)))
+        return [self._sums(problem, replace(largest, phase=phase)) for phase in ("refit", "search")]
 
     def _sample(self, problem: RoundsProblem, state: RoundsState) -> RowSample | None:
         if state.phase != "sample" and not problem.dictionaries:
             return None
         return _sample_record(problem)
 
-    def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum | None:
-        return None if state.phase == "sample" else _record(problem, state)
+    def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum:
+        feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
+        m = feature_map.n_features
+        operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
+        each = mapping_flops(d, feature_map)
+        if state.phase == "refit":
+            is_old = are_old_columns(problem, state, *state.known)
+            # the system of the squared error does not depend on the model, so only the new columns are summed
+            is_missing, start = ~is_old if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
+            if not problem.loss.is_square:
+                start[:, is_old] = state.coefficients
+            n_new = int(np.count_nonzero(is_missing))
+            # without points the new columns are the last ones: a slice, which indexes without a copy
+            new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
+            operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
+            accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
+            each += 2.0 * m * n_new
+            function = refit_block
+        else:
+            parents, candidates = parents_of(problem, state), candidate_map(problem, state)
+            # candidates use the curvatures at which the working model's system was summed, so that both fit together
+            base = None if problem.loss.is_square or candidates is None else state.coefficients
+            operands["task"] = SearchTask(
+                problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base
+            )
+            accumulators = {
+                "held_out": Accumulator((len(state.trials),)),
+                "weight": Accumulator(()),
+                "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
+            }
+            if candidates is not None:
+                C = candidates.n_features
+                accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
+                each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
+            each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
+            function = search_block
+        nbytes = sum(accumulator.nbytes for accumulator in accumulators.values())
+
+        def cost(rows: int, columns: int) -> Cost:
+            return Cost(flops=each * rows, scratch_bytes=nbytes)
+
+        return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
 
     def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         rows = self._rows.drawn
@@ -135,7 +200,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         rows = self._rows.drawn
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
         while not state.message:
-            record = _record(problem, state)
+            record = self._sums(problem, state)
             operands, task = record.operands, record.operands["task"]
             if isinstance(task, SearchTask):
                 operands = {**operands, "task": replace(task, codes=codes)}
@@ -234,49 +299,6 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 def _sample_record(problem: RoundsProblem) -> RowSample:
     """The sample from which thresholds are computed, and on which dictionaries propose."""
     return RowSample("rows to search on", problem.search_rows, problem.seed)
-
-
-def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
-    """The record of the next pass."""
-    feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
-    m = feature_map.n_features
-    operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
-    each = mapping_flops(d, feature_map)
-    if state.phase == "refit":
-        is_old = are_old_columns(problem, state, *state.known)
-        # the system of the squared error does not depend on the model, so only the new columns are summed
-        is_missing, start = ~is_old if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
-        if not problem.loss.is_square:
-            start[:, is_old] = state.coefficients
-        n_new = int(np.count_nonzero(is_missing))
-        # without points the new columns are the last ones: a slice, which indexes without a copy
-        new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
-        operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
-        accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
-        each += 2.0 * m * n_new
-        function = refit_block
-    else:
-        parents, candidates = parents_of(problem, state), candidate_map(problem, state)
-        # candidates use the curvatures at which the system of the working model was summed, so that both fit together
-        base = None if problem.loss.is_square or candidates is None else state.coefficients
-        operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base)
-        accumulators = {
-            "held_out": Accumulator((len(state.trials),)),
-            "weight": Accumulator(()),
-            "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
-        }
-        if candidates is not None:
-            C = candidates.n_features
-            accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
-            each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
-        each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
-        function = search_block
-    nbytes = sum(accumulator.nbytes for accumulator in accumulators.values())
-
-    def cost(rows: int, columns: int) -> Cost:
-        return Cost(flops=each * rows, scratch_bytes=nbytes)
-
-    return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
 
 
 def _solved_trials(problem: RoundsProblem, state: RoundsState, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -391,29 +413,3 @@ def _most_candidates(problem: RoundsProblem) -> int:
 def _most_rounds(problem: RoundsProblem) -> int:
     """The most rounds that add columns."""
     return -(-problem.n_features // problem.features_per_round)
-
-
-def _largest_records(problem: RoundsProblem) -> list[BlockSum]:
-    """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
-    state, width = first_state(problem), problem.n_features
-    if not problem.dictionaries:
-        m = width + 1
-        columns, thresholds, kinds = (
-            np.repeat(part, m, axis=0) for part in (state.columns, state.thresholds, state.kinds)
-        )
-        largest = replace(state, columns=columns, thresholds=thresholds, kinds=kinds)
-    else:
-        # landmarks cost most to map, else waves
-        parts = [one.columns_a_point for one in problem.dictionaries]
-        dearest = int(np.argmin(parts))
-        n_points, n_candidates = (n // parts[dearest] for n in (width, _most_candidates(problem)))
-        m = 1 + n_points * parts[dearest]
-        largest = replace(
-            state,
-            points=np.zeros((n_points, problem.n_columns)),
-            source=np.full(n_points, dearest),
-            candidates=np.zeros((n_candidates, problem.n_columns)),
-            candidate_source=np.full(n_candidates, dearest),
-        )
-    largest = replace(largest, trials=np.zeros((len(state.penalties), problem.n_models, m)))
-    return [_record(problem, replace(largest, phase=phase)) for phase in ("refit", "search")]

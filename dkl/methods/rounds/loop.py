@@ -40,8 +40,9 @@ class Rounds(ABC, Generic[P, S]):
         """The sums of the next pass, and the sample of the next search unless it is in memory; None at the end."""
         if state.message:
             return None
-        sums, sample = self._sums(problem, state), self._missing(problem, state)
-        return [record for record in (sums, sample) if record is not None]
+        sample = self._missing(problem, state)
+        records = [] if state.phase == "sample" else [self._sums(problem, state)]
+        return records if sample is None else [*records, sample]
 
     @one_blas_thread()
     def step(self, problem: P, state: S, results: Sequence[Any]) -> S:
@@ -78,8 +79,8 @@ class Rounds(ABC, Generic[P, S]):
         """The sample that is searched after the next pass; None if there is no search."""
 
     @abstractmethod
-    def _sums(self, problem: P, state: S) -> BlockSum | None:
-        """The record of the next pass; None if it only samples rows."""
+    def _sums(self, problem: P, state: S) -> BlockSum:
+        """The sums of the next pass, unless its phase is "sample"."""
 
     def _first_state(self, problem: P, state: S) -> S:
         """The state after the phase "sample"."""
