@@ -291,6 +291,18 @@ class CombinedProjection:
         return CombinedProjection((*self.maps, *other.maps))
 
 
+def columns_of(frequencies: np.ndarray, n_frequencies: int, parts: int) -> np.ndarray:
+    """The columns of some frequencies in a map of `n_frequencies`, (parts, m): all cosines come first, then all sines.
+
+    Parameters
+    ----------
+    frequencies : ndarray of shape (m,), int64
+    n_frequencies, parts : int
+        The number of frequencies of the map, and the columns of each.
+    """
+    return n_frequencies * np.arange(parts)[:, None] + frequencies
+
+
 def combined_map(maps: Sequence[FeatureMap], factors: np.ndarray | None = None) -> FeatureMap:
     """A map with the columns of several maps side by side; combined maps are replaced by their parts.
 

@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from dkl.features.feature_map import columns_of
 from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
-from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
+from dkl.methods.rounds.loop import Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
@@ -154,11 +155,11 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             start = stop
         round_ = CorrectiveRound(
             loss=problem.loss,
-            coefficients=_padded_models(state.coefficients, old, width),
+            coefficients=padded_models(state.coefficients, old, width),
             old=old,
             new=new,
             active=problem.active,
-            previous=_padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
+            previous=padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
             panels=tuple(panels),
             dtype=problem.dtype,
         )
@@ -250,7 +251,8 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             coefficients=coefficients,
             base=base,
             gram=gram,
-            gram_at=_spread(state.gram_at, state.n_points, len(joining), problem.parts),
+            # the pass has updated the Gram matrix to the model before the step
+            gram_at=base[:1],
             sample_rows=rows,
             n_searched=state.n_searched + len(searched),
             settled=state.settled + state.is_full,
@@ -298,15 +300,14 @@ def _newton_step(
     n, n_points = n_old + n_candidates, n_old + len(joining)
     width = parts * n_points + 1
     # The pass has the columns of all candidates: `columns` are those of old and new points among them, in the order of
-    # the new feature map (all cosines, then all sines, the intercept last); `is_new` are those of new points.
+    # the new feature map (the intercept last); `is_old` are those of old points.
     kept = np.concatenate([np.arange(n_old), n_old + joining])
-    columns = np.append((n * np.arange(parts)[:, None] + kept).ravel(), parts * n)
-    is_new = np.append(np.tile(kept >= n_old, parts), False)
-    base = np.zeros((problem.n_models, width))
-    base[:, ~is_new] = state.coefficients
+    columns = np.append(columns_of(kept, n, parts), parts * n)
+    is_old = np.append(np.tile(kept < n_old, parts), True)
+    base = padded_models(state.coefficients, is_old, width)
     # the Gram matrix: that of the old columns, bordered by the products with the new ones
-    new_columns = sums["cross"][np.ix_(columns, (n_candidates * np.arange(parts)[:, None] + joining).ravel())]
-    gram = bordered(state.gram, ~is_new, new_columns)
+    new_columns = sums["cross"][np.ix_(columns, columns_of(joining, n_candidates, parts).ravel())]
+    gram = bordered(state.gram, is_old, new_columns)
     # the penalty is ridge m |w|^2 / 2 for m points
     ridge = np.full(width, problem.ridge_of(n_points >= state.limit) * max(1, n_points))
     ridge[-1] *= _INTERCEPT
@@ -508,18 +509,10 @@ def most_candidates(parts: int, n_old: int) -> int:
 
 def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.ndarray]:
     """The columns of `n_old` points with the intercept, and of `n_new` further points, in the joint feature map."""
-    # all cosines come first, then all sines, and the last column of the design matrix is the intercept's ones
     n = n_old + n_new
-    starts = n * np.arange(parts)[:, None]
-    old = (starts + np.arange(n_old)).ravel()
-    new = (starts + n_old + np.arange(n_new)).ravel()
-    return np.append(old, parts * n), new
-
-
-def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.ndarray:
-    """A model on the old points, extended by zeros for `n_new` further ones."""
-    old, _ = column_numbers(parts, n_old, n_new)
-    return _padded_models(coefficients, old, parts * (n_old + n_new) + 1)
+    # the last column of the design matrix is the intercept's ones
+    old = np.append(columns_of(np.arange(n_old), n, parts), parts * n)
+    return old, columns_of(np.arange(n_old, n), n, parts).ravel()
 
 
 def _best_round_state(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
@@ -556,10 +549,3 @@ def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping
         gram[np.arange(start, stop), np.arange(start, stop)] -= np.diagonal(upper)
         start = stop
     return replace(state, gram=gram, gram_at=at)
-
-
-def _padded_models(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
-    """Models (K, len(old)) on `width` columns, with zeros for new ones."""
-    out = np.zeros((len(coefficients), width))
-    out[:, old] = coefficients
-    return out

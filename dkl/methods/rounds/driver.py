@@ -14,7 +14,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
-from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
+from dkl.methods.rounds.loop import Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.methods.rounds.problem import (
     HISTORY,
     RoundsProblem,
@@ -152,9 +152,9 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         if state.phase == "refit":
             is_old = are_old_columns(problem, state, *state.known)
             # the system of the squared error does not depend on the model, so only the new columns are summed
-            is_missing, start = ~is_old if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
-            if not problem.loss.is_square:
-                start[:, is_old] = state.coefficients
+            is_square = problem.loss.is_square
+            is_missing = ~is_old if is_square else np.ones(m, bool)
+            start = np.zeros((K, m)) if is_square else padded_models(state.coefficients, is_old, m)
             n_new = int(np.count_nonzero(is_missing))
             # without points the new columns are the last ones: a slice, which indexes without a copy
             new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
@@ -259,8 +259,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             gradient[is_old], gradient[~is_old] = state.gradient, sums["gradient"]
             right, start = gradient, state.coefficients
         else:
-            gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
-            start[:, is_old] = state.coefficients
+            gram, gradient, start = sums["gram"], sums["gradient"], padded_models(state.coefficients, is_old, m)
             right = gram @ start.T + gradient
         return replace(
             state,

@@ -153,6 +153,13 @@ def bordered(gram: np.ndarray, is_old: np.ndarray, new_columns: np.ndarray) -> n
     return whole
 
 
+def padded_models(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
+    """Models (K, k) of old columns, their numbers or a mask of them, as models of `width` columns: 0 for new ones."""
+    out = np.zeros((len(coefficients), width))
+    out[:, old] = coefficients
+    return out
+
+
 def lines_of(names: Sequence[str], history: np.ndarray) -> list[dict[str, float]]:
     """The lines of a history as dicts of its columns by name, one for each round."""
     return [dict(zip(names, map(float, line), strict=True)) for line in history]
