@@ -152,7 +152,8 @@ class CombinedFeatures(FeatureLearner):
     def _new(self, seed: int) -> list[Any]:
         """A new learner for each fit; seed, size and options are those of this learner unless it has its own."""
         templates = self._unfitted_learners()
-        sizes = [_size_of(learner) for learner in templates]
+        given = [learner.get_params(deep=False).get("n_features") for learner in templates]
+        sizes = [int(size) if isinstance(size, Integral) else _OF_ITS_OWN for size in given]
         share = 1.0 if self.n_features is None else min(1.0, self.n_features / (self.searches * sum(sizes)))
         learners = []
         for number in range(self.searches * len(templates)):
@@ -194,9 +195,3 @@ class CombinedFeatures(FeatureLearner):
             learners.append(self._running("").learn(learner, dataset, self._context))
             self.stats_.extend(learners[-1].stats_)
         self.learners_ = learners
-
-
-def _size_of(learner: FeatureLearner) -> int:
-    """The largest number of columns that a learner may have."""
-    size = learner.get_params(deep=False).get("n_features")
-    return int(size) if isinstance(size, Integral) else _OF_ITS_OWN

@@ -24,7 +24,7 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import RefitTask, SearchTask, refit_block, row_codes, search_block
+from dkl.methods.rounds.sums import RefitTask, SearchTask, refit_block, row_codes, search_block, slopes_and_curvatures
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -279,10 +279,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             sample = self._rows.drawn
             rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
             y, weight, _ = problem.targets(rows)
-            loss = problem.loss
             scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
-            s = -loss.slope(y, scores) * weight[:, None]
-            h = weight * loss.curvature(y, scores).max(axis=1)
+            s, h = slopes_and_curvatures(problem.loss, y, scores, weight)
             learned = np.flatnonzero(weight > 0.0)
             for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
                 X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)

@@ -165,19 +165,17 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest number of atoms, each of three factors."""
-        state, m = first_state(self._problem(dataset, None, 0)), self.planned_features(dataset)
-        columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
-        return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).atom_map()
+        factors = np.zeros((self.planned_features(dataset), MOST_FACTORS))
+        steps = StepProjection(factors.astype(np.int32), factors, factors.astype(np.int8), np.zeros(dataset.n_columns))
+        return FeatureMap("steps", steps, np.ones(len(factors)))
 
     def _learn(self, dataset: Dataset) -> None:
-        self.__dict__.pop("classes_", None)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = target_units(dataset, self._running("targets"))
         loss = WorkingLoss.of(self, dataset)
         if loss.name in LOG_LINK and self._plan is None:
             check_log_rows(dataset, loss.name)
-        scale = loss.units(scale)
+        scale = loss.units(target_units(dataset, self._running("targets")))
         problem = self._problem(dataset, scale, self.seed_)
         states = list[RoundsState]()
         for bag in range(self.bags):
@@ -215,7 +213,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             loss=loss.table,
             depth=self.depth,
             bins=self.bins,
-            search_rows=sampled_rows(self.search_rows or 200_000, dataset),
+            search_rows=sampled_rows(self.search_rows or RoundsProblem.search_rows, dataset),
             in_memory=self.search_rows is not None,
             features_per_round=each,
             patience=self.patience,
@@ -229,14 +227,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
         """The targets with this bag's held-out rows: consecutive shares, drawn anew after each row was held out."""
         context, share = self._context, self.validation_fraction
-        given = context.withheld is not None and context.withheld.share > 0.0
         judging = context.judging(share, seed)
         lap, part = divmod(bag, max(1, int(1.0 / share)))
         own = HeldOut(share, (seed + lap * _BETWEEN_LAPS) % 2**31, part * share)
-        rows = BagRows(judging, own, given or context.judging_seed is not None)
-        if self.bags == 1:
-            return HeldTargets(targets, (judging if rows.is_given else own).mask)
-        return HeldTargets(targets, rows.judges, rows.left_out)
+        rows = BagRows(judging, own, judging is context.withheld or context.judging_seed is not None)
+        return HeldTargets(targets, rows.judges, rows.left_out if self.bags > 1 else None)
 
     def _keep_result(
         self, problem: RoundsProblem, states: Sequence[RoundsState], loss: WorkingLoss, units: TargetScale | None
