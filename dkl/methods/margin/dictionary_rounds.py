@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
@@ -55,10 +54,6 @@ class DictionarySolver(CorrectiveSolver):
     def driver(self) -> Any:
         """The driver of the rounds."""
         return RoundsDriver()
-
-    def start(self, last: np.ndarray | None, dataset: Dataset) -> None:
-        """None: rounds over several dictionaries continue no earlier fit."""
-        return None
 
     def problem(self, rows: PreparedRows, start: Any) -> Any:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""

@@ -24,6 +24,10 @@ from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 # The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
 # rows it had .28 to .60 of the most rows it may have.
 _USUAL_SAMPLE = 0.45
+# The number of passes whose searches share a sample of rows.
+_SAMPLE_PASSES = 4
+# The sample doubles if verified potentials fall below this share of the sampled ones.
+_TRUSTED = 0.3
 # The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
 _PANEL_BYTES = 1 << 26
 # With several models, the Hessian of each is approximated by the common Gram matrix times this factor and the model's
@@ -110,7 +114,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         rows = min(n_rows, max(problem.sample_rows, round(_USUAL_SAMPLE * problem.most_rows)))
         width, mean = problem.parts * problem.n_points, float(np.mean(sizes)) / problem.n_points
         kept = self._rows.most_bytes(rows, 0, width, problem.dtype)["features of searched rows"]
-        every = schedule.sample_rounds if 4 * width * rows <= kept else 1
+        every = _SAMPLE_PASSES if 4 * width * rows <= kept else 1
         forming = forming_seconds(problem.space.feature_map(problem.space.start(problem.n_points, 0)), few)
         return n_searches * rows * (searching + mean * forming / every) / usable_cores()
 
@@ -216,27 +220,23 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> CorrectiveState:
         """The state with the best candidates added to the points, and the working model refitted on all of them."""
+        verified = _potentials(problem, sums)[state.n_points :]
+        n_searched = len(state.candidates) - state.plain
         # positions of the candidates to add: none in the first round, whose candidates are random
         joining = np.zeros(0, np.int64)
         if len(state.history) > 1 and not state.is_full:
-            n_searched = len(state.candidates) - state.plain
-            potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
             k, _ = _candidate_counts(problem, state)
             n_left = state.limit - state.n_points
-            best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=n_left)
+            best = problem.space.distinct(state.candidates[:n_searched], verified[:n_searched], k, room=n_left)
             # random draws are added whatever their potentials are
             joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
         coefficients, base, gram = _newton_step(problem, state, sums, joining)
         points = np.concatenate([state.points, state.candidates[joining]])
-        verified = _potentials(problem, sums)[state.n_points :]
-        rows = state.sample_rows
-        searched = joining[joining < len(state.candidates) - state.plain]
+        rows, searched = state.sample_rows, joining[joining < n_searched]
         if len(searched):
             # potentials much lower on all rows than on the sample mean that the search fits noise of the sample
-            normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
-            rows = grown_sample(
-                rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
-            )
+            on_all = pair_potentials(verified[searched], sums["absolutes"], sums["squares"])
+            rows = grown_sample(rows, state.sampled[searched], on_all, most=problem.most_rows, least=_TRUSTED)
         left = np.delete(np.arange(len(state.candidates)), joining)
         if len(points) >= state.limit and problem.space.draws_plainly:
             # the duality gap needs only the largest potential, and the last passes cost less with one candidate
@@ -474,7 +474,7 @@ def sample_duals(
         problem.dtype,
     )
     duals = -problem.loss.slope(targets, scores + state.coefficients[:, -1])
-    repeats = rows.repeats * (weight / sample.weights)
+    repeats = rows.drawn.weights * (weight / sample.weights)
     S = duals * repeats[:, None]
     # rows with a margin above 1 have zero slope: leaving them out makes the search cheaper, and changes no sum
     with_dual = np.flatnonzero(np.any(S != 0.0, axis=1))
@@ -495,7 +495,7 @@ def _most_verified(problem: CorrectiveProblem, size: int) -> int:
 
 def _sample_record(problem: CorrectiveProblem, state: CorrectiveState) -> RowSample:
     """The sample to search after this pass: new rows every few passes, and whenever the sample grows."""
-    age = state.passes // problem.schedule.sample_rounds
+    age = state.passes // _SAMPLE_PASSES
     return RowSample("rows to search on", state.sample_rows, problem.seed, age)
 
 

@@ -51,14 +51,10 @@ class RoundSchedule:
         The most Newton steps after the last feature was added.
     least_gain : float
         These steps end when one lowers the objective by at most this share of it; 0 performs all of them.
-    sample_rounds : int
-        The number of passes whose searches share a sample of rows.
     plain_share : float
         Share of a round's points that are random draws.
     most_searched : int or None
         The most points found by searches; further points are random draws.
-    trusted : float
-        The sample doubles if verified potentials fall below this share of the sampled ones.
     """
 
     first: int = 3
@@ -71,10 +67,8 @@ class RoundSchedule:
     tol: float | None = None
     settling: int = 2
     least_gain: float = 0.0
-    sample_rounds: int = 4
     plain_share: float = 0.0
     most_searched: int | None = None
-    trusted: float = 0.3
 
     def addition(self, n_points: int, most: int) -> int:
         """The number of points that the next round adds to `n_points`."""

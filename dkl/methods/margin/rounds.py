@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -119,8 +119,6 @@ class CorrectiveSolver(SearchStrategy):
     memory_limit: int | str | None
 
     stage: ClassVar[str] = "rounds"
-    # the attribute of the learner from which a warm start continues
-    goes_on_from: ClassVar[str] = "points_"
 
     def driver(self) -> CorrectiveDriver:
         """The driver, which may store features of the searched rows in half the memory that passes use to cache blocks.
@@ -130,13 +128,12 @@ class CorrectiveSolver(SearchStrategy):
         left = max(0, own_room(self.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
         return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * left) // 2))
 
-    def start(self, last: np.ndarray | None, dataset: Dataset) -> np.ndarray | None:
-        """The points of the last fit, to which further ones are added; None after a game."""
-        return last
+    def continued(self, last: Mapping[str, Any], dataset: Dataset, drawn: int) -> tuple[np.ndarray | None, int]:
+        """The points of the last fit, to which further ones are added (None after a game), and the seed.
 
-    def seed(self, start: np.ndarray | None, drawn: int) -> int:
-        """The newly drawn seed, since further rounds must draw other numbers."""
-        return drawn
+        It is the newly drawn seed, since further rounds must draw other numbers.
+        """
+        return last.get("points_"), drawn
 
     def problem(self, rows: PreparedRows, start: np.ndarray | None) -> CorrectiveProblem:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""
