@@ -170,7 +170,8 @@ def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(la
     while not (state.phase == "search" and len(state.points) > 1):
         state = driver.step(problem, state, table.run(driver.request(problem, state)))
     (sums,) = table.run(driver.request(problem, state))
-    found = verified_candidates(problem, state, sums, penalty=0.5)
+    state = replace(state, penalties=np.array([0.5]))
+    found = verified_candidates(problem, state, sums)
     block = joined(table.blocks)
     y, weight, _ = problem.targets(block)
     Phi = map_rows(block.X, model_map(problem, state), "float64")

@@ -221,7 +221,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     ) -> CorrectiveState:
         """The state with the best candidates added to the points, and the working model refitted on all of them."""
         verified = _potentials(problem, sums)[state.n_points :]
-        n_searched = len(state.candidates) - state.plain
+        n_searched = len(state.sampled)
         # positions of the candidates to add: none in the first round, whose candidates are random
         joining = np.zeros(0, np.int64)
         if len(state.history) > 1 and not state.is_full:
@@ -247,7 +247,6 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             # candidates that are not added still bound the potential of all features from below
             candidates=state.candidates[left],
             sampled=state.sampled[left[left < len(state.sampled)]],
-            plain=0,
             coefficients=coefficients,
             base=base,
             gram=gram,
@@ -282,7 +281,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         # if all points are random, they equal those of `RandomFeatures`
         is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
         random = problem.space.plain(drawn, problem.seed if is_first else seed)
-        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
+        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled)
 
 
 def _newton_step(

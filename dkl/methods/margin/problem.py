@@ -154,8 +154,9 @@ class CorrectiveState:
         The chosen points, in the order in which they were found.
     candidates : ndarray of shape (q, ...)
         The points that the next pass verifies.
-    sampled : ndarray of shape (q,)
-        Their pair potentials on the rows of the search.
+    sampled : ndarray of shape (s,)
+        The pair potentials of the first s of them on the rows of the search that found them, 0 before any search. The
+        others are random draws, which are added whatever their potentials are.
     coefficients : ndarray of shape (K, parts m + 1)
         The working model that the next pass evaluates, intercept last.
     base : ndarray of the same shape
@@ -169,8 +170,6 @@ class CorrectiveState:
     history : ndarray of shape (rounds, len(HISTORY))
     searches : ndarray of shape (s, 3), int64
         For each search: size and age of its sample, and the number of points at that time.
-    plain : int
-        The number of random draws, which are the last candidates and are added whatever their potentials are.
     n_searched : int
         Points found by searches.
     sample_rows, passes, settled : int
@@ -193,7 +192,6 @@ class CorrectiveState:
     history: np.ndarray
     searches: np.ndarray
     sample_rows: int
-    plain: int = 0
     n_searched: int = 0
     passes: int = 0
     settled: int = 0

@@ -220,11 +220,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         is_best = best_round(_losses(history)) == len(history) - 1
         judged = replace(
             state,
-            searched_at=float(state.penalties[-1]),
             coefficients=coefficients,
-            # the chosen penalty is the last one, since histograms and candidates are summed at the slopes of the last
-            # trial
-            penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
             history=history,
             best=coefficients if is_best else state.best,
             best_sizes=state.known if is_best else state.best_sizes,
@@ -239,9 +235,13 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         atoms, chosen = ([], np.zeros(0, np.int64)) if why else _best_columns(problem, state, sums)
         if not atoms and not len(chosen) and not _settles(problem, state):
             return replace(state, message=why or "no dictionary has a further column that lowers the loss")
+        penalty = float(state.history[-1, HISTORY.index("penalty")])
         return replace(
             with_atoms(state, atoms),
             phase="refit",
+            # the chosen penalty is the last one, since histograms and candidates are summed at the slopes of the last
+            # trial
+            penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
             points=np.concatenate([state.points, state.candidates[chosen]]),
             source=np.concatenate([state.source, state.candidate_source[chosen]]),
             candidates=state.candidates[:0],
@@ -355,7 +355,7 @@ def _best_columns(
     problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
     """The atoms and points that this round adds, greedily by the largest score for each column."""
-    candidates = verified_candidates(problem, state, sums, state.searched_at)
+    candidates = verified_candidates(problem, state, sums)
     steps = scored_atoms(problem, state, sums["histograms"]) if problem.depth else iter(())
     n_left, atoms, chosen = _columns_to_add(problem, state), list[tuple[Factor, ...]](), list[int]()
     step, scores = next(steps, None), candidates.scores()
@@ -375,9 +375,7 @@ def _best_columns(
     return atoms, np.array(chosen, dtype=np.int64)
 
 
-def verified_candidates(
-    problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray], penalty: float
-) -> CandidatePoints:
+def verified_candidates(problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> CandidatePoints:
     """The candidates with their system on all rows, minus the part that the working model's columns explain.
 
     Phi are those columns, w their last trial and s the negative slopes of the rows' losses there. The part of Q that
@@ -389,7 +387,7 @@ def verified_candidates(
         return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
     with_model, own = sums["cross"][:m], sums["cross"][m:]
-    penalties = _column_penalties(m, penalty)
+    penalties = _column_penalties(m, state.penalties[-1])
     shares = solve_positive((state.gram + np.diag(penalties)).copy, with_model)
     explained = with_model.T @ shares
     slopes = sums["gradient"][m:] - shares.T @ (sums["gradient"][:m] - penalties[:, None] * state.trials[-1].T)

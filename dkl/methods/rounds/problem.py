@@ -116,9 +116,7 @@ class RoundsState:
     trials : ndarray of shape (T, K, m)
         Coefficients that the next pass judges.
     penalties : ndarray of shape (T,)
-        The penalties of the trials, or of the next trials.
-    searched_at : float
-        The penalty of the trial at whose slopes histograms and candidates were last summed.
+        The penalties of the trials, or, in the phase "refit", of the next trials.
     best : ndarray of shape (K, n)
         The coefficients of the last round that gained on held-out rows.
     best_sizes : ndarray of shape (2,), int64
@@ -151,7 +149,6 @@ class RoundsState:
     gradient: np.ndarray
     trials: np.ndarray
     penalties: np.ndarray
-    searched_at: float
     best: np.ndarray
     best_sizes: np.ndarray
     history: np.ndarray
@@ -202,7 +199,6 @@ def first_state(problem: RoundsProblem) -> RoundsState:
         gradient=np.zeros((0, K)),
         trials=np.zeros((0, K, 1)),
         penalties=np.array([0.1, 1.0, 10.0, 100.0]),
-        searched_at=np.inf,
         best=np.zeros((K, 1)),
         best_sizes=np.array([1, 0]),
         history=np.zeros((0, len(HISTORY))),
