@@ -17,8 +17,7 @@ from dkl.methods.nystrom.landmarks import whitening_of
 from dkl.methods.rounds.dictionary import Dictionary
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
-from dkl.methods.rounds.loop import lines_of
-from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, model_map
+from dkl.methods.rounds.problem import RoundsProblem, RoundsState, model_map
 from dkl.methods.rounds.sums import HeldTargets
 
 # All rounds run on rows in memory, without further passes, if these take at most this many bytes, and are at most
@@ -156,7 +155,7 @@ class DictionarySolver(CorrectiveSolver):
             "coef_": weights,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": lines_of(HISTORY, state.history),
+            "history_": state.lines(),
             "certified_": False,
             "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",
         }

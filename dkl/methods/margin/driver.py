@@ -13,7 +13,7 @@ from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
+from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
 from dkl.methods.rounds.loop import Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.process import usable_cores
@@ -55,7 +55,6 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         The most bytes of the searched rows' features that stay in memory between rounds.
     """
 
-    history = HISTORY
     reported = ("n_features", "loss", "held_out_loss", "duality_gap")
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
@@ -78,7 +77,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             base_loss=np.inf,
             gram=np.zeros((width, width)),
             gram_at=np.zeros((0, 0)),
-            history=np.zeros((0, len(HISTORY))),
+            history=np.zeros((0, len(CorrectiveState.names))),
             searches=np.zeros((0, 3), np.int64),
             sample_rows=problem.sample_rows,
             limit=max(problem.n_points, len(points)),
@@ -409,7 +408,7 @@ def _state_with_history(
         "margin": 1.0 / length if length > 0.0 else np.inf,
         "sample_rows": state.sample_rows,
     }
-    return replace(state, history=np.vstack([state.history, [line[name] for name in HISTORY]]), base_loss=loss)
+    return replace(state, history=np.vstack([state.history, [line[name] for name in state.names]]), base_loss=loss)
 
 
 def _kept_points(problem: CorrectiveProblem, state: CorrectiveState) -> int:

@@ -8,21 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
+from dkl.methods.rounds.loop import WithHistory
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
-
-# The columns of the history, one line for each evaluated model, in the order of checkpoints.
-HISTORY = (
-    "n_features",
-    "loss",
-    "held_out_loss",
-    "duality_gap",
-    "potential",
-    "sampled_potential",
-    "support",
-    "margin",
-    "sample_rows",
-)
 
 
 @dataclass(frozen=True)
@@ -145,7 +133,7 @@ class CorrectiveProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectiveState:
+class CorrectiveState(WithHistory):
     """The state of fully corrective rounds between passes.
 
     Attributes
@@ -167,7 +155,8 @@ class CorrectiveState:
         The Gram matrix of the columns, with rows weighted by `gram_weights` at `gram_at`, or by their own weights.
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
         The model whose curvatures weight `gram`; (0, 0) before `gram` was summed.
-    history : ndarray of shape (rounds, len(HISTORY))
+    history : ndarray of shape (rounds, len(names))
+        One line for each evaluated model.
     searches : ndarray of shape (s, 3), int64
         For each search: size and age of its sample, and the number of points at that time.
     n_searched : int
@@ -199,16 +188,24 @@ class CorrectiveState:
     ended: str = ""
     message: str = ""
 
+    # in the order of checkpoints
+    names: ClassVar[tuple[str, ...]] = (
+        "n_features",
+        "loss",
+        "held_out_loss",
+        "duality_gap",
+        "potential",
+        "sampled_potential",
+        "support",
+        "margin",
+        "sample_rows",
+    )
     # each pass both judges the model and verifies candidates, so its sums suffice to refit
     phase: ClassVar[str] = "search"
 
     @property
     def n_points(self) -> int:
         return len(self.points)
-
-    def series(self, name: str) -> np.ndarray:
-        """A column of the history, one number for each round; `name` is one of `HISTORY`."""
-        return self.history[:, HISTORY.index(name)]
 
     @property
     def is_full(self) -> bool:

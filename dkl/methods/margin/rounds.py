@@ -18,10 +18,9 @@ from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
+from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.parameters import kept_frequencies
 from dkl.methods.rounds.learner import WorkingLoss
-from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.memory import CACHE_SHARE
 from dkl.passes.room import own_room
@@ -197,7 +196,7 @@ class CorrectiveSolver(SearchStrategy):
             "coef_": coef,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": lines_of(HISTORY, state.history),
+            "history_": state.lines(),
             "duality_gap_": float(state.series("duality_gap")[-1]),
             # the gap is an estimate, since a search bounds the largest potential from below only
             "certified_": False,

@@ -16,7 +16,6 @@ from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.methods.rounds.loop import Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.methods.rounds.problem import (
-    HISTORY,
     RoundsProblem,
     RoundsState,
     are_old_columns,
@@ -67,7 +66,6 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     points that dictionaries propose on the sample are verified on all rows, and compete with steps by the same score.
     """
 
-    history = HISTORY
     reported = ("n_features", "held_out_loss")
 
     def init(self, problem: RoundsProblem) -> RoundsState:
@@ -216,16 +214,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         best = int(np.argmin(losses))
         loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
         line = np.array([[state.trials.shape[2] - 1, loss, penalty]])
-        history = np.concatenate([state.history, line])
-        is_best = best_round(_losses(history)) == len(history) - 1
-        judged = replace(
-            state,
-            coefficients=coefficients,
-            history=history,
-            best=coefficients if is_best else state.best,
-            best_sizes=state.known if is_best else state.best_sizes,
-        )
-        return judged, True
+        state = replace(state, coefficients=coefficients, history=np.concatenate([state.history, line]))
+        if best_round(state.series("held_out_loss")) == len(state.history) - 1:
+            state = replace(state, best=coefficients, best_sizes=state.known)
+        return state, True
 
     def _extended_state(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
@@ -235,7 +227,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         atoms, chosen = ([], np.zeros(0, np.int64)) if why else _best_columns(problem, state, sums)
         if not atoms and not len(chosen) and not _settles(problem, state):
             return replace(state, message=why or "no dictionary has a further column that lowers the loss")
-        penalty = float(state.history[-1, HISTORY.index("penalty")])
+        penalty = float(state.series("penalty")[-1])
         return replace(
             with_atoms(state, atoms),
             phase="refit",
@@ -336,17 +328,12 @@ def why_to_stop(problem: RoundsProblem, state: RoundsState) -> str:
     """The reason to end: all columns found, too many rounds without a held-out gain, or too many in all; else ""."""
     if _columns_to_add(problem, state) < max((one.columns_a_point for one in problem.dictionaries), default=1):
         return "found as many as asked for"
-    return reason_to_end(_losses(state.history), problem.patience, problem.rounds, len(state.history))
-
-
-def _losses(history: np.ndarray) -> np.ndarray:
-    """The held-out loss of each round."""
-    return history[:, HISTORY.index("held_out_loss")]
+    return reason_to_end(state.series("held_out_loss"), problem.patience, problem.rounds, len(state.history))
 
 
 def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
     """Whether a further Newton step on the same columns follows: while steps gain, and losses are not squares."""
-    sizes, losses = state.history[:, HISTORY.index("n_features")], _losses(state.history)
+    sizes, losses = state.series("n_features"), state.series("held_out_loss")
     has_gained = best_round(losses) == len(losses) - 1
     return not problem.loss.is_square and has_gained and np.sum(sizes == sizes[-1]) <= problem.settling
 

@@ -20,8 +20,7 @@ from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, estimator
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
-from dkl.methods.rounds.loop import lines_of
-from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, first_state
+from dkl.methods.rounds.problem import RoundsProblem, RoundsState, first_state
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.atoms import with_atoms
@@ -259,10 +258,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         coef, intercept = loss.in_own_units(coef * root, intercept, units)
         self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
         self.loss_ = loss.name
-        rounds = np.concatenate([state.history for state in states])
-        self.history_ = lines_of(HISTORY, rounds)
+        self.history_ = [line for state in states for line in state.lines()]
         bags = f" of {len(states)} bags" if len(states) > 1 else ""
-        self.message_ = f"{first.message}: {m} atoms in {len(rounds)} rounds{bags}"
+        self.message_ = f"{first.message}: {m} atoms in {len(self.history_)} rounds{bags}"
 
 
 @dataclass(frozen=True, eq=False)
