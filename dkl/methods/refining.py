@@ -84,7 +84,7 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
     """The linear problem of the descent, with the learner's loss, or the squared hinge if that has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
     loss = "squared_hinge" if loss == "hinge" else loss
-    held_out = learner._context.held_out(learner.validation_fraction, learner.seed_)
+    held_out = learner._context.judging(learner.validation_fraction, learner.seed_)
     return LinearProblem(
         feature_map,
         loss,

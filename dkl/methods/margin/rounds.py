@@ -220,10 +220,9 @@ class CorrectiveSolver(SearchStrategy):
         return None if loss in LOG_LINK else rows.target_scale
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
-        """The rows held out for patience or refinement, else those that a machine withholds."""
-        if self.patience is not None or self.n_features == "auto" or self.refine > 0:
-            return rows.context.held_out(self.validation_fraction, rows.seed)
-        return rows.context.withheld
+        """The rows that a machine withholds, which judge the rounds, too; else those for patience or refinement."""
+        needs_rows = self.patience is not None or self.n_features == "auto" or self.refine > 0
+        return rows.context.judging(self.validation_fraction, rows.seed) if needs_rows else rows.context.withheld
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
         """The most points to find; a finite family has no more than all of its own."""
