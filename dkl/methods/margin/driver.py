@@ -190,7 +190,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> tuple[CorrectiveState, bool]:
         """The state with a line of history for the evaluated model; or with half of a step that raised the loss."""
-        state = _with_gram(problem, replace(state, passes=state.passes + 1), sums)
+        state = _with_gram(replace(state, passes=state.passes + 1), sums)
         # the objective of the working model before the last Newton step, and after it
         before = state.base_loss + _penalty(problem, state, state.base)
         now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
@@ -531,7 +531,7 @@ def _best_round_state(problem: CorrectiveProblem, state: CorrectiveState, ended:
     )
 
 
-def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
+def _with_gram(state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
     """The state with its Gram matrix updated to the curvatures of the model that the pass evaluated."""
     at = state.coefficients[:1]
     panels = [sums[f"change_{j}"] for j in range(sum(name.startswith("change_") for name in sums))]
