@@ -12,13 +12,12 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap, combined_map
+from dkl.features.frequencies import further_seed
 from dkl.methods.base import FeatureLearner
 from dkl.methods.parameters import COMBINED, Constraints, estimator
 from dkl.passes.loop import PlannedRun
 from dkl.registry import learner_entry, learner_keys
 
-# Difference of the seeds of two fits; a large prime, so that fits with neighbouring seeds draw different numbers.
-_BETWEEN_SEEDS = 104_729
 # Columns assumed for a learner that chooses its number of features, where the total of all learners is bounded.
 _OF_ITS_OWN = 1_000
 
@@ -160,7 +159,7 @@ class CombinedFeatures(FeatureLearner):
             learner, size = clone(templates[number % len(templates)]), sizes[number % len(templates)]
             parameters = learner.get_params(deep=False)
             own: dict[str, Any] = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
-            own["random_state"] = (seed + number * _BETWEEN_SEEDS) % 2**31
+            own["random_state"] = further_seed(seed, number)
             if self.class_weight is not None:
                 own["class_weight"] = self.class_weight
             if self.checkpoint is not None:

@@ -9,13 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from dkl.features.feature_map import columns_of
+from dkl.features.frequencies import further_seed
 from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
 from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
-from dkl.methods.rounds.loop import Rounds, best_round, bordered, padded_models, reason_to_end
+from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
@@ -261,8 +262,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         n_left = state.limit - state.n_points
         if n_left <= 0:
             return state
-        # multiples of a large prime, so that rounds, and fits with neighbouring seeds, draw different numbers
-        seed = (problem.seed + 7919 * state.passes) % 2**31
+        seed = further_seed(problem.seed, state.passes, BETWEEN_ROUNDS)
         wanted, drawn = _candidate_counts(problem, state)
         candidates, sampled = problem.space.none, np.zeros(0)
         if wanted:

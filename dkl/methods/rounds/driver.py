@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
-from dkl.methods.rounds.loop import Rounds, best_round, bordered, padded_models, reason_to_end
+from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.methods.rounds.problem import (
     RoundsProblem,
     RoundsState,
@@ -277,8 +278,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
                 X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
                 count = max(1, n_columns // dictionary.columns_a_point)
-                # multiples of large primes, so that rounds, and fits with neighbouring seeds, draw different numbers
-                seed = (problem.seed + 7919 * len(state.history) + 104_729 * number) % 2**31
+                seed = further_seed(further_seed(problem.seed, number), len(state.history), BETWEEN_ROUNDS)
                 points = dictionary.propose(SampleSlopes(X, s[learned], h[learned]), count, seed)
                 points_of.append(points)
                 numbers.append(np.full(len(points), number))

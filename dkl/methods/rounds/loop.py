@@ -19,6 +19,8 @@ S = TypeVar("S", bound=Any)
 
 # A round gains if it lowers the held-out loss by more than this share of the lowest one before it.
 LEAST_GAIN = 1e-4
+# The step between the seeds of two rounds; another one than between dictionaries, whose seeds would meet otherwise.
+BETWEEN_ROUNDS = 7_919
 
 
 class WithHistory:

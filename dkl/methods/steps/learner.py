@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
+from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
@@ -27,9 +28,6 @@ from dkl.methods.steps.atoms import with_atoms
 from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
-
-# a prime, so that fits with neighbouring seeds hold out different rows
-_BETWEEN_LAPS = 104_729
 
 
 @estimator
@@ -228,7 +226,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         context, share = self._context, self.validation_fraction
         judging = context.judging(share, seed)
         lap, part = divmod(bag, max(1, int(1.0 / share)))
-        own = HeldOut(share, (seed + lap * _BETWEEN_LAPS) % 2**31, part * share)
+        own = HeldOut(share, further_seed(seed, lap), part * share)
         rows = BagRows(judging, own, judging is context.withheld or context.judging_seed is not None)
         return HeldTargets(targets, rows.judges, rows.left_out if self.bags > 1 else None)
 
