@@ -291,6 +291,30 @@ class CombinedProjection:
         return CombinedProjection((*self.maps, *other.maps))
 
 
+def columns_of(frequencies: np.ndarray, n_frequencies: int, parts: int) -> np.ndarray:
+    """The columns of some frequencies in a map of `n_frequencies`, (parts, m): all cosines come first, then all sines.
+
+    Parameters
+    ----------
+    frequencies : ndarray of shape (m,), int64
+    n_frequencies, parts : int
+        The number of frequencies of the map, and the columns of each.
+    """
+    return n_frequencies * np.arange(parts)[:, None] + frequencies
+
+
+def shares_of_lengths(coef: np.ndarray) -> np.ndarray:
+    """The length of the coefficients of each of m frequencies, as a share of the sum of all lengths: (m,).
+
+    Parameters
+    ----------
+    coef : ndarray of shape (K, columns of a frequency, m)
+        Multiplied by the amplitudes, so that lengths do not depend on these.
+    """
+    lengths = np.sqrt(np.sum(coef**2, axis=(0, 1)))
+    return np.asarray(lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny))
+
+
 def combined_map(maps: Sequence[FeatureMap], factors: np.ndarray | None = None) -> FeatureMap:
     """A map with the columns of several maps side by side; combined maps are replaced by their parts.
 

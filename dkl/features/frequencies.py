@@ -25,6 +25,14 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
+def further_seed(seed: int, number: int, step: int = 104_729) -> int:
+    """The seed below 2^31 of the fit, dictionary or round of this number, from that of number 0.
+
+    The step is a large prime, so that fits with neighbouring seeds draw different numbers.
+    """
+    return (seed + step * number) % 2**31
+
+
 def independent(sample: RowSampler, shape: tuple[int, int], seed: int, dtype: np.dtype) -> DenseProjection:
     """Independent rows, drawn one after the other: the first m rows do not depend on how many follow.
 

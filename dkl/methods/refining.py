@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import FeatureMap, shares_of_lengths
 from dkl.kernels.gradients import check_fourier
 from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
@@ -72,11 +72,9 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     problem = _problem(learner, dataset, learner.feature_map_)
     refined = fit_and_refine(problem, dataset.source, run, epochs=learner.refine)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
-    # the weight of a frequency is the length of its coefficients times its amplitude, as a share of the total
     n_parts = refined.feature_map.columns_a_frequency
     parts = refined.coef.reshape(len(refined.coef), n_parts, -1) * refined.feature_map.amplitudes
-    lengths = np.sqrt(np.sum(parts**2, axis=(0, 1)))
-    learner.weights_ = lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny)
+    learner.weights_ = shares_of_lengths(parts)
     learner.refinement_ = refined.history
     if refined.ended:
         learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
@@ -86,7 +84,7 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
     """The linear problem of the descent, with the learner's loss, or the squared hinge if that has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
     loss = "squared_hinge" if loss == "hinge" else loss
-    held_out = learner._context.held_out(learner.validation_fraction, learner.seed_)
+    held_out = learner._context.judging(learner.validation_fraction, learner.seed_)
     return LinearProblem(
         feature_map,
         loss,

@@ -22,7 +22,7 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace, Frequency
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin import driver as one_family
 from dkl.methods.margin.driver import CorrectiveDriver, most_candidates
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
+from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.margin.sums import gram_weights
 from dkl.methods.rounds import driver as families
 from dkl.methods.rounds.loop import best_round
@@ -237,10 +237,6 @@ def test_a_round_adds_a_share_of_what_is_there_which_may_be_larger_late() -> Non
     assert [schedule.addition(n, 200) for n in (0, 20, 50, 99, 100, 120, 160, 199)] == [3, 3, 5, 9, 50, 60, 40, 1]
 
 
-def line(state: CorrectiveState, name: str) -> np.ndarray:
-    return state.history[:, HISTORY.index(name)]
-
-
 @pytest.mark.parametrize("case", ["squared_hinge", "log_loss", "squared_error"])
 def test_the_gap_on_a_finite_set_is_a_bound_that_closes_as_features_are_found_again(case: Any) -> None:
     X, y = rows()
@@ -249,7 +245,7 @@ def test_the_gap_on_a_finite_set_is_a_bound_that_closes_as_features_are_found_ag
     schedule = RoundSchedule(first=2, growth=0.0, candidates=100.0, settling=5)
     problem = problem_of(1, n_classes, loss=case, space=pool(8), schedule=schedule, n_points=120, ridge=20.0)
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
-    gaps = line(state, "duality_gap")
+    gaps = state.series("duality_gap")
     assert gaps.min() > -1e-9
     assert gaps[1] > 5 * gaps[-1]
     assert gaps[-1] < 0.04
@@ -268,7 +264,7 @@ def test_the_history_says_what_the_evaluated_models_were() -> None:
         f = design(problem, before, X) @ before.coefficients[0, :-1] + before.coefficients[0, -1]
         loss, signs = loss_of("squared_hinge"), signs_of(problem, y)[:, 0]
         losses, duals = loss.value(signs, f), -loss.slope(signs, f)
-        said = dict(zip(HISTORY, state.history[-1], strict=True))
+        said = state.lines()[-1]
         assert said["n_features"] == 2 * before.n_points
         assert said["loss"] == pytest.approx((weight * ~held) @ losses / 100.0)
         assert said["held_out_loss"] == pytest.approx(np.average(losses[held], weights=weight[held]))
@@ -304,7 +300,7 @@ def test_rounds_end_where_held_out_rows_gain_nothing_and_keep_the_best_round() -
     )
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
     assert state.message.startswith("no lower loss on held-out rows in 3 rounds")
-    losses, sizes = line(state, "held_out_loss"), line(state, "n_features") / 2
+    losses, sizes = state.series("held_out_loss"), state.series("n_features") / 2
     full = int(np.argmax(sizes))
     searched = losses[: full + 1]
     assert state.n_points < sizes.max()
@@ -354,8 +350,8 @@ def test_rounds_of_one_family_and_of_several_have_the_same_patience(losses: list
     assert best_round(np.array(losses)) == best
     has_ended = len(losses) - 1 - best >= 2
     problem = problem_of(schedule=RoundSchedule(patience=2))
-    history = np.zeros((len(losses), len(HISTORY)))
-    history[:, HISTORY.index("held_out_loss")] = losses
+    history = np.zeros((len(losses), len(CorrectiveState.names)))
+    history[:, CorrectiveState.names.index("held_out_loss")] = losses
     state = replace(CorrectiveDriver().init(problem), history=history, points=problem.space.start(3, 0))
     assert bool(one_family.why_to_stop(problem, state)) == has_ended
     several = RoundsProblem(problem.targets, 1, D_IN, 50, problem.loss, patience=2)
@@ -382,7 +378,7 @@ def test_enough_given_points_are_only_refitted() -> None:
     start = FAMILY.draw(15, D_IN, 9, np.float32).projection.dense()
     state = play(CorrectiveDriver(), problem_of(start=start), Table(blocks_of(X, y)))
     np.testing.assert_array_equal(state.points, start)
-    assert line(state, "loss")[-1] < 0.5 * line(state, "loss")[0]
+    assert state.series("loss")[-1] < 0.5 * state.series("loss")[0]
 
 
 SCHEDULES = {
@@ -454,7 +450,7 @@ def test_weights_are_repetitions_of_rows(sample_rows: int) -> None:
         np.testing.assert_allclose(weighted.coefficients, repeated.coefficients, rtol=0, atol=1e-2)
         np.testing.assert_allclose(weighted.history, repeated.history, rtol=1e-3, atol=1e-4)
     else:
-        assert line(weighted, "loss")[-1] == pytest.approx(line(repeated, "loss")[-1], rel=0.2)
+        assert weighted.series("loss")[-1] == pytest.approx(repeated.series("loss")[-1], rel=0.2)
 
 
 @pytest.mark.parametrize("space", ["fourier", "pool"])

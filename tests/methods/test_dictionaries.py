@@ -26,7 +26,7 @@ from dkl.methods.rounds.candidates import SCORE_PENALTY, CandidatePoints, greedy
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.methods.rounds.driver import RoundsDriver, verified_candidates
 from dkl.methods.rounds.loop import best_round
-from dkl.methods.rounds.problem import HISTORY, RoundsProblem, are_old_columns, candidate_map, model_map
+from dkl.methods.rounds.problem import RoundsProblem, are_old_columns, candidate_map, model_map
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.planning import plan
 from dkl.solvers.losses import loss_of
@@ -170,7 +170,8 @@ def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(la
     while not (state.phase == "search" and len(state.points) > 1):
         state = driver.step(problem, state, table.run(driver.request(problem, state)))
     (sums,) = table.run(driver.request(problem, state))
-    found = verified_candidates(problem, state, sums, penalty=0.5)
+    state = replace(state, penalties=np.array([0.5]))
+    found = verified_candidates(problem, state, sums)
     block = joined(table.blocks)
     y, weight, _ = problem.targets(block)
     Phi = map_rows(block.X, model_map(problem, state), "float64")
@@ -230,7 +231,7 @@ def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, 
     monkeypatch.setattr(loop, "LEAST_GAIN", 1e-6)
     problem, table = learned_twice(loss)
     state = play(RoundsDriver(), problem, table)
-    losses = state.history[:, HISTORY.index("held_out_loss")]
+    losses = state.series("held_out_loss")
     assert best_round(losses) < len(losses) - 1 or len(losses) > 500
     block = joined(table.blocks)
     y, weight, _ = problem.targets(block)

@@ -22,10 +22,15 @@ from dkl.data.create import create_dataset
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.linear.judge import PenaltyChoice
+from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.methods.fit_context import FitContext
 from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.margin.problem import CorrectiveProblem
 from dkl.methods.random_features import RandomFeatures
+from dkl.methods.rounds.problem import RoundsProblem
 from dkl.testing.learners import check_learner
+from tests.methods.play import blocks_of
 from tests.methods.test_game import killed_once
 
 # searched for, whatever the number of rows: few rows would take plain draws beside
@@ -492,3 +497,20 @@ def test_rows_from_which_little_is_learned_give_a_model_all_the_same(task: str) 
     assert fitted.machine_.predict(X).shape == y.shape
     if task == "constant target":
         np.testing.assert_allclose(fitted.machine_.predict(X), 3.25)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"patience": 2}, {"n_features": "auto"}, {"refine": 1}, {"family": [dkl.Steps(), dkl.Gaussian()]}],
+    ids=["plain", "patience", "auto", "refine", "list"],
+)
+def test_rounds_do_not_learn_from_the_rows_that_a_machine_withholds(options: dict[str, Any]) -> None:
+    X, y = make_friedman1(300, random_state=0)
+    withheld = HeldOut(0.2, 7, 0.4)
+    learner = MarginFeatures(**{"n_features": 20, "progress": False, **options})
+    learner._context = FitContext(withheld=withheld, for_machine=True)
+    problems = learner.replayed(as_dataset(X, y)).problems
+    (problem,) = [each for each in problems if isinstance(each, CorrectiveProblem | RoundsProblem)]
+    _, learned, judged = problem.targets(next(iter(blocks_of(X, y, rows=300))))
+    np.testing.assert_array_equal(learned == 0.0, withheld.mask(np.arange(300)))
+    np.testing.assert_array_equal(judged > 0.0, learned == 0.0)

@@ -81,7 +81,7 @@ def test_corrective_rounds_search_once_a_round_and_form_features_with_each_sampl
     told = driver.CorrectiveDriver().driving(problem, rows, few, 1e9)
     sizes = driver.planned_sizes(problem)
     searched = min(rows, 180_000)
-    forming = 8e-6 * np.mean(sizes) / problem.n_points / problem.schedule.sample_rounds
+    forming = 8e-6 * np.mean(sizes) / problem.n_points / driver._SAMPLE_PASSES
     assert told == pytest.approx((len(sizes) - 1) * searched * (3e-6 + forming) / 2)
     # half of the points of a round are random draws; for each other one there is half a candidate to spare
     assert (problem.schedule.plain_share, problem.schedule.candidates, sizes) == (

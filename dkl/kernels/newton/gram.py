@@ -317,11 +317,13 @@ class CurvedRows:
 
 
 def summed_product(left: Any, right: Any) -> Any:
-    """The float64 product of (p, n) and (n, q) on a GPU; spans of the n rows are multiplied in their precision."""
+    """The product of (p, n) and (n, q), on their device; on a GPU products of spans of the n rows add up in float64."""
+    if not is_on_gpu(left):
+        return product(left, right)
     xp, total = array_module(left), None
     for rows in spans(right.shape[0], PRODUCT_ROWS):
-        product = xp.matmul(left[:, rows], right[rows]).astype(np.float64)
-        total = product if total is None else total + product
+        part = xp.matmul(left[:, rows], right[rows]).astype(np.float64)
+        total = part if total is None else total + part
     return xp.zeros((left.shape[0], right.shape[1])) if total is None else total
 
 

@@ -12,13 +12,12 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap, combined_map
+from dkl.features.frequencies import further_seed
 from dkl.methods.base import FeatureLearner
 from dkl.methods.parameters import COMBINED, Constraints, estimator
 from dkl.passes.loop import PlannedRun
 from dkl.registry import learner_entry, learner_keys
 
-# Difference of the seeds of two fits; a large prime, so that fits with neighbouring seeds draw different numbers.
-_BETWEEN_SEEDS = 104_729
 # Columns assumed for a learner that chooses its number of features, where the total of all learners is bounded.
 _OF_ITS_OWN = 1_000
 
@@ -152,14 +151,15 @@ class CombinedFeatures(FeatureLearner):
     def _new(self, seed: int) -> list[Any]:
         """A new learner for each fit; seed, size and options are those of this learner unless it has its own."""
         templates = self._unfitted_learners()
-        sizes = [_size_of(learner) for learner in templates]
+        given = [learner.get_params(deep=False).get("n_features") for learner in templates]
+        sizes = [int(size) if isinstance(size, Integral) else _OF_ITS_OWN for size in given]
         share = 1.0 if self.n_features is None else min(1.0, self.n_features / (self.searches * sum(sizes)))
         learners = []
         for number in range(self.searches * len(templates)):
             learner, size = clone(templates[number % len(templates)]), sizes[number % len(templates)]
             parameters = learner.get_params(deep=False)
             own: dict[str, Any] = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
-            own["random_state"] = (seed + number * _BETWEEN_SEEDS) % 2**31
+            own["random_state"] = further_seed(seed, number)
             if self.class_weight is not None:
                 own["class_weight"] = self.class_weight
             if self.checkpoint is not None:
@@ -194,9 +194,3 @@ class CombinedFeatures(FeatureLearner):
             learners.append(self._running("").learn(learner, dataset, self._context))
             self.stats_.extend(learners[-1].stats_)
         self.learners_ = learners
-
-
-def _size_of(learner: FeatureLearner) -> int:
-    """The largest number of columns that a learner may have."""
-    size = learner.get_params(deep=False).get("n_features")
-    return int(size) if isinstance(size, Integral) else _OF_ITS_OWN

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.features.feature_map import columns_of
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.solvers.divergence_ball import DivergenceBall
 
@@ -117,7 +118,7 @@ class JointState(TunedState):
 
     def columns(self, n_candidates: int, parts: int) -> np.ndarray:
         """The columns of the working candidates in the feature map of all candidates, (parts s,)."""
-        return (n_candidates * np.arange(parts)[:, None] + self.working).ravel()
+        return columns_of(self.working, n_candidates, parts).ravel()
 
     def moved_to(self, working: np.ndarray) -> JointState:
         """The same point with other working candidates; new ones have zero weight and density."""
@@ -125,8 +126,8 @@ class JointState(TunedState):
         kept = np.flatnonzero(np.isin(self.working, working))
         size, parts = len(self.working), (self.coefficients.shape[1] - 1) // len(self.working)
         # the columns of the remaining candidates, among the old ones and the new; the intercept is last
-        old = np.append((size * np.arange(parts)[:, None] + kept).ravel(), -1)
-        new = np.append((len(working) * np.arange(parts)[:, None] + index[kept]).ravel(), -1)
+        old = np.append(columns_of(kept, size, parts), -1)
+        new = np.append(columns_of(index[kept], len(working), parts), -1)
         coefficients = np.zeros((len(self.coefficients), parts * len(working) + 1))
         past, density = np.zeros_like(coefficients), np.zeros((1, len(working)))
         coefficients[:, new] = self.coefficients[:, old]

@@ -89,10 +89,8 @@ class LandmarkDictionary:
     scaler: Scaler | None
     metric: np.ndarray | None = None
 
-    @property
-    def columns_a_point(self) -> int:
-        """One column, the kernel at the landmark."""
-        return 1
+    # the kernel at the landmark
+    columns_a_point: ClassVar[int] = 1
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         """The kernels without whitening, which only chosen landmarks get."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -134,8 +135,6 @@ class GameSolver(SearchStrategy):
     checkpoint: Any
 
     stage: ClassVar[str] = "game"
-    # the attribute that a warm start continues: a game played in this process
-    goes_on_from: ClassVar[str] = "_played"
 
     def check(self) -> None:
         """Raise ValueError if the parameters do not define a game; reads no rows."""
@@ -164,30 +163,27 @@ class GameSolver(SearchStrategy):
         """The driver for `dynamics`."""
         return ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
 
-    def start(self, last: PlayedGame | None, dataset: Dataset) -> PlayedGame:
-        """The game of the last fit, which a warm start continues.
+    def continued(self, last: Mapping[str, Any], dataset: Dataset, drawn: int) -> tuple[PlayedGame, int]:
+        """The game of the last fit in this process, and its seed, so that a continued game equals one longer game.
 
         Raises
         ------
         ValueError
             If there is none, or if its dual weights are not feasible for these rows and parameters.
         """
-        if last is None:
+        played: PlayedGame | None = last.get("_played")
+        if played is None:
             raise ValueError(
                 "warm_start=True of solver='game' goes on with the dual weights of the last fit's rows, and there are "
                 "none: that fit was no game, or was loaded from a file; set warm_start=False"
             )
         now = self._terms(dataset)
-        if changed := [name for name, value in last.terms.items() if now[name] != value]:
+        if changed := [name for name, value in played.terms.items() if now[name] != value]:
             raise ValueError(
                 "warm_start=True of solver='game' goes on with the dual weights of the last fit, and since then these "
                 f"have changed: {', '.join(changed)}; set warm_start=False to begin anew"
             )
-        return last
-
-    def seed(self, start: PlayedGame | None, drawn: int) -> int:
-        """The seed of the first fit, so that a continued game equals one longer game."""
-        return drawn if start is None else start.seed
+        return played, played.seed
 
     def problem(self, rows: PreparedRows, start: PlayedGame | None) -> GameProblem:
         """The game on these rows; the rounds of `start` are added to those still to be played.

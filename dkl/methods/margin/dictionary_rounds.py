@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
-from dkl.features.feature_map import FeatureMap, combined_map
+from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
@@ -18,14 +17,12 @@ from dkl.methods.nystrom.landmarks import whitening_of
 from dkl.methods.rounds.dictionary import Dictionary
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
-from dkl.methods.rounds.loop import lines_of
-from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, model_map
+from dkl.methods.rounds.problem import RoundsProblem, RoundsState, model_map
 from dkl.methods.rounds.sums import HeldTargets
 
-# All rounds run on rows in memory, without further passes, if there are at most this many rows with at most this many
-# bytes. The third number is the patience for patience=None.
-_IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
-_PATIENCE = 8
+# All rounds run on rows in memory, without further passes, if these take at most this many bytes, and are at most
+# `RoundsProblem.search_rows`.
+_IN_MEMORY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +54,6 @@ class DictionarySolver(CorrectiveSolver):
         """The driver of the rounds."""
         return RoundsDriver()
 
-    def start(self, last: np.ndarray | None, dataset: Dataset) -> None:
-        """None: rounds over several dictionaries continue no earlier fit."""
-        return None
-
     def problem(self, rows: PreparedRows, start: Any) -> Any:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""
         dataset, family = rows.dataset, rows.family
@@ -71,7 +64,7 @@ class DictionarySolver(CorrectiveSolver):
         targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
         n_models = len(targets.models)
         held_out = rows.context.judging(self.validation_fraction, rows.seed)
-        most = min(_IN_MEMORY_ROWS, max(1_000, rows.within(_IN_MEMORY_BYTES)))
+        most = min(RoundsProblem.search_rows, max(1_000, rows.within(_IN_MEMORY_BYTES)))
         steps = family.steps or Steps()
         signs = monotone_signs(self.monotone, dataset, n_models)
         free = None if signs is None else signs == 0
@@ -98,7 +91,7 @@ class DictionarySolver(CorrectiveSolver):
             search_rows=sampled_rows(self.search_rows or most, dataset),
             in_memory=dataset.n_rows <= (self.search_rows or most),
             features_per_round=self.features_per_round or columns_a_round(rows.total_weight),
-            patience=_PATIENCE if self.patience is None else self.patience,
+            patience=RoundsProblem.patience if self.patience is None else self.patience,
             seed=rows.seed,
             dtype="float64" if family.is_double else rows.dtype,
             signs=signs,
@@ -156,14 +149,13 @@ class DictionarySolver(CorrectiveSolver):
         units = loss.units(rows.target_scale)
         weights, intercept = loss.in_own_units(np.concatenate(coef, axis=1), coefficients[:, 0], units)
         feature_map = combined_map(maps, np.array(factors))
-        lengths = np.sqrt(np.sum((weights * feature_map.amplitudes) ** 2, axis=0))
         return {
             "feature_map_": feature_map,
-            "weights_": lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
+            "weights_": shares_of_lengths((weights * feature_map.amplitudes)[:, None]),
             "coef_": weights,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": lines_of(HISTORY, state.history),
+            "history_": state.lines(),
             "certified_": False,
             "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",
         }

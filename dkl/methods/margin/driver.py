@@ -8,13 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from dkl.features.feature_map import columns_of
+from dkl.features.frequencies import further_seed
 from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
+from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
-from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
+from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
@@ -23,6 +25,10 @@ from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 # The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
 # rows it had .28 to .60 of the most rows it may have.
 _USUAL_SAMPLE = 0.45
+# The number of passes whose searches share a sample of rows.
+_SAMPLE_PASSES = 4
+# The sample doubles if verified potentials fall below this share of the sampled ones.
+_TRUSTED = 0.3
 # The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
 _PANEL_BYTES = 1 << 26
 # With several models, the Hessian of each is approximated by the common Gram matrix times this factor and the model's
@@ -50,7 +56,6 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         The most bytes of the searched rows' features that stay in memory between rounds.
     """
 
-    history = HISTORY
     reported = ("n_features", "loss", "held_out_loss", "duality_gap")
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
@@ -73,7 +78,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             base_loss=np.inf,
             gram=np.zeros((width, width)),
             gram_at=np.zeros((0, 0)),
-            history=np.zeros((0, len(HISTORY))),
+            history=np.zeros((0, len(CorrectiveState.names))),
             searches=np.zeros((0, 3), np.int64),
             sample_rows=problem.sample_rows,
             limit=max(problem.n_points, len(points)),
@@ -109,7 +114,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         rows = min(n_rows, max(problem.sample_rows, round(_USUAL_SAMPLE * problem.most_rows)))
         width, mean = problem.parts * problem.n_points, float(np.mean(sizes)) / problem.n_points
         kept = self._rows.most_bytes(rows, 0, width, problem.dtype)["features of searched rows"]
-        every = schedule.sample_rounds if 4 * width * rows <= kept else 1
+        every = _SAMPLE_PASSES if 4 * width * rows <= kept else 1
         forming = forming_seconds(problem.space.feature_map(problem.space.start(problem.n_points, 0)), few)
         return n_searches * rows * (searching + mean * forming / every) / usable_cores()
 
@@ -120,7 +125,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         settling = 1 + problem.schedule.settling
         # the best round on held-out rows may have fewer points, on which further Newton steps follow
         tail = settling * (1 if problem.schedule.patience is None else 2)
-        sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
+        sample = _sample_record(problem, self.init(problem))
         passes: list[tuple[Sequence[Record], int]] = []
         for sizes, calls in [(half, len(half)), (last, len(last) + tail)]:
             if not sizes:
@@ -133,7 +138,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             largest = replace(
                 self.init(problem), points=points, candidates=candidates, coefficients=model, gram_at=model[:1]
             )
-            passes.append(([round_record(problem, largest), sample], calls))
+            passes.append(([self._sums(problem, largest), sample], calls))
         return passes
 
     def _sample(self, problem: CorrectiveProblem, state: CorrectiveState) -> RowSample | None:
@@ -141,13 +146,52 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         return _sample_record(problem, state) if searches else None
 
     def _sums(self, problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
-        return round_record(problem, state)
+        """The sums of the pass that evaluates a state's working model and verifies its candidates."""
+        old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
+        width = len(old) + len(new)
+        # A Gram matrix of all rows is constant; one weighted by curvature follows the model. Its upper triangle of
+        # len(old) columns is cut into panels of rows of at most 64 MiB.
+        panels, start = [], 0
+        changes = problem.active or state.gram_at.size == 0
+        while changes and start < len(old):
+            stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
+            panels.append((start, stop))
+            start = stop
+        round_ = CorrectiveRound(
+            loss=problem.loss,
+            coefficients=padded_models(state.coefficients, old, width),
+            old=old,
+            new=new,
+            active=problem.active,
+            previous=padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
+            panels=tuple(panels),
+            dtype=problem.dtype,
+        )
+        K = problem.n_models
+        per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
+        accumulators = {name: Accumulator((K,)) for name in per_model}
+        accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
+        accumulators["cross"] = Accumulator((width, len(new)))
+        for j, (start, stop) in enumerate(panels):
+            accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
+        feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
+
+        def cost(rows: int, columns: int) -> Cost:
+            mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
+            products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
+            itemsize = np.dtype(problem.dtype).itemsize
+            product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
+            tile = min(rows, design_rows(width - 1, problem.dtype)) * width
+            return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
+
+        operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
+        return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
 
     def _judged_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> tuple[CorrectiveState, bool]:
         """The state with a line of history for the evaluated model; or with half of a step that raised the loss."""
-        state = _with_gram(problem, replace(state, passes=state.passes + 1), sums)
+        state = _with_gram(replace(state, passes=state.passes + 1), sums)
         # the objective of the working model before the last Newton step, and after it
         before = state.base_loss + _penalty(problem, state, state.base)
         now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
@@ -176,27 +220,23 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> CorrectiveState:
         """The state with the best candidates added to the points, and the working model refitted on all of them."""
+        verified = _potentials(problem, sums)[state.n_points :]
+        n_searched = len(state.sampled)
         # positions of the candidates to add: none in the first round, whose candidates are random
         joining = np.zeros(0, np.int64)
         if len(state.history) > 1 and not state.is_full:
-            n_searched = len(state.candidates) - state.plain
-            potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
             k, _ = _candidate_counts(problem, state)
             n_left = state.limit - state.n_points
-            best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=n_left)
+            best = problem.space.distinct(state.candidates[:n_searched], verified[:n_searched], k, room=n_left)
             # random draws are added whatever their potentials are
             joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
         coefficients, base, gram = _newton_step(problem, state, sums, joining)
         points = np.concatenate([state.points, state.candidates[joining]])
-        verified = _potentials(problem, sums)[state.n_points :]
-        rows = state.sample_rows
-        searched = joining[joining < len(state.candidates) - state.plain]
+        rows, searched = state.sample_rows, joining[joining < n_searched]
         if len(searched):
             # potentials much lower on all rows than on the sample mean that the search fits noise of the sample
-            normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
-            rows = grown_sample(
-                rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
-            )
+            on_all = pair_potentials(verified[searched], sums["absolutes"], sums["squares"])
+            rows = grown_sample(rows, state.sampled[searched], on_all, most=problem.most_rows, least=_TRUSTED)
         left = np.delete(np.arange(len(state.candidates)), joining)
         if len(points) >= state.limit and problem.space.draws_plainly:
             # the duality gap needs only the largest potential, and the last passes cost less with one candidate
@@ -207,11 +247,11 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             # candidates that are not added still bound the potential of all features from below
             candidates=state.candidates[left],
             sampled=state.sampled[left[left < len(state.sampled)]],
-            plain=0,
             coefficients=coefficients,
             base=base,
             gram=gram,
-            gram_at=_spread(state.gram_at, state.n_points, len(joining), problem.parts),
+            # the pass has updated the Gram matrix to the model before the step
+            gram_at=base[:1],
             sample_rows=rows,
             n_searched=state.n_searched + len(searched),
             settled=state.settled + state.is_full,
@@ -222,8 +262,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         n_left = state.limit - state.n_points
         if n_left <= 0:
             return state
-        # multiples of a large prime, so that rounds, and fits with neighbouring seeds, draw different numbers
-        seed = (problem.seed + 7919 * state.passes) % 2**31
+        seed = further_seed(problem.seed, state.passes, BETWEEN_ROUNDS)
         wanted, drawn = _candidate_counts(problem, state)
         candidates, sampled = problem.space.none, np.zeros(0)
         if wanted:
@@ -241,7 +280,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         # if all points are random, they equal those of `RandomFeatures`
         is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
         random = problem.space.plain(drawn, problem.seed if is_first else seed)
-        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
+        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled)
 
 
 def _newton_step(
@@ -259,15 +298,14 @@ def _newton_step(
     n, n_points = n_old + n_candidates, n_old + len(joining)
     width = parts * n_points + 1
     # The pass has the columns of all candidates: `columns` are those of old and new points among them, in the order of
-    # the new feature map (all cosines, then all sines, the intercept last); `is_new` are those of new points.
+    # the new feature map (the intercept last); `is_old` are those of old points.
     kept = np.concatenate([np.arange(n_old), n_old + joining])
-    columns = np.append((n * np.arange(parts)[:, None] + kept).ravel(), parts * n)
-    is_new = np.append(np.tile(kept >= n_old, parts), False)
-    base = np.zeros((problem.n_models, width))
-    base[:, ~is_new] = state.coefficients
+    columns = np.append(columns_of(kept, n, parts), parts * n)
+    is_old = np.append(np.tile(kept < n_old, parts), True)
+    base = padded_models(state.coefficients, is_old, width)
     # the Gram matrix: that of the old columns, bordered by the products with the new ones
-    new_columns = sums["cross"][np.ix_(columns, (n_candidates * np.arange(parts)[:, None] + joining).ravel())]
-    gram = bordered(state.gram, ~is_new, new_columns)
+    new_columns = sums["cross"][np.ix_(columns, columns_of(joining, n_candidates, parts).ravel())]
+    gram = bordered(state.gram, is_old, new_columns)
     # the penalty is ridge m |w|^2 / 2 for m points
     ridge = np.full(width, problem.ridge_of(n_points >= state.limit) * max(1, n_points))
     ridge[-1] *= _INTERCEPT
@@ -370,7 +408,7 @@ def _state_with_history(
         "margin": 1.0 / length if length > 0.0 else np.inf,
         "sample_rows": state.sample_rows,
     }
-    return replace(state, history=np.vstack([state.history, [line[name] for name in HISTORY]]), base_loss=loss)
+    return replace(state, history=np.vstack([state.history, [line[name] for name in state.names]]), base_loss=loss)
 
 
 def _kept_points(problem: CorrectiveProblem, state: CorrectiveState) -> int:
@@ -434,7 +472,7 @@ def sample_duals(
         problem.dtype,
     )
     duals = -problem.loss.slope(targets, scores + state.coefficients[:, -1])
-    repeats = rows.repeats * (weight / sample.weights)
+    repeats = rows.drawn.weights * (weight / sample.weights)
     S = duals * repeats[:, None]
     # rows with a margin above 1 have zero slope: leaving them out makes the search cheaper, and changes no sum
     with_dual = np.flatnonzero(np.any(S != 0.0, axis=1))
@@ -455,51 +493,8 @@ def _most_verified(problem: CorrectiveProblem, size: int) -> int:
 
 def _sample_record(problem: CorrectiveProblem, state: CorrectiveState) -> RowSample:
     """The sample to search after this pass: new rows every few passes, and whenever the sample grows."""
-    age = state.passes // problem.schedule.sample_rounds
+    age = state.passes // _SAMPLE_PASSES
     return RowSample("rows to search on", state.sample_rows, problem.seed, age)
-
-
-def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
-    """The sums of the pass that evaluates a state's working model and verifies its candidates."""
-    old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
-    width = len(old) + len(new)
-    # A Gram matrix of all rows is constant; one weighted by curvature follows the model. Its upper triangle of len(old)
-    # columns is cut into panels of rows of at most 64 MiB.
-    panels, start = [], 0
-    changes = problem.active or state.gram_at.size == 0
-    while changes and start < len(old):
-        stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
-        panels.append((start, stop))
-        start = stop
-    round_ = CorrectiveRound(
-        loss=problem.loss,
-        coefficients=_padded_models(state.coefficients, old, width),
-        old=old,
-        new=new,
-        active=problem.active,
-        previous=_padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
-        panels=tuple(panels),
-        dtype=problem.dtype,
-    )
-    K = problem.n_models
-    per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
-    accumulators = {name: Accumulator((K,)) for name in per_model}
-    accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
-    accumulators["cross"] = Accumulator((width, len(new)))
-    for j, (start, stop) in enumerate(panels):
-        accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
-    feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
-
-    def cost(rows: int, columns: int) -> Cost:
-        mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
-        products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
-        itemsize = np.dtype(problem.dtype).itemsize
-        product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
-        tile = min(rows, design_rows(width - 1, problem.dtype)) * width
-        return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
-
-    operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
-    return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
 
 
 def most_candidates(parts: int, n_old: int) -> int:
@@ -512,18 +507,10 @@ def most_candidates(parts: int, n_old: int) -> int:
 
 def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.ndarray]:
     """The columns of `n_old` points with the intercept, and of `n_new` further points, in the joint feature map."""
-    # all cosines come first, then all sines, and the last column of the design matrix is the intercept's ones
     n = n_old + n_new
-    starts = n * np.arange(parts)[:, None]
-    old = (starts + np.arange(n_old)).ravel()
-    new = (starts + n_old + np.arange(n_new)).ravel()
-    return np.append(old, parts * n), new
-
-
-def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.ndarray:
-    """A model on the old points, extended by zeros for `n_new` further ones."""
-    old, _ = column_numbers(parts, n_old, n_new)
-    return _padded_models(coefficients, old, parts * (n_old + n_new) + 1)
+    # the last column of the design matrix is the intercept's ones
+    old = np.append(columns_of(np.arange(n_old), n, parts), parts * n)
+    return old, columns_of(np.arange(n_old, n), n, parts).ravel()
 
 
 def _best_round_state(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
@@ -544,7 +531,7 @@ def _best_round_state(problem: CorrectiveProblem, state: CorrectiveState, ended:
     )
 
 
-def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
+def _with_gram(state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
     """The state with its Gram matrix updated to the curvatures of the model that the pass evaluated."""
     at = state.coefficients[:1]
     panels = [sums[f"change_{j}"] for j in range(sum(name.startswith("change_") for name in sums))]
@@ -560,10 +547,3 @@ def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping
         gram[np.arange(start, stop), np.arange(start, stop)] -= np.diagonal(upper)
         start = stop
     return replace(state, gram=gram, gram_at=at)
-
-
-def _padded_models(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
-    """Models (K, len(old)) on `width` columns, with zeros for new ones."""
-    out = np.zeros((len(coefficients), width))
-    out[:, old] = coefficients
-    return out

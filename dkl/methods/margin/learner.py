@@ -313,6 +313,5 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             return None
         # this fit needs another checkpoint than the last one
         self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
-        start = solver.start(getattr(self, solver.goes_on_from, None), dataset)
-        self.seed_ = solver.seed(start, self.seed_)
+        start, self.seed_ = solver.continued(vars(self), dataset, self.seed_)
         return start

@@ -8,21 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
+from dkl.methods.rounds.loop import WithHistory
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
-
-# The columns of the history, one line for each evaluated model, in the order of checkpoints.
-HISTORY = (
-    "n_features",
-    "loss",
-    "held_out_loss",
-    "duality_gap",
-    "potential",
-    "sampled_potential",
-    "support",
-    "margin",
-    "sample_rows",
-)
 
 
 @dataclass(frozen=True)
@@ -51,14 +39,10 @@ class RoundSchedule:
         The most Newton steps after the last feature was added.
     least_gain : float
         These steps end when one lowers the objective by at most this share of it; 0 performs all of them.
-    sample_rounds : int
-        The number of passes whose searches share a sample of rows.
     plain_share : float
         Share of a round's points that are random draws.
     most_searched : int or None
         The most points found by searches; further points are random draws.
-    trusted : float
-        The sample doubles if verified potentials fall below this share of the sampled ones.
     """
 
     first: int = 3
@@ -71,10 +55,8 @@ class RoundSchedule:
     tol: float | None = None
     settling: int = 2
     least_gain: float = 0.0
-    sample_rounds: int = 4
     plain_share: float = 0.0
     most_searched: int | None = None
-    trusted: float = 0.3
 
     def addition(self, n_points: int, most: int) -> int:
         """The number of points that the next round adds to `n_points`."""
@@ -151,7 +133,7 @@ class CorrectiveProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectiveState:
+class CorrectiveState(WithHistory):
     """The state of fully corrective rounds between passes.
 
     Attributes
@@ -160,8 +142,9 @@ class CorrectiveState:
         The chosen points, in the order in which they were found.
     candidates : ndarray of shape (q, ...)
         The points that the next pass verifies.
-    sampled : ndarray of shape (q,)
-        Their pair potentials on the rows of the search.
+    sampled : ndarray of shape (s,)
+        The pair potentials of the first s of them on the rows of the search that found them, 0 before any search. The
+        others are random draws, which are added whatever their potentials are.
     coefficients : ndarray of shape (K, parts m + 1)
         The working model that the next pass evaluates, intercept last.
     base : ndarray of the same shape
@@ -172,11 +155,10 @@ class CorrectiveState:
         The Gram matrix of the columns, with rows weighted by `gram_weights` at `gram_at`, or by their own weights.
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
         The model whose curvatures weight `gram`; (0, 0) before `gram` was summed.
-    history : ndarray of shape (rounds, len(HISTORY))
+    history : ndarray of shape (rounds, len(names))
+        One line for each evaluated model.
     searches : ndarray of shape (s, 3), int64
         For each search: size and age of its sample, and the number of points at that time.
-    plain : int
-        The number of random draws, which are the last candidates and are added whatever their potentials are.
     n_searched : int
         Points found by searches.
     sample_rows, passes, settled : int
@@ -199,7 +181,6 @@ class CorrectiveState:
     history: np.ndarray
     searches: np.ndarray
     sample_rows: int
-    plain: int = 0
     n_searched: int = 0
     passes: int = 0
     settled: int = 0
@@ -207,16 +188,24 @@ class CorrectiveState:
     ended: str = ""
     message: str = ""
 
+    # in the order of checkpoints
+    names: ClassVar[tuple[str, ...]] = (
+        "n_features",
+        "loss",
+        "held_out_loss",
+        "duality_gap",
+        "potential",
+        "sampled_potential",
+        "support",
+        "margin",
+        "sample_rows",
+    )
     # each pass both judges the model and verifies candidates, so its sums suffice to refit
     phase: ClassVar[str] = "search"
 
     @property
     def n_points(self) -> int:
         return len(self.points)
-
-    def series(self, name: str) -> np.ndarray:
-        """A column of the history, one number for each round; `name` is one of `HISTORY`."""
-        return self.history[:, HISTORY.index(name)]
 
     @property
     def is_full(self) -> bool:

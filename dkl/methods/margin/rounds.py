@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.features.feature_map import shares_of_lengths
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale
 from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
@@ -17,10 +18,9 @@ from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
+from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.parameters import kept_frequencies
 from dkl.methods.rounds.learner import WorkingLoss
-from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.memory import CACHE_SHARE
 from dkl.passes.room import own_room
@@ -33,20 +33,19 @@ _FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
 _CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
 _STEPS, _STRIDE = 5, 0.2
-# Share of the chains that move on neighbourhoods of correlated columns, the fewest steps of these, and the number of
-# points from which they are used: on held-out rows of MNIST 1,000 features improve by it (4 v 9 0.1 %, ten digits 0.4
-# to 0.6), the first hundred do not.
-_NEAR_SHARE, _NEAR_STEPS, _NEAR_FROM = 0.85, 14, 50
+# Share of the chains that move on neighbourhoods of correlated columns, and the number of points from which they are
+# used: on held-out rows of MNIST 1,000 features improve by it (4 v 9 0.1 %, ten digits 0.4 to 0.6), the first hundred
+# do not.
+_NEAR_SHARE, _NEAR_FROM = 0.85, 50
 # Steps of an ascent on at least _MANY_ROWS rows, where longer ascents improve the features.
 _LONG_STEPS, _MANY_ROWS = 20, 200_000
-# On few rows an ascent fits noise. Below _FEW_ROWS half of the features are random draws, and the number of searched
-# ones is bounded by a share of the rows; below _VERY_FEW_ROWS searched points are the best of many starts, without
-# ascent.
-_FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
-# With few columns there is less noise to fit, so that this many rows for each column suffice. Peaks are farther apart,
-# so the first step is at least _LEAST_STRIDE / sqrt(d), and ascents are long up to _LOW_DIMENSION columns.
-_FEW_A_COLUMN, _VERY_FEW_A_COLUMN = 500, 150
+# Up to _LOW_DIMENSION columns there is less noise to fit. Peaks are farther apart there, so ascents are long, and the
+# first step is at least _LEAST_STRIDE / sqrt(d).
 _LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
+# On few rows an ascent fits noise. Below _FEW rows for each column, of which at most _LOW_DIMENSION count, half of the
+# features are random draws, and the number of searched ones is bounded by a share of the rows; below _VERY_FEW searched
+# points are the best of many starts, without ascent.
+_FEW, _VERY_FEW = 500, 150
 _FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
 # The bound on searched features for numeric targets, as a share of the rows: a number has more information than a
 # label.
@@ -119,8 +118,6 @@ class CorrectiveSolver(SearchStrategy):
     memory_limit: int | str | None
 
     stage: ClassVar[str] = "rounds"
-    # the attribute of the learner from which a warm start continues
-    goes_on_from: ClassVar[str] = "points_"
 
     def driver(self) -> CorrectiveDriver:
         """The driver, which may store features of the searched rows in half the memory that passes use to cache blocks.
@@ -130,13 +127,12 @@ class CorrectiveSolver(SearchStrategy):
         left = max(0, own_room(self.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
         return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * left) // 2))
 
-    def start(self, last: np.ndarray | None, dataset: Dataset) -> np.ndarray | None:
-        """The points of the last fit, to which further ones are added; None after a game."""
-        return last
+    def continued(self, last: Mapping[str, Any], dataset: Dataset, drawn: int) -> tuple[np.ndarray | None, int]:
+        """The points of the last fit, to which further ones are added (None after a game), and the seed.
 
-    def seed(self, start: np.ndarray | None, drawn: int) -> int:
-        """The newly drawn seed, since further rounds must draw other numbers."""
-        return drawn
+        It is the newly drawn seed, since further rounds must draw other numbers.
+        """
+        return last.get("points_"), drawn
 
     def problem(self, rows: PreparedRows, start: np.ndarray | None) -> CorrectiveProblem:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""
@@ -190,18 +186,17 @@ class CorrectiveSolver(SearchStrategy):
         merged = np.zeros((len(first), problem.n_models, problem.parts))
         np.add.at(merged, position, by_point.transpose(2, 0, 1))
         coefficients = merged.transpose(1, 2, 0)
-        lengths = np.sqrt(np.sum(coefficients**2, axis=(0, 1)))
         amplitudes = np.sqrt(counts / max(1, len(points)))
         coef = (coefficients / amplitudes).reshape(problem.n_models, -1)
         units = self._target_units(rows, loss.name)
         coef, intercept = loss.in_own_units(coef, state.coefficients[:, -1], units)
         return {
             "feature_map_": replace(problem.space.feature_map(points[first]), amplitudes=amplitudes),
-            "weights_": lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
+            "weights_": shares_of_lengths(coefficients),
             "coef_": coef,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": lines_of(HISTORY, state.history),
+            "history_": state.lines(),
             "duality_gap_": float(state.series("duality_gap")[-1]),
             # the gap is an estimate, since a search bounds the largest potential from below only
             "certified_": False,
@@ -225,10 +220,9 @@ class CorrectiveSolver(SearchStrategy):
         return None if loss in LOG_LINK else rows.target_scale
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
-        """The rows held out for patience or refinement, else those that a machine withholds."""
-        if self.patience is not None or self.n_features == "auto" or self.refine > 0:
-            return rows.context.held_out(self.validation_fraction, rows.seed)
-        return rows.context.withheld
+        """The rows that a machine withholds, which judge the rounds, too; else those for patience or refinement."""
+        needs_rows = self.patience is not None or self.n_features == "auto" or self.refine > 0
+        return rows.context.judging(self.validation_fraction, rows.seed) if needs_rows else rows.context.withheld
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
         """The most points to find; a finite family has no more than all of its own."""
@@ -241,7 +235,7 @@ class CorrectiveSolver(SearchStrategy):
     def _schedule(self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: str) -> RoundSchedule:
         """The schedule of the rounds: how many points they add, how many of these are searched, and when they end."""
         dataset, context = rows.dataset, rows.context
-        few = _are_few(dataset)
+        few = _are_fewer(dataset, _FEW)
         share = (0.5 if few else 0.0) if self.plain_share is None else self.plain_share
         schedule = RoundSchedule(rounds=self.rounds, patience=self.patience, tol=self.tol, plain_share=share)
         # for one model of the squared hinge steps are Newton's own, and a machine fits its own model
@@ -249,8 +243,8 @@ class CorrectiveSolver(SearchStrategy):
         if loss in _LEAST_GAIN and settles:
             schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
         if few and self.plain_share is None:
-            very_few_share = _VERY_FEW_SHARE if _are_very_few(dataset) else _FEW_SHARE
-            searched_share = _NUMBERS_SHARE if dataset.classes is None else very_few_share
+            share_of_labels = _VERY_FEW_SHARE if _are_fewer(dataset, _VERY_FEW) else _FEW_SHARE
+            searched_share = _NUMBERS_SHARE if dataset.classes is None else share_of_labels
             schedule = replace(schedule, most_searched=max(1, int(searched_share * dataset.total_weight)))
         if self.n_features == "auto" and self.patience is None:
             schedule = replace(schedule, patience=_AUTO_PATIENCE)
@@ -267,11 +261,11 @@ class CorrectiveSolver(SearchStrategy):
     def _frequency_space(self, rows: PreparedRows) -> FrequencySpace:
         """The set of features to search, with longer ascents on more rows."""
         dataset = rows.dataset
-        d, very_few = dataset.n_columns, _are_very_few(dataset)
+        d, very_few = dataset.n_columns, _are_fewer(dataset, _VERY_FEW)
         is_long = dataset.total_weight >= _MANY_ROWS or d <= _LOW_DIMENSION
         steps = 1 if very_few else (_LONG_STEPS if is_long else _STEPS)
         # finding correlated columns takes memory, and is useful for many dense rows with many columns
-        has_neighbours = not (_are_few(dataset) or dataset.source.is_sparse or d < LEAST_COLUMNS)
+        has_neighbours = not (_are_fewer(dataset, _FEW) or dataset.source.is_sparse or d < LEAST_COLUMNS)
         options = SearchOptions(
             chains=(_STARTS if very_few else _CHAINS) if self.chains is None else self.chains,
             steps=steps if self.steps is None else self.steps,
@@ -279,7 +273,7 @@ class CorrectiveSolver(SearchStrategy):
             noise=0.0 if self.noise is None else self.noise,
             sparse_share=self.sparse_share,
             near_share=_NEAR_SHARE if has_neighbours else 0.0,
-            near_steps=max(_NEAR_STEPS, steps) if self.steps is None else self.steps,
+            near_steps=max(SearchOptions.near_steps, steps) if self.steps is None else self.steps,
             max_norm=self.max_norm,
         )
         space = rows.frequency_space("MarginFeatures", options, _CHAINS_A_CANDIDATE if self.chains is None else 0.0)
@@ -288,11 +282,6 @@ class CorrectiveSolver(SearchStrategy):
         return replace(space, near_room=max(0, self._n_points(rows, space) - _NEAR_FROM))
 
 
-def _are_few(dataset: Dataset) -> bool:
-    """Whether rows are so few that an ascent fits their noise, and random draws must join the peaks."""
-    return dataset.total_weight < min(_FEW_ROWS, _FEW_A_COLUMN * dataset.n_columns)
-
-
-def _are_very_few(dataset: Dataset) -> bool:
-    """Whether rows are so few that even short ascents fit their noise, and peaks are the best of many starts."""
-    return dataset.total_weight < min(_VERY_FEW_ROWS, _VERY_FEW_A_COLUMN * dataset.n_columns)
+def _are_fewer(dataset: Dataset, rows_a_column: int) -> bool:
+    """Whether there are fewer rows than this number for each column, of which at most _LOW_DIMENSION count."""
+    return dataset.total_weight < rows_a_column * min(dataset.n_columns, _LOW_DIMENSION)

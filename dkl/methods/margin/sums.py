@@ -131,7 +131,7 @@ def corrective_sums(
             "support": weight @ (duals != 0.0),
             "held_out": xp.stack([(held_out @ losses).sum(), held_out.sum()]),
             # sum over rows of used phi phi_new^T: Gram columns of the candidates
-            "cross": _product(counted.T, xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
+            "cross": summed_product(counted.T, xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
         }
         change.add(phi, y, weight, used)
         # tiles are added in float64; sums on a GPU stay there until the end
@@ -156,11 +156,6 @@ def _weighted_rows(weights: Any, phi: Any) -> Any:
     if is_on_gpu(phi):
         return weighted_rows_on_gpu(weights, phi)
     return product(weights.astype(phi.dtype), phi)
-
-
-def _product(left: Any, right: Any) -> Any:
-    """The product of two matrices, on their device."""
-    return summed_product(left, right) if is_on_gpu(left) else product(left, right)
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -224,4 +219,4 @@ class _GramChange:
             return
         weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
         for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
-            total += _product(weighted[:, start:stop].T, phi[:, start:])
+            total += summed_product(weighted[:, start:stop].T, phi[:, start:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.spatial import distance
@@ -15,6 +15,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.linear.judge import last_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
+from dkl.methods.rounds.loop import WithHistory
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
@@ -31,8 +32,6 @@ _FLOOR, _LEAST_GAIN = 1e-4, 1e-3
 # Landmarks whose median distance is the bandwidth.
 _DISTANCES = 1_000
 _JITTER = 1e-8
-# The columns of the history, with a line for each round.
-METRIC_HISTORY = ("held_out_loss", "penalty")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ class MetricProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class MetricState:
+class MetricState(WithHistory):
     """The state of the rounds between passes.
 
     Attributes
@@ -87,7 +86,7 @@ class MetricState:
     best_metric, best_sigma
         The metric and bandwidth of the last round that lowered the held-out loss.
     history : ndarray of shape (rounds, 2)
-        A line for each round, with the columns `METRIC_HISTORY`.
+        A line for each round, with the columns `names`.
     """
 
     phase: str
@@ -98,6 +97,8 @@ class MetricState:
     best_metric: np.ndarray
     best_sigma: float
     history: np.ndarray
+
+    names: ClassVar[tuple[str, ...]] = ("held_out_loss", "penalty")
 
 
 class MetricDriver:
@@ -121,7 +122,7 @@ class MetricDriver:
             coefficients=np.zeros((problem.n_models, 0)),
             best_metric=metric,
             best_sigma=sigma,
-            history=np.zeros((0, len(METRIC_HISTORY))),
+            history=np.zeros((0, len(MetricState.names))),
         )
 
     def request(self, problem: MetricProblem, state: MetricState) -> Sequence[Record] | None:
@@ -169,7 +170,7 @@ class MetricDriver:
 
     def metrics(self, problem: MetricProblem, state: MetricState) -> dict[str, float]:
         """The held-out loss of the last round."""
-        return {"held_out_loss": float(state.history[-1, 0])} if len(state.history) else {}
+        return {"held_out_loss": float(state.series("held_out_loss")[-1])} if len(state.history) else {}
 
     def _sample(self, problem: MetricProblem) -> RowSample:
         return RowSample("landmarks of the metric", problem.n_landmarks, problem.seed)
@@ -204,21 +205,20 @@ def _judged_state(problem: MetricProblem, state: MetricState, results: Sequence[
         for metric, sigma, sums in zip(state.metrics, state.sigmas, results, strict=True)
     ]
     # the best ridge hardly changes from round to round
-    before = state.history[-1, METRIC_HISTORY.index("penalty")] if len(state.history) else 1.0
+    before = state.series("penalty")[-1] if len(state.history) else 1.0
     least = [system.best(int(np.argmin(np.abs(np.log(_PENALTIES / before))))) for system in systems]
     chosen = int(np.argmin([loss for loss, _ in least]))
     (loss, best), metric, sigma = least[chosen], state.metrics[chosen], float(state.sigmas[chosen])
-    history = np.concatenate([state.history, [[loss, _PENALTIES[best]]]])
-    n_stale = len(history) - 1 - last_gain(history[:, METRIC_HISTORY.index("held_out_loss")], _LEAST_GAIN)
+    state = replace(state, history=np.concatenate([state.history, [[loss, _PENALTIES[best]]]]))
+    n_stale = len(state.history) - 1 - last_gain(state.series("held_out_loss"), _LEAST_GAIN)
     state = replace(
         state,
         metrics=metric[None],
         sigmas=np.array([sigma]),
-        history=history,
         best_metric=metric if n_stale == 0 else state.best_metric,
         best_sigma=sigma if n_stale == 0 else state.best_sigma,
     )
-    if n_stale >= problem.patience or len(history) >= problem.rounds:
+    if n_stale >= problem.patience or len(state.history) >= problem.rounds:
         return replace(state, phase="done")
     return replace(state, phase="slopes", coefficients=systems[chosen].solved(_PENALTIES[best] * _LIGHTER).T)
 

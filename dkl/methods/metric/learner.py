@@ -14,9 +14,8 @@ from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler
 from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.base import FeatureLearner
-from dkl.methods.metric.driver import METRIC_HISTORY, MetricDriver, MetricProblem
+from dkl.methods.metric.driver import MetricDriver, MetricProblem
 from dkl.methods.preparation.bandwidth import median_distance
-from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.sums import HeldTargets
 
 MetricKind = Literal["diagonal", "full"]
@@ -67,7 +66,7 @@ class LearnedMetricMixin(FeatureLearner):
         scale = target_units(dataset, self._running("targets"))
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
         state = self._run(MetricDriver(), problem, dataset, "metric")
-        self.metric_history_ = lines_of(METRIC_HISTORY, state.history)
+        self.metric_history_ = state.lines()
         self.metric_, family = state.best_metric, self.family_
         if isinstance(family, Dictionaries):
             self.family_ = family.stretched(state.best_sigma / family.sigma)

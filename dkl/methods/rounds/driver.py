@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
-from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
+from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.methods.rounds.problem import (
-    HISTORY,
     RoundsProblem,
     RoundsState,
     are_old_columns,
@@ -24,7 +24,7 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import RefitTask, SearchTask, refit_block, row_codes, search_block
+from dkl.methods.rounds.sums import RefitTask, SearchTask, refit_block, row_codes, search_block, slopes_and_curvatures
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -67,7 +67,6 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     points that dictionaries propose on the sample are verified on all rows, and compete with steps by the same score.
     """
 
-    history = HISTORY
     reported = ("n_features", "held_out_loss")
 
     def init(self, problem: RoundsProblem) -> RoundsState:
@@ -97,7 +96,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         if problem.in_memory:
             return [(sample, 1)]
         rounds = _most_rounds(problem) + problem.patience + problem.settling
-        return [(sample, 1), *(([record], rounds) for record in _largest_records(problem))]
+        return [(sample, 1), *(([record], rounds) for record in self._largest_records(problem))]
 
     def planned(self, problem: RoundsProblem) -> RoundsState:
         """A model of the constant only, with which a plan continues."""
@@ -109,18 +108,83 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             return 0.0
         refit, search = (
             record.cost(min(problem.search_rows, n_rows), problem.n_columns).flops
-            for record in _largest_records(problem)
+            for record in self._largest_records(problem)
         )
         begins = _BEGINS * min(problem.search_rows, n_rows) * problem.n_columns
         return (begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)) / flops_per_second
+
+    def _largest_records(self, problem: RoundsProblem) -> list[BlockSum]:
+        """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
+        state, width = first_state(problem), problem.n_features
+        if not problem.dictionaries:
+            m = width + 1
+            columns, thresholds, kinds = (
+                np.repeat(part, m, axis=0) for part in (state.columns, state.thresholds, state.kinds)
+            )
+            largest = replace(state, columns=columns, thresholds=thresholds, kinds=kinds)
+        else:
+            # landmarks cost most to map, else waves
+            parts = [one.columns_a_point for one in problem.dictionaries]
+            dearest = int(np.argmin(parts))
+            n_points, n_candidates = (n // parts[dearest] for n in (width, _most_candidates(problem)))
+            m = 1 + n_points * parts[dearest]
+            largest = replace(
+                state,
+                points=np.zeros((n_points, problem.n_columns)),
+                source=np.full(n_points, dearest),
+                candidates=np.zeros((n_candidates, problem.n_columns)),
+                candidate_source=np.full(n_candidates, dearest),
+            )
+        largest = replace(largest, trials=np.zeros((len(state.penalties), problem.n_models, m)))
+        return [self._sums(problem, replace(largest, phase=phase)) for phase in ("refit", "search")]
 
     def _sample(self, problem: RoundsProblem, state: RoundsState) -> RowSample | None:
         if state.phase != "sample" and not problem.dictionaries:
             return None
         return _sample_record(problem)
 
-    def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum | None:
-        return None if state.phase == "sample" else _record(problem, state)
+    def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum:
+        feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
+        m = feature_map.n_features
+        operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
+        each = mapping_flops(d, feature_map)
+        if state.phase == "refit":
+            is_old = are_old_columns(problem, state, *state.known)
+            # the system of the squared error does not depend on the model, so only the new columns are summed
+            is_square = problem.loss.is_square
+            is_missing = ~is_old if is_square else np.ones(m, bool)
+            start = np.zeros((K, m)) if is_square else padded_models(state.coefficients, is_old, m)
+            n_new = int(np.count_nonzero(is_missing))
+            # without points the new columns are the last ones: a slice, which indexes without a copy
+            new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
+            operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
+            accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
+            each += 2.0 * m * n_new
+            function = refit_block
+        else:
+            parents, candidates = parents_of(problem, state), candidate_map(problem, state)
+            # candidates use the curvatures at which the working model's system was summed, so that both fit together
+            base = None if problem.loss.is_square or candidates is None else state.coefficients
+            operands["task"] = SearchTask(
+                problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base
+            )
+            accumulators = {
+                "held_out": Accumulator((len(state.trials),)),
+                "weight": Accumulator(()),
+                "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
+            }
+            if candidates is not None:
+                C = candidates.n_features
+                accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
+                each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
+            each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
+            function = search_block
+        nbytes = sum(accumulator.nbytes for accumulator in accumulators.values())
+
+        def cost(rows: int, columns: int) -> Cost:
+            return Cost(flops=each * rows, scratch_bytes=nbytes)
+
+        return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
 
     def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         rows = self._rows.drawn
@@ -135,7 +199,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         rows = self._rows.drawn
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
         while not state.message:
-            record = _record(problem, state)
+            record = self._sums(problem, state)
             operands, task = record.operands, record.operands["task"]
             if isinstance(task, SearchTask):
                 operands = {**operands, "task": replace(task, codes=codes)}
@@ -151,20 +215,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         best = int(np.argmin(losses))
         loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
         line = np.array([[state.trials.shape[2] - 1, loss, penalty]])
-        history = np.concatenate([state.history, line])
-        is_best = best_round(_losses(history)) == len(history) - 1
-        judged = replace(
-            state,
-            searched_at=float(state.penalties[-1]),
-            coefficients=coefficients,
-            # the chosen penalty is the last one, since histograms and candidates are summed at the slopes of the last
-            # trial
-            penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
-            history=history,
-            best=coefficients if is_best else state.best,
-            best_sizes=state.known if is_best else state.best_sizes,
-        )
-        return judged, True
+        state = replace(state, coefficients=coefficients, history=np.concatenate([state.history, line]))
+        if best_round(state.series("held_out_loss")) == len(state.history) - 1:
+            state = replace(state, best=coefficients, best_sizes=state.known)
+        return state, True
 
     def _extended_state(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
@@ -174,9 +228,13 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         atoms, chosen = ([], np.zeros(0, np.int64)) if why else _best_columns(problem, state, sums)
         if not atoms and not len(chosen) and not _settles(problem, state):
             return replace(state, message=why or "no dictionary has a further column that lowers the loss")
+        penalty = float(state.series("penalty")[-1])
         return replace(
             with_atoms(state, atoms),
             phase="refit",
+            # the chosen penalty is the last one, since histograms and candidates are summed at the slopes of the last
+            # trial
+            penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
             points=np.concatenate([state.points, state.candidates[chosen]]),
             source=np.concatenate([state.source, state.candidate_source[chosen]]),
             candidates=state.candidates[:0],
@@ -194,8 +252,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             gradient[is_old], gradient[~is_old] = state.gradient, sums["gradient"]
             right, start = gradient, state.coefficients
         else:
-            gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
-            start[:, is_old] = state.coefficients
+            gram, gradient, start = sums["gram"], sums["gradient"], padded_models(state.coefficients, is_old, m)
             right = gram @ start.T + gradient
         return replace(
             state,
@@ -215,16 +272,13 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             sample = self._rows.drawn
             rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
             y, weight, _ = problem.targets(rows)
-            loss = problem.loss
             scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
-            s = -loss.slope(y, scores) * weight[:, None]
-            h = weight * loss.curvature(y, scores).max(axis=1)
+            s, h = slopes_and_curvatures(problem.loss, y, scores, weight)
             learned = np.flatnonzero(weight > 0.0)
             for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
                 X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
                 count = max(1, n_columns // dictionary.columns_a_point)
-                # multiples of large primes, so that rounds, and fits with neighbouring seeds, draw different numbers
-                seed = (problem.seed + 7919 * len(state.history) + 104_729 * number) % 2**31
+                seed = further_seed(further_seed(problem.seed, number), len(state.history), BETWEEN_ROUNDS)
                 points = dictionary.propose(SampleSlopes(X, s[learned], h[learned]), count, seed)
                 points_of.append(points)
                 numbers.append(np.full(len(points), number))
@@ -234,49 +288,6 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 def _sample_record(problem: RoundsProblem) -> RowSample:
     """The sample from which thresholds are computed, and on which dictionaries propose."""
     return RowSample("rows to search on", problem.search_rows, problem.seed)
-
-
-def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
-    """The record of the next pass."""
-    feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
-    m = feature_map.n_features
-    operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
-    each = mapping_flops(d, feature_map)
-    if state.phase == "refit":
-        is_old = are_old_columns(problem, state, *state.known)
-        # the system of the squared error does not depend on the model, so only the new columns are summed
-        is_missing, start = ~is_old if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
-        if not problem.loss.is_square:
-            start[:, is_old] = state.coefficients
-        n_new = int(np.count_nonzero(is_missing))
-        # without points the new columns are the last ones: a slice, which indexes without a copy
-        new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
-        operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
-        accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
-        each += 2.0 * m * n_new
-        function = refit_block
-    else:
-        parents, candidates = parents_of(problem, state), candidate_map(problem, state)
-        # candidates use the curvatures at which the system of the working model was summed, so that both fit together
-        base = None if problem.loss.is_square or candidates is None else state.coefficients
-        operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base)
-        accumulators = {
-            "held_out": Accumulator((len(state.trials),)),
-            "weight": Accumulator(()),
-            "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
-        }
-        if candidates is not None:
-            C = candidates.n_features
-            accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
-            each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
-        each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
-        function = search_block
-    nbytes = sum(accumulator.nbytes for accumulator in accumulators.values())
-
-    def cost(rows: int, columns: int) -> Cost:
-        return Cost(flops=each * rows, scratch_bytes=nbytes)
-
-    return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
 
 
 def _solved_trials(problem: RoundsProblem, state: RoundsState, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -317,17 +328,12 @@ def why_to_stop(problem: RoundsProblem, state: RoundsState) -> str:
     """The reason to end: all columns found, too many rounds without a held-out gain, or too many in all; else ""."""
     if _columns_to_add(problem, state) < max((one.columns_a_point for one in problem.dictionaries), default=1):
         return "found as many as asked for"
-    return reason_to_end(_losses(state.history), problem.patience, problem.rounds, len(state.history))
-
-
-def _losses(history: np.ndarray) -> np.ndarray:
-    """The held-out loss of each round."""
-    return history[:, HISTORY.index("held_out_loss")]
+    return reason_to_end(state.series("held_out_loss"), problem.patience, problem.rounds, len(state.history))
 
 
 def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
     """Whether a further Newton step on the same columns follows: while steps gain, and losses are not squares."""
-    sizes, losses = state.history[:, HISTORY.index("n_features")], _losses(state.history)
+    sizes, losses = state.series("n_features"), state.series("held_out_loss")
     has_gained = best_round(losses) == len(losses) - 1
     return not problem.loss.is_square and has_gained and np.sum(sizes == sizes[-1]) <= problem.settling
 
@@ -336,7 +342,7 @@ def _best_columns(
     problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
     """The atoms and points that this round adds, greedily by the largest score for each column."""
-    candidates = verified_candidates(problem, state, sums, state.searched_at)
+    candidates = verified_candidates(problem, state, sums)
     steps = scored_atoms(problem, state, sums["histograms"]) if problem.depth else iter(())
     n_left, atoms, chosen = _columns_to_add(problem, state), list[tuple[Factor, ...]](), list[int]()
     step, scores = next(steps, None), candidates.scores()
@@ -356,9 +362,7 @@ def _best_columns(
     return atoms, np.array(chosen, dtype=np.int64)
 
 
-def verified_candidates(
-    problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray], penalty: float
-) -> CandidatePoints:
+def verified_candidates(problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> CandidatePoints:
     """The candidates with their system on all rows, minus the part that the working model's columns explain.
 
     Phi are those columns, w their last trial and s the negative slopes of the rows' losses there. The part of Q that
@@ -370,7 +374,7 @@ def verified_candidates(
         return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
     with_model, own = sums["cross"][:m], sums["cross"][m:]
-    penalties = _column_penalties(m, penalty)
+    penalties = _column_penalties(m, state.penalties[-1])
     shares = solve_positive((state.gram + np.diag(penalties)).copy, with_model)
     explained = with_model.T @ shares
     slopes = sums["gradient"][m:] - shares.T @ (sums["gradient"][:m] - penalties[:, None] * state.trials[-1].T)
@@ -391,29 +395,3 @@ def _most_candidates(problem: RoundsProblem) -> int:
 def _most_rounds(problem: RoundsProblem) -> int:
     """The most rounds that add columns."""
     return -(-problem.n_features // problem.features_per_round)
-
-
-def _largest_records(problem: RoundsProblem) -> list[BlockSum]:
-    """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
-    state, width = first_state(problem), problem.n_features
-    if not problem.dictionaries:
-        m = width + 1
-        columns, thresholds, kinds = (
-            np.repeat(part, m, axis=0) for part in (state.columns, state.thresholds, state.kinds)
-        )
-        largest = replace(state, columns=columns, thresholds=thresholds, kinds=kinds)
-    else:
-        # landmarks cost most to map, else waves
-        parts = [one.columns_a_point for one in problem.dictionaries]
-        dearest = int(np.argmin(parts))
-        n_points, n_candidates = (n // parts[dearest] for n in (width, _most_candidates(problem)))
-        m = 1 + n_points * parts[dearest]
-        largest = replace(
-            state,
-            points=np.zeros((n_points, problem.n_columns)),
-            source=np.full(n_points, dearest),
-            candidates=np.zeros((n_candidates, problem.n_columns)),
-            candidate_source=np.full(n_candidates, dearest),
-        )
-    largest = replace(largest, trials=np.zeros((len(state.penalties), problem.n_models, m)))
-    return [_record(problem, replace(largest, phase=phase)) for phase in ("refit", "search")]

@@ -14,12 +14,28 @@ from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.protocols.records import BlockSum, Record, RowSample
 
 P = TypeVar("P")
-# A frozen dataclass with `history` (a line for each round), `phase` (the purpose of the next pass), and `message` (why
-# the rounds ended).
+# A frozen dataclass `WithHistory`, with `phase` (the purpose of the next pass) and `message` (why the rounds ended).
 S = TypeVar("S", bound=Any)
 
 # A round gains if it lowers the held-out loss by more than this share of the lowest one before it.
 LEAST_GAIN = 1e-4
+# The step between the seeds of two rounds; another one than between dictionaries, whose seeds would meet otherwise.
+BETWEEN_ROUNDS = 7_919
+
+
+class WithHistory:
+    """A state whose `history`, of shape (rounds, len(names)), has a line for each round, with the columns `names`."""
+
+    names: ClassVar[tuple[str, ...]]
+    history: np.ndarray
+
+    def series(self, name: str) -> np.ndarray:
+        """A column of the history, one number for each round."""
+        return self.history[:, self.names.index(name)]
+
+    def lines(self) -> list[dict[str, float]]:
+        """The lines of the history, one for each round, as numbers by the names of the columns."""
+        return [dict(zip(self.names, map(float, line), strict=True)) for line in self.history]
 
 
 class Rounds(ABC, Generic[P, S]):
@@ -29,8 +45,7 @@ class Rounds(ABC, Generic[P, S]):
     candidates, and "refit" sums the system with the new columns, in subclasses that need a pass for it.
     """
 
-    # names of the columns of the history, and of the columns that progress reports
-    history: ClassVar[tuple[str, ...]]
+    # names of the columns of the history that progress reports
     reported: ClassVar[tuple[str, ...]]
 
     def __init__(self) -> None:
@@ -40,8 +55,9 @@ class Rounds(ABC, Generic[P, S]):
         """The sums of the next pass, and the sample of the next search unless it is in memory; None at the end."""
         if state.message:
             return None
-        sums, sample = self._sums(problem, state), self._missing(problem, state)
-        return [record for record in (sums, sample) if record is not None]
+        sample = self._missing(problem, state)
+        records = [] if state.phase == "sample" else [self._sums(problem, state)]
+        return records if sample is None else [*records, sample]
 
     @one_blas_thread()
     def step(self, problem: P, state: S, results: Sequence[Any]) -> S:
@@ -62,8 +78,8 @@ class Rounds(ABC, Generic[P, S]):
         """The numbers of the last round that progress reports, unless they are NaN or infinite."""
         if len(state.history) == 0:
             return {}
-        last = lines_of(self.history, state.history[-1:])[0]
-        return {name: last[name] for name in self.reported if np.isfinite(last[name])}
+        last = {name: float(state.series(name)[-1]) for name in self.reported}
+        return {name: value for name, value in last.items() if np.isfinite(value)}
 
     def _missing(self, problem: P, state: S) -> RowSample | None:
         """The sample that the next search needs, if it is not in memory.
@@ -78,8 +94,8 @@ class Rounds(ABC, Generic[P, S]):
         """The sample that is searched after the next pass; None if there is no search."""
 
     @abstractmethod
-    def _sums(self, problem: P, state: S) -> BlockSum | None:
-        """The record of the next pass; None if it only samples rows."""
+    def _sums(self, problem: P, state: S) -> BlockSum:
+        """The sums of the next pass, unless its phase is "sample"."""
 
     def _first_state(self, problem: P, state: S) -> S:
         """The state after the phase "sample"."""
@@ -152,6 +168,8 @@ def bordered(gram: np.ndarray, is_old: np.ndarray, new_columns: np.ndarray) -> n
     return whole
 
 
-def lines_of(names: Sequence[str], history: np.ndarray) -> list[dict[str, float]]:
-    """The lines of a history as dicts of its columns by name, one for each round."""
-    return [dict(zip(names, map(float, line), strict=True)) for line in history]
+def padded_models(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
+    """Models (K, k) of old columns, their numbers or a mask of them, as models of `width` columns: 0 for new ones."""
+    out = np.zeros((len(coefficients), width))
+    out[:, old] = coefficients
+    return out

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.step_projection import MOST_FACTORS, STEP, StepProjection
 from dkl.methods.rounds.dictionary import Dictionary
+from dkl.methods.rounds.loop import WithHistory
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.steps.binning import ColumnBins
 from dkl.solvers.losses import Loss
-
-HISTORY = ("n_features", "held_out_loss", "penalty")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class RoundsProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundsState:
+class RoundsState(WithHistory):
     """The state of rounds over dictionaries between passes.
 
     The columns of the working model are ordered: the atoms (the constant, linear terms, steps and hinges), then the
@@ -116,15 +116,13 @@ class RoundsState:
     trials : ndarray of shape (T, K, m)
         Coefficients that the next pass judges.
     penalties : ndarray of shape (T,)
-        The penalties of the trials, or of the next trials.
-    searched_at : float
-        The penalty of the trial at whose slopes histograms and candidates were last summed.
+        The penalties of the trials, or, in the phase "refit", of the next trials.
     best : ndarray of shape (K, n)
         The coefficients of the last round that gained on held-out rows.
     best_sizes : ndarray of shape (2,), int64
         The numbers of atoms and points that `best` covers.
     history : ndarray of shape (rounds, 3)
-        One line for each round, with the columns `HISTORY`.
+        One line for each round, with the columns `names`.
     message : str
         Why the rounds ended; empty before.
     """
@@ -151,11 +149,12 @@ class RoundsState:
     gradient: np.ndarray
     trials: np.ndarray
     penalties: np.ndarray
-    searched_at: float
     best: np.ndarray
     best_sizes: np.ndarray
     history: np.ndarray
     message: str = ""
+
+    names: ClassVar[tuple[str, ...]] = ("n_features", "held_out_loss", "penalty")
 
     @property
     def n_atoms(self) -> int:
@@ -202,10 +201,9 @@ def first_state(problem: RoundsProblem) -> RoundsState:
         gradient=np.zeros((0, K)),
         trials=np.zeros((0, K, 1)),
         penalties=np.array([0.1, 1.0, 10.0, 100.0]),
-        searched_at=np.inf,
         best=np.zeros((K, 1)),
         best_sizes=np.array([1, 0]),
-        history=np.zeros((0, len(HISTORY))),
+        history=np.zeros((0, len(RoundsState.names))),
     )
 
 

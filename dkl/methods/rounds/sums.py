@@ -137,23 +137,27 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     gram, gradient = xp.zeros((m, n_new)), xp.zeros((n_new, y.shape[1]))
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
         scores = _scores(phi, task.coefficients) if task.coefficients.any() else xp.zeros_like(y[rows])
-        s = -loss.slope(y[rows], scores) * weight[rows, None]
-        # one system for all models, with each row's largest curvature over the models as an upper bound
-        h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
+        s, h = slopes_and_curvatures(loss, y[rows], scores, weight[rows])
         new = phi[:, columns]
-        gram += _product(phi * h[:, None].astype(phi.dtype), new)
+        gram += summed_product((phi * h[:, None].astype(phi.dtype)).T, new)
         gradient += _sums_by(s, new)
     return together_on_host({"gram": gram, "gradient": gradient})
+
+
+def slopes_and_curvatures(
+    loss: Loss, targets: Any, scores: Any, weight: Any, curved: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted negative slopes s (n, K) of rows at their scores, and weighted curvatures h (n,) at scores `curved`.
+
+    There is one system for all models, so a row has its largest curvature over the models, as an upper bound.
+    """
+    s = -loss.slope(targets, scores) * weight[:, None]
+    return s, weight * loss.curvature(targets, scores if curved is None else curved).max(axis=1)
 
 
 def _scores(phi: Any, models: np.ndarray) -> Any:
     """Scores (n, g) in float64 of features (n, m) under models (g, m), on the device of the features."""
     return phi.astype(np.float64) @ array_module(phi).asarray(models).T
-
-
-def _product(left: Any, right: Any) -> Any:
-    """left^T right for rows (n, p) and (n, q), on their device."""
-    return summed_product(left.T, right) if is_on_gpu(left) else left.T @ right
 
 
 def _sums_by(s: Any, phi: Any) -> Any:
@@ -193,13 +197,12 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             with np.errstate(over="ignore"):
                 trials = [loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
             losses += xp.stack([held[rows] @ each for each in trials])
-        s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
-        curved = scores[:, -1] if task.base is None else _scores(phi, task.base)
-        h = weight[rows] * loss.curvature(y[rows], curved).max(axis=1)
+        curved = None if task.base is None else _scores(phi, task.base)
+        s, h = slopes_and_curvatures(loss, y[rows], scores[:, -1], weight[rows], curved)
         if mapped is not None:
             psi = mapped(rows)
             both = xp.concat([phi, psi], axis=1)
-            cross += _product(both * h[:, None].astype(phi.dtype), psi)
+            cross += summed_product((both * h[:, None].astype(phi.dtype)).T, psi)
             gradient += _sums_by(s, both)
         if not len(task.parents):
             continue

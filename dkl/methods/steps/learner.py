@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
+from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
@@ -20,17 +21,13 @@ from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, estimator
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
-from dkl.methods.rounds.loop import lines_of
-from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, first_state
+from dkl.methods.rounds.problem import RoundsProblem, RoundsState, first_state
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.atoms import with_atoms
 from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
-
-# a prime, so that fits with neighbouring seeds hold out different rows
-_BETWEEN_LAPS = 104_729
 
 
 @estimator
@@ -165,19 +162,17 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest number of atoms, each of three factors."""
-        state, m = first_state(self._problem(dataset, None, 0)), self.planned_features(dataset)
-        columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
-        return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).atom_map()
+        factors = np.zeros((self.planned_features(dataset), MOST_FACTORS))
+        steps = StepProjection(factors.astype(np.int32), factors, factors.astype(np.int8), np.zeros(dataset.n_columns))
+        return FeatureMap("steps", steps, np.ones(len(factors)))
 
     def _learn(self, dataset: Dataset) -> None:
-        self.__dict__.pop("classes_", None)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = target_units(dataset, self._running("targets"))
         loss = WorkingLoss.of(self, dataset)
         if loss.name in LOG_LINK and self._plan is None:
             check_log_rows(dataset, loss.name)
-        scale = loss.units(scale)
+        scale = loss.units(target_units(dataset, self._running("targets")))
         problem = self._problem(dataset, scale, self.seed_)
         states = list[RoundsState]()
         for bag in range(self.bags):
@@ -215,7 +210,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             loss=loss.table,
             depth=self.depth,
             bins=self.bins,
-            search_rows=sampled_rows(self.search_rows or 200_000, dataset),
+            search_rows=sampled_rows(self.search_rows or RoundsProblem.search_rows, dataset),
             in_memory=self.search_rows is not None,
             features_per_round=each,
             patience=self.patience,
@@ -229,14 +224,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
         """The targets with this bag's held-out rows: consecutive shares, drawn anew after each row was held out."""
         context, share = self._context, self.validation_fraction
-        given = context.withheld is not None and context.withheld.share > 0.0
         judging = context.judging(share, seed)
         lap, part = divmod(bag, max(1, int(1.0 / share)))
-        own = HeldOut(share, (seed + lap * _BETWEEN_LAPS) % 2**31, part * share)
-        rows = BagRows(judging, own, given or context.judging_seed is not None)
-        if self.bags == 1:
-            return HeldTargets(targets, (judging if rows.is_given else own).mask)
-        return HeldTargets(targets, rows.judges, rows.left_out)
+        own = HeldOut(share, further_seed(seed, lap), part * share)
+        rows = BagRows(judging, own, judging is context.withheld or context.judging_seed is not None)
+        return HeldTargets(targets, rows.judges, rows.left_out if self.bags > 1 else None)
 
     def _keep_result(
         self, problem: RoundsProblem, states: Sequence[RoundsState], loss: WorkingLoss, units: TargetScale | None
@@ -264,10 +256,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         coef, intercept = loss.in_own_units(coef * root, intercept, units)
         self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
         self.loss_ = loss.name
-        rounds = np.concatenate([state.history for state in states])
-        self.history_ = lines_of(HISTORY, rounds)
+        self.history_ = [line for state in states for line in state.lines()]
         bags = f" of {len(states)} bags" if len(states) > 1 else ""
-        self.message_ = f"{first.message}: {m} atoms in {len(rounds)} rounds{bags}"
+        self.message_ = f"{first.message}: {m} atoms in {len(self.history_)} rounds{bags}"
 
 
 @dataclass(frozen=True, eq=False)
