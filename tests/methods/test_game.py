@@ -16,6 +16,8 @@ import pytest
 
 import dkl
 from dkl.features.families import Coordinates, Gaussian
+from dkl.linear.minibatches import HeldOut
+from dkl.methods.fit_context import FitContext
 from dkl.methods.margin.learner import MarginFeatures
 
 PROGRAM = """
@@ -146,6 +148,26 @@ def test_every_round_tells_the_gap(solver: str) -> None:
     told = [event.detail["duality_gap"] for event in seen if event.name == "rounds" and "duality_gap" in event.detail]
     assert told[-1] == fitted.duality_gap_
     assert len(set(told)) == len({entry.get("relative_gap", entry.get("duality_gap")) for entry in fitted.history_})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"patience": 3}, {"family": Coordinates(), "dynamics": "excessive-gap"}],
+    ids=["plain", "patience", "excessive gap"],
+)
+def test_a_game_does_not_learn_from_the_rows_that_a_machine_withholds(parameters: dict[str, Any]) -> None:
+    X, y = rows()
+    withheld = HeldOut(0.2, 7, 0.4)
+    is_withheld = withheld.mask(np.arange(len(y)))
+    others = np.where(is_withheld, np.where(y == "yes", "no", "yes"), y)
+
+    def weights(y: np.ndarray) -> np.ndarray:
+        played = learner(rounds=4, **parameters)
+        played._context = FitContext(withheld=withheld, for_machine=True)
+        return played.fit(X, y).coef_
+
+    assert 0 < is_withheld.sum() < len(y) / 2
+    np.testing.assert_array_equal(weights(others), weights(y))
 
 
 def test_three_classes_share_one_set_of_features() -> None:
