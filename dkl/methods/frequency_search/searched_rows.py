@@ -39,7 +39,6 @@ class SearchedRows:
         self._most_kept = kept_bytes
         self._key: tuple[int, int, int] | None = None
         self._block: Block | None = None
-        self.repeats = np.zeros(0)
         self._scaled: Rows | None = None
         self._features: list[list[np.ndarray]] = []
 
@@ -59,7 +58,7 @@ class SearchedRows:
 
     @property
     def drawn(self) -> Block:
-        """The rows with their weights; in a full sample, which was drawn by weight, each has weight 1."""
+        """The rows with their weights if all were drawn; in a full sample, drawn by weight, each has weight 1."""
         return replace(self.block, weight=None) if self.block.n_rows >= self.key[0] else self.block
 
     def has(self, record: RowSample) -> bool:
@@ -69,8 +68,6 @@ class SearchedRows:
     def keep(self, record: RowSample, block: Block) -> None:
         """Store the rows of a record in place of the earlier ones."""
         self._key, self._block = _key(record), block
-        # fewer rows than requested are all rows, with their weights; a full sample was drawn by weight
-        self.repeats = block.weights if block.n_rows < record.k else np.ones(block.n_rows)
         self._scaled, self._features = None, []
 
     def scaled(self, feature_map: FeatureMap, dtype: str) -> Rows:
