@@ -77,6 +77,25 @@ def shortened(name: str, most: int = LONGEST_NAME) -> str:
     return name if len(name) <= most else f"{name[: most - most // 3 - 1]}…{name[-(most // 3) :]}"
 
 
+def first_few(texts: Sequence[str], most: int, kind: str = "") -> list[str]:
+    """The first `most` texts, and one that counts the others.
+
+    Parameters
+    ----------
+    texts : sequence of str
+    most : int
+    kind : str
+        What the texts are, in the plural, where their count alone would not say it.
+
+    Examples
+    --------
+    >>> first_few(["age", "town", "wage"], 1, "columns")
+    ['age', 'and 2 more columns']
+    """
+    more = [f"and {len(texts) - most:,} more{kind and f' {kind}'}"] if len(texts) > most else []
+    return [*texts[:most], *more]
+
+
 def _shown(char: str) -> str:
     kind = unicodedata.category(char)
     is_command = kind in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _TURNS

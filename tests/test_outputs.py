@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dkl
 from dkl.cli.app import app
 from dkl.cli.predictions import is_predictions, open_writer
-from dkl.data.store import commit, outputs
+from dkl.data.store import commit
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import FileKind, beside, written_whole
 from dkl.errors import DklHint
@@ -385,8 +385,8 @@ def test_a_rename_that_is_made_and_reported_as_failed_is_made(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         monkeypatch.setattr(os, move.__name__, lost_answer)
-    exchange = outputs.exchanged
-    monkeypatch.setattr(outputs, "exchanged", lambda *given: can_exchange and exchange(*given) and False)
+    exchange = commit.exchanged
+    monkeypatch.setattr(commit, "exchanged", lambda *given: can_exchange and exchange(*given) and False)
     for text in ("first", "second", "third"):
         _written(place, text)
         assert (place / "note" if place.is_dir() else place).read_text() == text
@@ -405,7 +405,7 @@ def test_a_rename_that_is_not_made_is_an_error_and_leaves_what_was_there(
 
     monkeypatch.setattr(os, "rename", refuse)
     monkeypatch.setattr(os, "replace", refuse)
-    monkeypatch.setattr(outputs, "exchanged", lambda *given: False)
+    monkeypatch.setattr(commit, "exchanged", lambda *given: False)
     with pytest.raises(OSError, match=rf"{name}' was not written.*What was there before is as it was"):
         _written(tmp_path / name, "second")
     assert contents(tmp_path) == before

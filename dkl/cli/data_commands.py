@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from dkl.cli.cluster import checked_bytes
 from dkl.cli.command import Result, Running, facts_table
 from dkl.cli.output_checks import check_before
+from dkl.plain_text import first_few
 
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
@@ -319,19 +320,13 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     if weights:
         total = sum(weights.values()) or 1
         counts = [f"{label} {weight:,} ({100 * weight / total:.0f} %)" for label, weight in weights.items()]
-        shown["classes"] = _listed(counts, ", ")
+        shown["classes"] = ", ".join(first_few(counts, _MOST_SHOWN))
     shown |= {label: value for label, value in facts.items() if label.startswith(("splits", "first index"))}
     shown |= {label: value for label, value in facts.items() if label in ("group column", "time column")}
     if encoding is not None:
         # without the last line, the layout, and without the part of each rule about later missing values
-        rules = encoding.describe().splitlines()[:-1]
-        shown["what they are"] = _listed([rule.split("; none missing")[0] for rule in rules], "\n")
+        rules = [rule.split("; none missing")[0] for rule in encoding.describe().splitlines()[:-1]]
+        shown["what they are"] = "\n".join(first_few(rules, _MOST_SHOWN))
     elif schema.column_names is not None:
         shown["what they are"] = list(schema.column_names)
     return shown
-
-
-def _listed(items: Sequence[str], between: str) -> str:
-    """The first `_MOST_SHOWN` items, and the number of the others."""
-    more = [f"and {len(items) - _MOST_SHOWN} more"] if len(items) > _MOST_SHOWN else []
-    return between.join([*items[:_MOST_SHOWN], *more])

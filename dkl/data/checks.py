@@ -21,6 +21,8 @@ from dkl.data.soundness import check_sound, check_structure, check_unmasked
 _EXACT = 2**53
 _TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
+WITHOUT_TARGET = "drop_missing_target=True leaves rows without a target out"
+"""The remedy in messages about missing targets; the shell replaces the parameter by its option."""
 
 
 def stored_dtype(dtype: DTypeLike) -> np.dtype:

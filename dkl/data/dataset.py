@@ -36,7 +36,7 @@ from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
 from dkl.errors import warn_user
 from dkl.events import Subscriber, ignore
-from dkl.plain_text import plain_text, shortened
+from dkl.plain_text import first_few, plain_text, shortened
 
 _SHOWN = 12
 
@@ -603,16 +603,11 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, Mapping):
-        items = [f"{shortened(str(key))}: {shown(item)}" for key, item in list(value.items())[:_SHOWN]]
-        return ", ".join(items) + _more(len(value))
+        return ", ".join(first_few([f"{shortened(str(key))}: {shown(item)}" for key, item in value.items()], _SHOWN))
     if isinstance(value, list | tuple):
-        items = [shortened(item) if isinstance(item, str) else shown(item) for item in value[:_SHOWN]]
-        return ", ".join(items) + _more(len(value))
+        items = [shortened(item) if isinstance(item, str) else shown(item) for item in value]
+        return ", ".join(first_few(items, _SHOWN))
     return str(value)
-
-
-def _more(count: int) -> str:
-    return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""
 
 
 def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitSet], name: str) -> Description:

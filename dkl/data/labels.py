@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
+from dkl.data.checks import ALL_WEIGHTLESS, WITHOUT_TARGET, named_place, plain_array, shown_value, spoken
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
 from dkl.errors import hint, warn_user
@@ -16,7 +16,6 @@ from dkl.errors import hint, warn_user
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dkl.data.columns.numbers import NumberForm
     from dkl.data.columns.text_statistics import TextStatistics
 
 TaskChoice = Literal["auto", "classification", "regression"]
@@ -109,7 +108,7 @@ def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
             if given is None or type(given).__name__ in ("NAType", "NaTType") or is_nan:
                 raise ValueError(
                     f"Input y: {named_place('y', place, first_row)} is {shown_value(given)}, so its target is missing; "
-                    "give it one, or drop_missing_target=True leaves such rows out"
+                    f"give it one, or {WITHOUT_TARGET}"
                 )
         first = places[0]
         for place in places:
@@ -182,8 +181,7 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
         return
     place = tuple(np.argwhere(~np.isfinite(y))[0])
     raise ValueError(
-        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite; "
-        "drop_missing_target=True leaves rows without a target out"
+        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite; {WITHOUT_TARGET}"
     )
 
 
@@ -354,45 +352,23 @@ def written_targets(y: np.ndarray, *, is_asked: bool, weight: np.ndarray | None 
         If most texts are numbers and some are not, or they are dates; with the first such text.
     """
     # imports pyarrow, which few targets need
-    from dkl.data.columns.deciding import mixed_forms_warning
+    from dkl.data.columns.target_texts import TargetTexts
+
+    values = _arrow_texts(y, weight)
+    texts = TargetTexts("y", _text_statistics(values), as_labels="" if is_asked else "task='classification'")
+    texts.check_no_dates()
+    reading = texts.reading
+    if not is_asked and (reading is None or reading.statistics.is_whole):
+        return y
+    form = texts.form_of_numbers(hint)
+    return y if form is None else _numbers(form, values, weight)
+
+
+def _numbers(form: str, texts: pa.Array, weight: np.ndarray | None) -> np.ndarray:
+    """The numbers that texts write in a form; rows of weight 0 have that of a row with positive weight."""
     from dkl.data.columns.numbers import NumberForm
 
-    texts = _arrow_texts(y, weight)
-    statistics = _text_statistics(texts)
-    if dates := statistics.first_dates:
-        row, text = dates[0]
-        labels = "" if is_asked else ", or say that they are labels: task='classification'"
-        raise ValueError(
-            f"y holds dates or times ({text!r} in row {row}): turn them into numbers, such as the days from a "
-            f"day{labels}"
-        )
-    reading = statistics.reading()
-    if reading is None:
-        if is_asked and (ways := mixed_forms_warning("y", statistics)):
-            raise ValueError(ways)
-        are_whole = is_asked and statistics.count > 0 and statistics.digits_only == statistics.count
-        return _numbers(NumberForm(), texts, weight) if are_whole else y
-    if reading.statistics.is_whole and not is_asked:
-        return y
-    written = f" written as {reading.form}" if reading.form else ""
-    if unread := sorted((*reading.first_unread, *statistics.first_missing_mark)):
-        row, text = unread[0]
-        raise ValueError(
-            f"y[{row}] is {text!r}, and the other targets are numbers{written}; correct it, or make it missing and "
-            "pass drop_missing_target=True"
-        )
-    if reading.is_ambiguous:
-        hint(
-            f"y holds numbers such as {reading.first_ambiguous[0][1]!r}, which are taken for {reading.form} in place "
-            "of 1234.56; where their mark is the other one, make numbers of them before: pandas.read_csv(..., "
-            "decimal=',')"
-        )
-    return _numbers(NumberForm.of(reading.form), texts, weight)
-
-
-def _numbers(form: NumberForm, texts: pa.Array, weight: np.ndarray | None) -> np.ndarray:
-    """The numbers that texts write in a form; rows of weight 0 have that of a row with positive weight."""
-    values = form.numbers(texts)
+    values = NumberForm.of(form).numbers(texts)
     return values if weight is None else _with_neighbours_of_weightless(values, weight)
 
 

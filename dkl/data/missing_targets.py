@@ -13,9 +13,6 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import check_target_shape
 from dkl.errors import warn_user
 
-REMEDY = "drop_missing_target=True leaves rows without a target out"
-"""The remedy in messages about missing targets; the shell replaces the parameter by its option."""
-
 
 def has_target(y: GivenValues) -> np.ndarray:
     """Whether the target of each row, or each of several targets, is present: (n,) bool.

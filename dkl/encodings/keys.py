@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dkl.data.ingest.encoding import TableEncoding
+from dkl.protocols.arrays import dense_rows
 
 WholeNumbers = tuple[str, tuple[int, ...]]
 """A column of whole numbers that are treated as categories: its name, and the values, ascending."""
@@ -84,8 +84,7 @@ class CategoryKey:
 
 def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np.ndarray:
     """Columns `first` to `last` - 1 of X as a dense array."""
-    part: Any = X[:, first:last]
-    return np.asarray(part.toarray() if sparse.issparse(part) else part)
+    return np.asarray(dense_rows(X[:, first:last]))
 
 
 def category_parts(encoding: TableEncoding, numbers: Sequence[WholeNumbers] = ()) -> dict[str, CategoryPart]:

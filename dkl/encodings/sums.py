@@ -18,6 +18,7 @@ from dkl.kernels.device import (
     with_targets,
 )
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 
 TEXT_ROWS = 1 << 13
@@ -162,8 +163,7 @@ def _text_sums_on_gpu(block: Block, fold: np.ndarray, operands: Mapping[str, Any
         sums[f"gram {k}"] = xp.zeros((count, size + 1, size + 1))
         sums[f"answers {k}"] = xp.zeros((count, size + 1, T))
     for rows in spans(block.n_rows, tile_rows(X.shape[1] + 1, 8)):
-        part, of_rows = X[rows], fold[rows]
-        tile = part.toarray() if hasattr(part, "toarray") else part
+        tile, of_rows = dense_rows(X[rows]), fold[rows]
         weights, targets = xp.asarray(all_weights[rows], dtype=np.float64)[:, None], all_targets[rows]
         is_in_fold = xp.asarray(of_rows.astype(np.int8)) == xp.arange(count)[:, None]
         moments = xp.concat([weights, weights * targets, weights * targets * targets], axis=1)

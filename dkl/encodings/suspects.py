@@ -16,7 +16,6 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from scipy import sparse
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
@@ -30,6 +29,7 @@ from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviation
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import PlannedRun, Run
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.records import RowSample
 
 # The smallest number of rows that are searched: the held-out share of fewer rows is too small to judge the result.
@@ -199,8 +199,7 @@ def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
     """The sampled rows of the dataset in the order of their identities."""
     record = _sample_record(dataset, seed)
     (rows,) = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
-    X = rows.X[np.argsort(rows.row_id, kind="stable")]
-    return X.toarray() if sparse.issparse(X) else X
+    return dense_rows(rows.X[np.argsort(rows.row_id, kind="stable")])
 
 
 def _sample_record(dataset: Dataset, seed: int) -> RowSample:

@@ -20,7 +20,7 @@ from dkl.kernels.products import PRODUCT_FREQUENCIES, product_rows
 from dkl.kernels.slopes import has_slopes, spoken_features
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.linear.answers import Scorer
-from dkl.plain_text import plain_text, shortened
+from dkl.plain_text import first_few, plain_text, shortened
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
@@ -92,11 +92,9 @@ class Importance:
         return ImportanceDisplay(self).plot(ax)
 
     def __repr__(self) -> str:
-        lines = [f"  {shortened(self.names[g]):<24} {self.strengths[g]:.4g}" for g in self.order[:20]]
-        rest = [f"  and {len(self.names) - 20} more"] if len(self.names) > 20 else []
-        return plain_text(
-            "\n".join([f"<importance of {len(self.names)} columns by {self.measure}", *lines, *rest]) + ">"
-        )
+        lines = first_few([f"{shortened(self.names[g]):<24} {self.strengths[g]:.4g}" for g in self.order], 20)
+        head = f"<importance of {len(self.names)} columns by {self.measure}"
+        return plain_text("\n  ".join([head, *lines]) + ">")
 
     def _repr_html_(self) -> str:
         return self.to_frame().to_html(max_rows=20, float_format="{:.4g}".format)

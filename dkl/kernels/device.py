@@ -53,7 +53,7 @@ from dkl.kernels.sincos import TURN
 from dkl.kernels.tiles import checked_dtype, checked_weights, spans
 from dkl.plain_files import locked, own_folder
 from dkl.process import after_fork
-from dkl.protocols.arrays import Array, Rows
+from dkl.protocols.arrays import Array, Rows, dense_rows
 from dkl.protocols.block import Block
 
 try:
@@ -1069,8 +1069,7 @@ def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
     widest = max(feature_map.n_columns, _width(feature_map), width)
     for rows in spans(X.shape[0], tile_rows(widest, dtype.itemsize)):
-        part = X[rows]
-        yield rows, part.toarray() if hasattr(part, "toarray") else part
+        yield rows, dense_rows(X[rows])
 
 
 def _width(feature_map: FeatureMap) -> int:
@@ -1196,8 +1195,7 @@ class DeviceLandscape:
 
     def __init__(self, X: Rows, S: np.ndarray, dtype: np.dtype, columns: np.ndarray | None = None) -> None:
         self.xp = array_module(X)
-        dense = X.toarray() if hasattr(X, "toarray") else X
-        self.X = self.xp.ascontiguousarray(dense, dtype=dtype)
+        self.X = self.xp.ascontiguousarray(dense_rows(X), dtype=dtype)
         self.S = self.xp.asarray(S if S.ndim == 2 else S[:, None], dtype=dtype)
         self.columns = None if columns is None else self.xp.asarray(columns)
 

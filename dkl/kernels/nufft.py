@@ -13,7 +13,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.kernels.sums import feature_sums
 from dkl.kernels.tiles import checked_weights
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 
 __all__ = ["grid_sums", "scattered_sums", "variation_sums"]
 
@@ -154,7 +154,7 @@ def _dense(X: Rows) -> np.ndarray:
         raise ValueError(
             f"non-uniform fast transforms are for rows of at most {MOST_COLUMNS} columns; these have {X.shape[1]}"
         )
-    return np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64)
+    return np.asarray(dense_rows(X), dtype=np.float64)
 
 
 def _transform(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] | int | np.ndarray) -> np.ndarray:

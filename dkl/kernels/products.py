@@ -20,7 +20,7 @@ from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles, even_step, spans
 from dkl.process import TwoForms
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 
 # Least and most rows of a tile, its most frequencies, and its number of angles in between: threads pass the
 # interpreter's lock on at every call, so that with few frequencies a tile has more rows.
@@ -168,7 +168,7 @@ class _Columns:
         # neighbouring columns are a slice, which a sparse matrix extracts without a table of all columns
         is_span = len(columns) > 0 and bool(np.all(np.diff(columns) == 1))
         part = tile[:, columns[0] : columns[-1] + 1] if is_span else tile[:, columns]
-        return np.ascontiguousarray(part if isinstance(part, np.ndarray) else part.toarray())
+        return np.ascontiguousarray(dense_rows(part))
 
 
 class _Structured:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,22 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.svm import LinearSVC
 
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
-from dkl.errors import refuse_non_finite, users_level
+from dkl.errors import refuse_non_finite, warn_user
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
-from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
+from dkl.linear.epochs import (
+    EpochDriver,
+    EpochProblem,
+    EpochState,
+    Stopping,
+    centred,
+    epochs_message,
+    held_out_record,
+    uncentred,
+)
 from dkl.linear.judge import PENALTY_RULES
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.scores import TOO_LARGE, scoring_cost
+from dkl.linear.scores import TOO_LARGE
 from dkl.linear.sgd import (
     SGDState,
     StepSchedule,
@@ -29,12 +36,12 @@ from dkl.linear.sgd import (
     step_schedule,
 )
 from dkl.linear.summary import SAMPLE_ROWS, Summary, TargetMoments, summarise
-from dkl.linear.sums import calibration_block, calibration_rows
+from dkl.linear.sums import calibration_rows
 from dkl.linear.target_statistics import TargetScale, target_record
-from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
+from dkl.linear.temperature import best_multiplier, slope_and_shifts
 from dkl.passes.engine import PassResult
 from dkl.passes.loop import PlannedRun, Run
-from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
+from dkl.protocols.records import BlockSum, Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -316,12 +323,10 @@ def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSour
         return source
     # steps through sorted rows forget one class while they see the next; mixing blocks avoids this by more reads
     groups = min(n_filled, _MOST_MIXED)
-    warnings.warn(
+    warn_user(
         f"{100 * unevenness:.0f} % of the targets' variance in {source.place} lies between its blocks: rows look "
         f"sorted. Each step mixes rows of {groups} blocks, so every epoch reads {groups} times as much; "
-        "store them shuffled instead: dkl.create_dataset(..., shuffle=True)",
-        UserWarning,
-        stacklevel=users_level(),
+        "store them shuffled instead: dkl.create_dataset(..., shuffle=True)"
     )
     return mixed_blocks(source, groups, seed)
 
@@ -439,7 +444,7 @@ def calibration_sums(
     """
     record = _calibration_record(problem, model.coef_, model.intercept_)
     sums = run.read(source, [record], lambda passed: passed.results[0], record.planned)
-    weight = float(sums["weight"][0])
+    weight = float(sums["counted"][0])
     if weight == 0.0:
         raise none_held_out(problem)
     return sums["label"], sums["uniform"], weight
@@ -501,22 +506,14 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
 
 def _calibration_record(problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray) -> BlockSum:
     """The record of a calibration pass, whose sums are the arguments of `dkl.linear.temperature.best_multiplier`."""
-    operands = {
-        "feature_map": problem.feature_map,
-        "coef": coef,
-        "intercept": intercept,
-        "held_out": problem.held_out,
-        "targets": RowTargets(problem.classes, problem.class_weight),
-        "dtype": problem.dtype,
-    }
-    # loss, slope and curvature at each temperature of the grid
-    shape = (3, len(MULTIPLIERS))
-    accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
-    cost = partial(
-        scoring_cost,
-        feature_map=problem.feature_map,
-        n_models=len(coef),
-        share=problem.held_out.share,
+    record = held_out_record(
+        problem.feature_map,
+        coef,
+        intercept,
+        held_out=problem.held_out,
+        targets=RowTargets(problem.classes, problem.class_weight),
         dtype=problem.dtype,
+        # the loss of these rows takes little beside their features, and is not used
+        stopping=Stopping(problem.loss, 0, calibrated=True),
     )
-    return BlockSum("calibration", calibration_block, accumulators, operands, cost=cost)
+    return replace(record, name="calibration")

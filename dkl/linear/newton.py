@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
-from dkl.errors import users_level
+from dkl.errors import warn_user
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
@@ -134,7 +133,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         state = newton_state(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
     if not state.ended and not state.done(last).all():
-        warnings.warn(result.message, UserWarning, stacklevel=users_level())
+        warn_user(result.message)
     return result
 
 

@@ -17,6 +17,7 @@ from dkl.kernels.device import array_module, arrived, is_on_gpu, place, sent, wi
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
@@ -105,8 +106,7 @@ def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype
     Rows on a GPU stay there, and become dense.
     """
     if is_on_gpu(X):
-        written_out = X.toarray() if hasattr(X, "toarray") else X
-        scaled = generic.scaled(array_module(X), written_out, feature_map.scaler, np.float64)
+        scaled = generic.scaled(array_module(X), dense_rows(X), feature_map.scaler, np.float64)
         return ScaledRows((scaled * TURN).astype(dtype))
     tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=TURN)
     parts = [tile for _, tile in tiles]

@@ -355,20 +355,10 @@ def candidate_losses(
     return losses.mean(axis=2).transpose(1, 0, 2)
 
 
-def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`calibration_sums` of the held-out rows of a block, and the sum of their weights.
-
-    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
-    """
-    scores, codes, weight = calibration_rows(block, operands)
-    total = array_module(scores).reshape(weight.sum(), (1,))
-    return together_on_host({**calibration_sums(scores, codes, weight, MULTIPLIERS), "weight": total})
-
-
 def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Decision values (n, K), codes and weights of the held-out rows of a block, on its device.
 
-    Operands: as in `calibration_block`.
+    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
     """
     make = JudgedRows(operands["held_out"], operands["targets"])
     scores, codes, _, weight = _judged_scores(block, operands, make)

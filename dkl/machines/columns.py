@@ -29,6 +29,7 @@ from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE, MOST_ADVISED
 from dkl.machines.suggest import GROWTH
 from dkl.machines.trials import Bench, Sample, Terms
+from dkl.plain_text import first_few
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
@@ -398,15 +399,14 @@ def too_good(perfect: list[tuple[tuple[str, ...], float]]) -> tuple[str, ...]:
     if not perfect:
         return ()
     is_pair = len(perfect[0][0]) > 1
-    shown = ", ".join(
+    found = [
         f"{' and '.join(map(repr, names))} {'together give' if is_pair else 'alone gives'} {share:.3f}"
-        for names, share in perfect[:_MOST_NAMED]
-    )
-    kind = "pairs" if is_pair else "columns"
-    more = f", and {len(perfect) - _MOST_NAMED} more {kind}" if len(perfect) > _MOST_NAMED else ""
+        for names, share in perfect
+    ]
+    shown = ", ".join(first_few(found, _MOST_NAMED, "pairs" if is_pair else "columns"))
     question = "are both" if is_pair else "is it"
     remedy = "If one of them" if is_pair else "If it"
     return (
-        f"{TOO_GOOD}: {shown}{more} (1 less the squared error that remains on other rows): {question} known when you "
+        f"{TOO_GOOD}: {shown} (1 less the squared error that remains on other rows): {question} known when you "
         f"predict? {remedy} is written down afterwards, leave it out (drop, in the shell --drop) and fit again.",
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 from scipy.spatial import cKDTree
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.methods.validation import encoded_rows
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.estimators import FittedFeatures, FittedModel
 from dkl.solvers.losses import loss_of
 
@@ -39,7 +39,7 @@ def in_memory_rows(model: Fitted, X: object, y: object = None) -> tuple[np.ndarr
     dataset = dataset.thin(MOST_ROWS, 0) if dataset.n_rows > MOST_ROWS else dataset
     rows = dataset.X.compute()
     targets = np.empty(0) if dataset.y is None else np.asarray(dataset.y.compute())
-    return (rows.toarray() if sparse.issparse(rows) else np.asarray(rows)), targets
+    return np.asarray(dense_rows(rows)), targets
 
 
 def working_dual(model: Fitted, X: np.ndarray, y: np.ndarray, *, reweighted: bool = True) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Types for annotations of block arithmetic: the rows of a block, and arrays of NumPy, CuPy or another library."""
+"""Types of block arithmetic: the rows of a block, dense or sparse, and arrays of NumPy, CuPy or another library."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -12,3 +12,8 @@ Rows: TypeAlias = np.ndarray | sparse.csr_array
 # An array of any array-API namespace, annotated as NumPy's, since all have the same operators. Functions on such arrays
 # come from their namespace, which is passed as `xp`.
 Array: TypeAlias = np.ndarray
+
+
+def dense_rows(rows: Any) -> Any:
+    """Rows with their zeros written out, on their device; dense ones as they are."""
+    return rows.toarray() if hasattr(rows, "toarray") else rows

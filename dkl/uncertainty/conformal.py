@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +25,7 @@ from dkl.data.exposure import (
 from dkl.data.other_frames import as_known_rows
 from dkl.data.together.rows import held_rows
 from dkl.data.view import RowChoice, RowsChosen, View
+from dkl.errors import warn_user
 from dkl.linear.answers import Scorer, probabilities
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
@@ -321,12 +321,10 @@ class ConformalMixin:
             needed = f"a group takes at least {least_rows(coverage)} rows"
             if sample_weight is not None:
                 needed = "the weights of some rows are large compared with those of all held-out rows"
-            warnings.warn(
+            warn_user(
                 f"so few held-out rows, {np.diff(kept.starts).min()} in the smallest group, cannot promise a coverage "
                 f"of {coverage:g}: intervals are infinite and sets have all classes there, since {needed}; "
-                "conformalize with more rows, or choose a smaller coverage",
-                UserWarning,
-                stacklevel=3,
+                "conformalize with more rows, or choose a smaller coverage"
             )
         return radii
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dkl.data.checks import shown_value, spoken_names
 from dkl.data.dataset import Dataset
@@ -17,6 +16,7 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, with_values
 from dkl.data.together.codes import group_codes
 from dkl.data.view import ColumnAlong, View
+from dkl.protocols.arrays import dense_rows
 
 # The name of the row column of groups that are read from a feature.
 _STORED = "interval group"
@@ -106,8 +106,7 @@ class _StoredGroups:
 
     def __call__(self, X: Any, row_id: np.ndarray) -> np.ndarray:
         if self.kind == "category":
-            own = X[:, self.first : self.first + len(self.codes)]
-            own = own.toarray() if sparse.issparse(own) else own
+            own = dense_rows(X[:, self.first : self.first + len(self.codes)])
             place = np.where(own.any(axis=1), own.argmax(axis=1), -1)
         else:
             values = column_at(X, self.first)

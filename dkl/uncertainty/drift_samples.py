@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,7 @@ from dkl.encodings.row_matrices import RowsInMemory
 from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import CategoryFolds
-from dkl.errors import Problems, located, users_level
+from dkl.errors import Problems, located, warn_user
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
@@ -137,11 +136,9 @@ def _say_texts(stored: Sequence[Dataset]) -> None:
     """Warn of columns that are not compared."""
     texts = list(_text_columns(stored[0])) if stored else []
     if texts:
-        warnings.warn(
+        warn_user(
             f"the free text of {spoken_names(texts)} is not compared: its directions were learned from the rows of a "
-            "store, and fit them better than rows that came later; to compare texts, give both samples as data frames",
-            UserWarning,
-            stacklevel=users_level(),
+            "store, and fit them better than rows that came later; to compare texts, give both samples as data frames"
         )
 
 

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from dkl.kernels.step_tiles import write_codes
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
@@ -34,8 +35,7 @@ def column_counts(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         # in CSC format the columns of a tile are contiguous
         part = sparse.csc_array(X[rows]) if sparse.issparse(X) else X[rows]
         for columns in spans(len(edges), _TILE_COLUMNS):
-            tile = part[:, columns]
-            dense = np.ascontiguousarray(tile.toarray() if sparse.issparse(tile) else tile, dtype=np.float64)
+            dense = np.ascontiguousarray(dense_rows(part[:, columns]), dtype=np.float64)
             codes = np.empty(dense.shape, np.uint8)
             write_codes(dense, edges[columns], n_edges[columns], codes)
             place = codes + bins * np.arange(dense.shape[1])

@@ -34,6 +34,7 @@ from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.protocols.source import BlockSource
@@ -258,7 +259,7 @@ def _edges(pooled: Block, most: int) -> tuple[np.ndarray, np.ndarray]:
     found = []
     for columns in spans(pooled.X.shape[1], _DENSE_COLUMNS):
         part: Any = pooled.X[:, columns]
-        found.append(column_bins(part.toarray() if sparse.issparse(part) else part, pooled.weights, most))
+        found.append(column_bins(dense_rows(part), pooled.weights, most))
     return np.concatenate([bins.edges for bins in found]), np.concatenate([bins.n_edges for bins in found])
 
 

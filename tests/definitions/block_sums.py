@@ -184,18 +184,34 @@ def row_values(block: Block, targets: Any) -> tuple[np.ndarray, list[float]]:
 
 
 def held_out_loss(block: Block, operands: Operands) -> Sums:
-    """sum_i s_i sum_k l(y_ik, f_k(x_i)) over the held-out rows, and sum_i s_i."""
-    values, weights = row_values(block, operands["targets"])
+    """sum_i s_i sum_k l(y_ik, f_k(x_i)) over the held-out rows, and sum_i s_i.
+
+    Where the rows calibrate, also sum_i s_i of the log loss of softmax(a f(x_i)), its slope and its curvature in log a,
+    for each multiplier a, where the s_i are without their common scale.
+    """
+    targets = operands["targets"]
+    values, weights = row_values(block, targets)
     phi, held = map_rows(block.X, operands["feature_map"]), operands["held_out"].mask(block.row_id)
-    loss = total = 0.0
+    loss = total = counted = 0.0
+    label, uniform = np.zeros((3, len(MULTIPLIERS))), np.zeros((3, len(MULTIPLIERS)))
     for i in range(block.n_rows):
         if not held[i]:
             continue
         total += weights[i]
+        scores = []
         for k, w in enumerate(operands["coef"]):
-            f = math.fsum(w * phi[i]) + operands["intercept"][k]
-            loss += weights[i] * losses.value(float(values[i][k]), f, operands["loss"], operands["epsilon"])
-    return {"loss": np.array([loss]), "weight": np.array([total])}
+            scores.append(math.fsum(w * phi[i]) + operands["intercept"][k])
+            loss += weights[i] * losses.value(float(values[i][k]), scores[k], operands["loss"], operands["epsilon"])
+        if operands["calibrated"]:
+            s = weights[i] / targets.weight_scale
+            counted += s
+            for t, a in enumerate(MULTIPLIERS):
+                own, mean = calibration(scores, block.y[i], a)
+                label[:, t], uniform[:, t] = label[:, t] + s * own, uniform[:, t] + s * mean
+    sums = {"loss": np.array([loss]), "weight": np.array([total])}
+    if operands["calibrated"]:
+        sums |= {"label": label, "uniform": uniform, "counted": np.array([counted])}
+    return sums
 
 
 def target_sums(block: Block, operands: Operands) -> Sums:
@@ -461,25 +477,6 @@ def calibration(scores: list[float], code: int, a: float) -> tuple[np.ndarray, n
     variance = math.fsum(share * (one - mean) ** 2 for share, one in zip(p, z, strict=True))
     each = np.array([[top + math.log(norm) - one, mean - one, mean - one + variance] for one in z])
     return each[code], each.mean(axis=0)
-
-
-def calibration_block(block: Block, operands: Operands) -> Sums:
-    """sum_i s_i of the log loss of softmax(a f(x_i)), its slope and its curvature in log a, for each multiplier a."""
-    phi, held = map_rows(block.X, operands["feature_map"]), operands["held_out"].mask(block.row_id)
-    _, weights = row_values(block, operands["targets"])
-    assert block.y is not None
-    label, uniform = np.zeros((3, len(MULTIPLIERS))), np.zeros((3, len(MULTIPLIERS)))
-    total = 0.0
-    for i in range(block.n_rows):
-        if not held[i]:
-            continue
-        total += weights[i]
-        pairs = zip(operands["coef"], operands["intercept"], strict=True)
-        scores = [math.fsum(w * phi[i]) + b for w, b in pairs]
-        for t, a in enumerate(MULTIPLIERS):
-            own, mean = calibration(scores, block.y[i], a)
-            label[:, t], uniform[:, t] = label[:, t] + weights[i] * own, uniform[:, t] + weights[i] * mean
-    return {"label": label, "uniform": uniform, "weight": np.array([total])}
 
 
 def drawn_rows(block: Block, operands: Operands, number: int, size: int, seeds: list[int]) -> list[int]:

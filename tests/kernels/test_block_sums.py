@@ -53,7 +53,7 @@ NO_MATHEMATICS = {
     ("dkl.bench.passes", "_count"): "counts rows, to time an empty pass",
     ("dkl.methods.checkpoints", "_no_sums"): "reads rows, whose chunks are compared as they are read",
     ("dkl.uncertainty.interval_scores", "conformal_scores"): "scores the answers to a block, by a tested score",
-    ("dkl.linear.sums", "calibration_rows"): "maps the rows that `calibration_block`, compared below, sums over",
+    ("dkl.linear.sums", "calibration_rows"): "maps the rows that `held_out_loss`, compared below, sums over",
 }
 # Compared with `tests/definitions/blocks.py` in `tests/kernels/test_kmeans.py`.
 COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
@@ -157,6 +157,7 @@ def judged(kind: str) -> dict[str, Any]:
         "targets": targets,
         "loss": "squared_error" if kind == "targets" else "squared_hinge",
         "epsilon": 0.1,
+        "calibrated": kind != "targets",
     }
 
 
@@ -406,7 +407,6 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
     ("dkl.kernels.normal_equations", "curvature_block"): hessian_product,
     ("dkl.kernels.normal_equations", "newton_block"): newton_step,
-    ("dkl.linear.sums", "calibration_block"): judged,
     ("dkl.linear.sums", "held_out_block"): judged_candidates,
     ("dkl.linear.sums", "held_out_loss"): judged,
     ("dkl.linear.sums", "target_sums"): lambda kind: {
@@ -495,10 +495,7 @@ FEW_COLUMNS = {"cell_sums": 2}
 RELATIVE = {"slope_block": 1e-6, "slope_sums": 1e-7}
 ABSOLUTE = {("slope_block", "products"): 1e-6, ("cell_sums", "features"): 2.0 * N * ACCURACY}
 KINDS = [
-    (*case, kind)
-    for case in CASES
-    for kind in ("2", "3", "targets")
-    if kind != "targets" or not (case in OF_LABELS or case[1] == "calibration_block")
+    (*case, kind) for case in CASES for kind in ("2", "3", "targets") if kind != "targets" or case not in OF_LABELS
 ]
 
 

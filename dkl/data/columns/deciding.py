@@ -26,6 +26,7 @@ from dkl.data.ingest.dates import form_in_words
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
 from dkl.errors import Problems, hint, warn_user
+from dkl.plain_text import first_few
 
 # Share of a column's values that must be numbers (or dates) for the warning that they were nearly read as such.
 _MAJORITY = 0.5
@@ -367,14 +368,13 @@ def similar_names_warnings(
     found = [sorted(group, key=lambda text: (len(text), text)) for group in alike.values()]
     found.sort(key=lambda group: (group[0].strip(), group))
     by = [how for how in _WAYS_TO_DIFFER if any(_differ_by(group) == how for group in found)]
-    shown = "; ".join(" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group) for group in found[:3])
-    more = f"; and {len(found) - 3:,} more" if len(found) > 3 else ""
+    groups = [" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group) for group in found]
     remedy = " (of a frame: rows[column].str.strip() removes blanks)" if _WAYS_TO_DIFFER[0] in by else ""
     if otherwise and by != [_WAYS_TO_DIFFER[0]]:
         remedy += f", {otherwise}"
     return [
         f"{name} holds names that differ by {' or by '.join(by)} alone, and are taken for different ones: "
-        f"{shown}{more}. Where they mean the same, write them in one way{remedy}"
+        f"{'; '.join(first_few(groups, 3))}. Where they mean the same, write them in one way{remedy}"
     ]
 
 

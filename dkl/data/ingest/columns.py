@@ -16,6 +16,7 @@ from dkl.data.ingest.dates import date_kind, days, staged, staged_type, zone_of
 from dkl.data.ingest.precision import EXACT
 from dkl.data.other_frames import as_known_rows
 from dkl.errors import RowError
+from dkl.plain_text import first_few
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +58,7 @@ def check_kinds(schema: pa.Schema) -> None:
     # all are listed, so that the user need not read the files once for each
     problems = [why_unusable(field.name, field.type) for field in schema if column_kind(field.type) is None]
     if problems:
-        more = [f"and {len(problems) - 10} more columns"] if len(problems) > 10 else []
-        raise TypeError("; ".join(problems[:10] + more))
+        raise TypeError("; ".join(first_few(problems, 10, "columns")))
 
 
 def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Table:

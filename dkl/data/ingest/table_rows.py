@@ -32,6 +32,7 @@ from dkl.data.ingest.target_columns import (
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.errors import Problems, RowError, hint, warn_user
+from dkl.plain_text import first_few
 
 _BYTES_AFTER_ERROR = 64 * 2**20
 """Bytes of rows that are read after the first error, so that one message can list further errors."""
@@ -189,9 +190,8 @@ class TableRows:
         files: dict[str, list[str]] = {}
         for probe in self._probes:
             if probe.dialect:
-                files.setdefault(probe.dialect, []).append(probe.file.name)
-        more = {dialect: f" and {len(names) - 1} more" if len(names) > 1 else "" for dialect, names in files.items()}
-        return [f"'{names[0]}'{more[dialect]}: {dialect}" for dialect, names in files.items()]
+                files.setdefault(probe.dialect, []).append(f"'{probe.file.name}'")
+        return [f"{' '.join(first_few(names, 1))}: {dialect}" for dialect, names in files.items()]
 
     def _with_target(self, table: pa.Table, row: int) -> pa.Table:
         """The rows with a target, numbered in `ROW`, if `drop_missing_target` is set; else the table itself."""

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkl.data.checks import WITHOUT_TARGET
 from dkl.data.columns.deciding import (
     Marks,
-    ambiguous_mark_warning,
     leading_zeros_warnings,
     mixed_forms_warning,
     similar_names_warnings,
 )
 from dkl.data.columns.numbers import NumberForm
-from dkl.data.columns.text_statistics import Reading, TextStatistics
+from dkl.data.columns.target_texts import TargetTexts
+from dkl.data.columns.text_statistics import TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
-from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import HeldBy, RowColumn, Task
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.errors import RowError, warn_user
@@ -109,7 +109,9 @@ class TargetSummary:
         if kind is None:
             raise TypeError(f"target: {why_unusable(self.name, column.type)}")
         if kind in ("date", "time", "duration"):
-            raise TypeError(f"target '{self.name}' holds dates or times ({column.type}): {self._instead_of_dates}")
+            raise TypeError(
+                f"target '{self.name}' holds dates or times ({column.type}): {self._written.instead_of_dates}"
+            )
         # all tables of a file have the same type, so that the type differs between files
         if self.kind not in ("empty", kind):
             raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")
@@ -130,21 +132,16 @@ class TargetSummary:
         self.kind = kind
         self.rows += len(column)
         # texts that write numbers may all be distinct
-        if len(self._labels) > MAX_CLASSES and kind == "category" and self._reading is None:
+        if len(self._labels) > MAX_CLASSES and kind == "category" and self._written.reading is None:
             raise ValueError(
                 f"target '{self.name}' has more than {MAX_CLASSES} different texts; classes are fewer. Is it the "
                 f"column to predict?"
             )
 
     @property
-    def _reading(self) -> Reading | None:
-        """How the texts are read as numbers; None if they are labels."""
-        reading = self._texts.reading(self._marks.decimal, self._marks.default)
-        return None if reading is None or reading.kind != "number" else reading
-
-    @property
-    def _instead_of_dates(self) -> str:
-        return f"turn it into numbers, such as the days from a day, or into labels, categorical=['{self.name}']"
+    def _written(self) -> TargetTexts:
+        """The texts, and what they mean; none are collected if the column is declared categorical."""
+        return TargetTexts(f"target '{self.name}'", self._texts, self._marks, f"categorical=['{self.name}']")
 
     def _checked_numbers(self, values: np.ndarray) -> np.ndarray:
         """The numbers, after checking that none is missing or infinite."""
@@ -169,7 +166,7 @@ class TargetSummary:
         if missing.any():
             row = self.rows + int(np.flatnonzero(missing)[0])
             raise RowError(
-                f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {REMEDY}", row
+                f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {WITHOUT_TARGET}", row
             )
 
     def decide(self, task: Literal["auto"] | Task) -> Target:
@@ -184,16 +181,12 @@ class TargetSummary:
             For a single class, texts in a regression, fractions in a classification, and whole numbers with so many
             distinct values that the user must choose the task.
         """
-        reading = self._reading if self.kind == "category" else None
-        if dates := self._texts.first_dates:
-            row, text = dates[0]
-            raise RowError(
-                f"target '{self.name}' holds dates or times ({text!r} in row {row}): {self._instead_of_dates}", row
-            )
-        if (self._task(reading) if task == "auto" else task) == "regression":
-            if self.kind == "category":
-                return Target("regression", None, self._form_of_numbers())
-            return Target("regression", None)
+        self._written.check_no_dates()
+        if (self._task() if task == "auto" else task) == "regression":
+            form = self._written.form_of_numbers(warn_user) if self.kind == "category" else ""
+            if form is None:
+                raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
+            return Target("regression", None, form)
         self._check_classes()
         # sorted, so that codes do not depend on the order of the rows
         labels = sorted(self._labels)
@@ -214,36 +207,9 @@ class TargetSummary:
         zeros = leading_zeros_warnings(called, self._texts, otherwise.format("are labels"))
         return [*([ways] if ways else []), *zeros, *alike]
 
-    def _form_of_numbers(self) -> str:
-        """The form in which all texts write numbers.
-
-        Raises
-        ------
-        ValueError
-            For the first text that is not a number in this form.
-        """
-        # texts of plain digits have no reading, as they are labels unless the task is regression
-        reading = self._reading
-        if reading is None and not self._is_named and self._texts.digits_only == self._texts.count:
-            return ""
-        if reading is None:
-            ways = mixed_forms_warning(f"target '{self.name}'", self._texts)
-            raise ValueError(ways or f"target '{self.name}' holds texts, and task='regression' needs numbers")
-        if unread := sorted((*reading.first_unread, *self._texts.first_missing_mark)):
-            written = f" written as {reading.form}" if reading.form else ""
-            row, text = unread[0]
-            raise RowError(
-                f"target '{self.name}' is {text!r} in row {row}, and its other values are numbers{written}: correct "
-                "it, or "
-                f"say that the text means missing ({self._marks.nulls}), and {REMEDY}",
-                row,
-            )
-        if reading.is_ambiguous:
-            warn_user(ambiguous_mark_warning(f"target '{self.name}'", reading, self._marks))
-        return reading.form
-
-    def _task(self, reading: Reading | None = None) -> Task:
+    def _task(self) -> Task:
         """The task that follows from the values; ValueError for whole numbers with too many distinct values."""
+        reading = self._written.reading if self.kind == "category" else None
         if self._fractional is not None or (reading is not None and not reading.statistics.is_whole):
             return "regression"
         # many distinct whole numbers may be counts or codes; a wrong guess would fit a thousand classes to counts, or a

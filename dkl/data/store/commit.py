@@ -9,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from dkl.data.store.abandoned import clear_abandoned, hidden_prefix
 from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.overwriting import check_output, check_whole_store
 from dkl.errors import hint
-from dkl.plain_files import rename, try_lock
+from dkl.plain_files import inode, rename, try_lock
 
 if TYPE_CHECKING:
     import zarr
@@ -139,8 +139,10 @@ class Staging:
 
     def _replace(self, path: Path, target: Path) -> None:
         """Replace the store at the target if it is still the one that was there when writing began."""
-        is_exchanged = exchanged(path, target, self.handle) or _token_at(target) == self.token
-        aside = path if is_exchanged else self._moved_aside(path, target)
+        try:
+            aside = put_in_place_of(path, target, folder=self.handle, identity=_token_at)
+        except OSError as error:
+            raise FileExistsError(_conflict_message(self.target)) from error
         former = Location(str(aside), self.target.given)
         try:
             if store_state(former) != self.replaced:
@@ -153,19 +155,6 @@ class Staging:
                 self._move(aside, target)
             raise
         shutil.rmtree(aside, ignore_errors=True)
-
-    def _moved_aside(self, path: Path, target: Path) -> Path:
-        """Replace the target by two renames, for systems that cannot exchange folders; returns the old store's path."""
-        aside = path.with_suffix(".replaced")
-        try:
-            self._move(target, aside)
-            self._move(path, target)
-        except OSError as error:
-            if not target.exists():
-                with suppress(OSError):
-                    self._move(aside, target)
-            raise FileExistsError(_conflict_message(self.target)) from error
-        return aside
 
     def _move(self, path: Path, target: Path) -> None:
         """Rename a folder within the folder that was open when writing began, also if that was moved since."""
@@ -340,6 +329,35 @@ def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
     names = [os.fsencode(path if folder is None else path.name) for path in (one, other)]
     place = _AT_FDCWD if folder is None else folder
     return bool(exchange(place, names[0], place, names[1], _EXCHANGE) == 0)
+
+
+def put_in_place_of(
+    path: Path, target: Path, *, folder: int | None = None, identity: Callable[[Path], object | None] = inode
+) -> Path:
+    """Rename a folder to the name of another one, and return the path that the other one has then.
+
+    In one step if the system can exchange two names; otherwise by two renames, undone if the second fails.
+
+    Parameters
+    ----------
+    path, target : Path
+    folder, identity
+        As of `dkl.plain_files.rename`.
+    """
+    new = identity(path)
+    # a system may exchange them and report a failure
+    if exchanged(path, target, folder) or (new is not None and identity(target) == new):
+        return path
+    aside = path.with_suffix(".replaced")
+    rename(target, aside, folder=folder, identity=identity)
+    try:
+        rename(path, target, folder=folder, identity=identity)
+    except OSError:
+        if not target.exists():
+            with suppress(OSError):
+                rename(aside, target, folder=folder, identity=identity)
+        raise
+    return aside
 
 
 def _conflict_message(target: Location) -> str:

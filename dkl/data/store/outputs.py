@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dkl.data.store.commit import exchanged, flush, flush_folder, flush_name
+from dkl.data.store.commit import flush, flush_folder, flush_name, put_in_place_of
 from dkl.data.store.location import Location, located_error
 from dkl.data.store.overwriting import check_output, check_writable, what_is_at
-from dkl.plain_files import inode, rename
+from dkl.plain_files import rename
 
 
 def check_folder(location: Location) -> None:
@@ -102,11 +102,14 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
                 rename(hidden, final)
             else:
                 flush_folder(hidden)
-                _put_folder(hidden, final)
+                if final.is_dir():
+                    hidden = put_in_place_of(hidden, final)
+                else:
+                    rename(hidden, final)
         # after a power failure the rename persists only if the folder is on the disk
         flush_name(location)
     finally:
-        # after an exchange the hidden path is that of the old folder
+        # what has the hidden name now is the folder that was replaced, or one that could not be put in its place
         if hidden.is_dir():
             shutil.rmtree(hidden, ignore_errors=True)
         else:
@@ -139,23 +142,3 @@ def written_whole(path: str | os.PathLike[str], kind: FileKind | None = None) ->
 
     with beside(location, check=check) as hidden, writing(location):
         yield hidden
-
-
-def _put_folder(hidden: Path, final: Path) -> None:
-    """Rename a folder to its final path; a folder that was there is renamed to the hidden path.
-
-    In one step if the system can exchange two names; otherwise by three renames, undone if one fails.
-    """
-    new = inode(hidden)
-    if not final.is_dir():
-        rename(hidden, final)
-    elif not exchanged(hidden, final) and inode(final) != new:
-        # moves the old folder aside, and back after an error
-        aside = hidden.with_suffix(".replaced")
-        rename(final, aside)
-        try:
-            rename(hidden, final)
-        except OSError:
-            rename(aside, final)
-            raise
-        rename(aside, hidden)

@@ -15,6 +15,7 @@ from typing import Any
 
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.location import MARKER, Location, located_error
+from dkl.plain_text import first_few
 
 # Names in messages of the outputs that are zarr groups with a marker; other outputs are files or folders.
 STORES = ("dataset", "model", "set of splits", "version")
@@ -190,9 +191,9 @@ def check_no_other_files(location: Location, names: Iterable[str], belongs: Call
     """Raise FileExistsError, with a list, if files that do not belong to an output would be deleted with it."""
     others = sorted(name for name in names if not _SYSTEM_FILES.fullmatch(name) and not belongs(name))
     if others:
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        shown = ", ".join(first_few(list(map(repr, others)), _SHOWN))
         raise FileExistsError(
-            f"{location.place} holds files that dkl did not write: {', '.join(map(repr, others[:_SHOWN]))}{more}. "
+            f"{location.place} holds files that dkl did not write: {shown}. "
             "overwrite=True would delete them, so nothing was replaced; move them away, or choose another path"
         )
 

@@ -17,6 +17,8 @@ from dkl.solvers.line_search import SHORTEST, falls_enough
 _JITTER = 1e-15
 # Relative difference of two objectives below which it counts as rounding.
 _ROUNDING = 1e-15
+# The most steps on a density; few suffice, see `tuned_density`.
+_MOST_STEPS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +151,7 @@ class DensityFit:
 
 
 def tuned_density(
-    forms: Sequence[Form], penalty: DensityTerm, start: np.ndarray, *, offset: float, tol: float, max_steps: int = 60
+    forms: Sequence[Form], penalty: DensityTerm, start: np.ndarray, *, offset: float, tol: float
 ) -> DensityFit:
     """Minimise ``offset + sum of forms(u) + penalty(u)`` over the densities that the penalty allows.
 
@@ -165,7 +167,6 @@ def tuned_density(
         The constant that the forms omit from the objective, to which `tol` is relative.
     tol : float
         The last step is one that promises to lower the objective by at most this share of it.
-    max_steps : int
     """
 
     def evaluated(u: np.ndarray) -> tuple[tuple[Eliminated, ...], float]:
@@ -176,7 +177,7 @@ def tuned_density(
     points, value = evaluated(u)
     if penalty.fixed:
         return DensityFit(u, points, value + offset, 0)
-    for step in range(max_steps):
+    for step in range(_MOST_STEPS):
         gradient = density_gradient(forms, points, penalty, u)
         curvature = sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
         move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
@@ -193,7 +194,7 @@ def tuned_density(
         # a Newton step lowers a quadratic by half its slope
         if -0.5 * slope <= tol * abs(value + offset):
             return DensityFit(u, points, value + offset, step + 1)
-    return DensityFit(u, points, value + offset, max_steps)
+    return DensityFit(u, points, value + offset, _MOST_STEPS)
 
 
 def density_gradient(

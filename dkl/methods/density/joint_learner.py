@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from typing import ClassVar
@@ -12,7 +11,7 @@ import numpy as np
 from dkl.bounds.alignment import rademacher_bound
 from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
-from dkl.errors import users_level
+from dkl.errors import warn_user
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
@@ -205,7 +204,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             keep=lambda learner, state: learner._keep_solution(problem, state, scale),
         )
         if state.gap > problem.tol * state.objective and not state.was_stopped:
-            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=users_level())
+            warn_user(f"{type(self).__name__} stands where {state.message}")
 
     def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The solution of the last fit, with `warm_start`; else None."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.tuned import inverse_eigenvalue_bound, schedules
 from dkl.data.dataset import Dataset
-from dkl.errors import users_level
+from dkl.errors import warn_user
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
@@ -300,7 +299,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped
         # the squared error is solved to rounding, whatever tol is
         if is_open and not problem.loss_row.takes_one_pass:
-            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=users_level())
+            warn_user(f"{type(self).__name__} stands where {state.message}")
 
     def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
         """Epochs of Adam, and a last pass that bounds the distance of their model from the optimum."""

@@ -15,7 +15,7 @@ from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.scaling import Scaler
 from dkl.methods.rounds.candidates import greedy_points
 from dkl.methods.rounds.dictionary import SampleSlopes
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 
 # Rows tried as landmarks for each one that is proposed, the fewest tried, and the rows over which their scores are
 # summed.
@@ -120,8 +120,7 @@ class LandmarkDictionary:
 
     def _in_metric(self, X: Rows) -> np.ndarray:
         """Dense rows in float64, multiplied by the metric."""
-        dense = X.toarray() if hasattr(X, "toarray") else X
-        return in_metric(np.asarray(dense, dtype=np.float64), self.metric)
+        return in_metric(np.asarray(dense_rows(X), dtype=np.float64), self.metric)
 
 
 def _unit(Q: np.ndarray) -> float:

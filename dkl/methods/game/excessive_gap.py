@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import mapping_flops
 from dkl.methods.game.problem import (
     N_INTERCEPTS,
     GameProblem,
@@ -36,7 +37,7 @@ from dkl.methods.game.problem import (
 )
 from dkl.methods.game.projection import first_edges
 from dkl.methods.game.sums import Feasible, Smoothed, gram_block, score_block, sum_block
-from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
@@ -243,7 +244,7 @@ def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
     accumulators = {"gram": Accumulator((width, width)), "classes": Accumulator((2, problem.n_blocks))}
 
     def cost(rows: int, columns: int) -> Cost:
-        return Cost(rows * (2.0 * columns * pool.n_frequencies + 1.0 * width * width), 8 * width * (2_048 + 2 * width))
+        return Cost(rows * (mapping_flops(columns, pool) + 1.0 * width * width), 8 * width * (2_048 + 2 * width))
 
     return BlockSum("game: norm", gram_block, accumulators, operands, cost)
 
@@ -300,7 +301,7 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
     """The cost of mapping rows to the whole pool, and of products of the features with a column for each dual block."""
     pool, K = _pool(problem), problem.n_blocks
-    each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
+    each = mapping_flops(columns, pool) + 2.0 * K * pool.n_features
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import mapping_flops
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
 from dkl.methods.game.projection import N_EDGES, Multipliers, Projection, keep_found, narrow
 from dkl.methods.game.sums import (
@@ -23,7 +24,7 @@ from dkl.methods.game.sums import (
     step_block,
     verify_block,
 )
-from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
+from dkl.protocols.records import Accumulator, BlockSum, Cost, RowSample
 from dkl.solvers.losses import loss_of
 
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
@@ -515,6 +516,6 @@ def break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
 
 def _map_cost(rows: int, columns: int, feature_map: FeatureMap, K: int) -> Cost:
     """The cost of mapping rows, and of the product of the features with K columns of weights."""
-    each = 2.0 * columns * feature_map.n_frequencies + feature_map.n_features * (SINCOS_FLOPS + 2.0 * K)
+    each = mapping_flops(columns, feature_map) + 2.0 * K * feature_map.n_features
     scratch = 16 * feature_map.n_features * K + 40 * rows * K + feature_map.projection.nbytes + _TILE_BYTES
     return Cost(rows * each, scratch)

@@ -19,7 +19,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record, cluster_sums, square_distances, square_lengths
 from dkl.methods.posterior.weights import landmark_losses
 from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, total_weight
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
@@ -227,11 +227,6 @@ def majorities(mass: np.ndarray) -> np.ndarray:
     return np.argmax(mass, axis=1).astype(np.int64)
 
 
-def dense_rows(rows: Rows) -> np.ndarray:
-    """Dense rows in float64."""
-    return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class LandmarkProblem:
     """The landmarks, and the candidates whose losses around them are needed.
@@ -416,8 +411,7 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
         return np.minimum(rows, np.flatnonzero(masses)[-1])
 
     def distances_to(rows: np.ndarray) -> np.ndarray:
-        points = X[rows]
-        distances = square_distances(X, points if isinstance(points, np.ndarray) else points.toarray(), squares)
+        distances = square_distances(X, dense_rows(X[rows]), squares)
         # rounding would leave a row some distance from itself, so that it might be drawn again
         distances[rows, np.arange(len(rows))] = 0.0
         return distances

@@ -16,7 +16,7 @@ from dkl.kernels.device import array_module, is_on_gpu, tile_rows, together_on_h
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
@@ -128,8 +128,7 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         placed = np.flatnonzero(nearest >= 0)
         # a sparse matrix with each row's weight at its centre sums rows, dense or sparse
         marks = sparse.csr_array((weights[rows][placed], (nearest[placed], placed)), shape=(L, len(nearest)))
-        added = marks @ tile
-        sums += added.toarray() if sparse.issparse(added) else added
+        sums += dense_rows(marks @ tile)
         np.add.at(mass, (nearest[placed], codes[rows][placed]), weights[rows][placed])
         inertia += float(weights[rows] @ distances)
     return {
@@ -150,8 +149,7 @@ def _cluster_sums_on_gpu(block: Block, centers: Centers) -> dict[str, np.ndarray
     # for a block without a feature map
     step = max(_TILE_ROWS, min(tile_rows(3 * (L + width), 8), 2 * width * X.shape[0] // (L + width)))
     for rows in spans(X.shape[0], step):
-        part = X[rows]
-        tile = generic.scaled(xp, part.toarray() if hasattr(part, "toarray") else part, centers.scaler, np.float64)
+        tile = generic.scaled(xp, dense_rows(X[rows]), centers.scaler, np.float64)
         distances = (tile * tile).sum(axis=1)[:, None] - 2.0 * xp.matmul(tile, points.T) + lengths
         distances = xp.clip(distances, 0.0, None)
         if of_class is not None:

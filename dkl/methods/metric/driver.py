@@ -17,6 +17,7 @@ from dkl.linear.judge import last_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
 from dkl.methods.rounds.loop import WithHistory
 from dkl.methods.rounds.sums import HeldTargets
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
 
@@ -137,8 +138,7 @@ class MetricDriver:
     def step(self, problem: MetricProblem, state: MetricState, results: Sequence[Any]) -> MetricState:
         """The state after a pass."""
         if state.phase == "sample":
-            X = scale_rows(results[0].X, problem.scaler, "float64")
-            rows = np.unique(X.toarray() if hasattr(X, "toarray") else X, axis=0)
+            rows = np.unique(dense_rows(scale_rows(results[0].X, problem.scaler, "float64")), axis=0)
             landmarks = np.random.default_rng(problem.seed).permutation(rows)
             sigma = _bandwidth(problem, landmarks)
             return replace(state, phase="system", landmarks=landmarks, sigmas=np.array([sigma]), best_sigma=sigma)

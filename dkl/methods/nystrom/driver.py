@@ -12,6 +12,7 @@ from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
 from dkl.kernels.scale import scale_rows
 from dkl.methods.nystrom.landmarks import Landmarks, choose_landmarks
+from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
@@ -66,8 +67,7 @@ class NystromDriver:
         sample: Block = results[0]
         # a full sample was drawn by weight, so its rows have weight 1; a smaller one has all rows with their weights
         weight = sample.weights if sample.n_rows < problem.n_rows else np.ones(sample.n_rows)
-        scaled = scale_rows(sample.X, problem.scaler, "float64")
-        rows = in_metric(scaled.toarray() if hasattr(scaled, "toarray") else scaled, problem.metric)
+        rows = in_metric(dense_rows(scale_rows(sample.X, problem.scaler, "float64")), problem.metric)
         chosen = choose_landmarks(rows, weight, problem.n_landmarks, problem.kernel, problem.how, problem.seed)
         return NystromState(np.asarray(chosen, dtype=np.float64))
 

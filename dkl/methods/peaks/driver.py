@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
-from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 
 # Number of highest peaks whose verified potentials decide whether the sample was large enough.
 _COMPARED_PEAKS = 10
@@ -219,7 +220,7 @@ def verification_record(targets: PeakTargets, candidates: FeatureMap, dtype: str
     operands = {"feature_map": candidates, "targets": targets, "dtype": dtype}
 
     def cost(rows: int, columns: int) -> Cost:
-        product = 2.0 * columns * candidates.n_frequencies + candidates.n_features * (SINCOS_FLOPS + 2 * K)
+        product = mapping_flops(columns, candidates) + 2 * K * candidates.n_features
         scratch = 16 * candidates.n_features * K + 8 * rows * K + candidates.projection.nbytes
         return Cost(rows * product, scratch + _SCRATCH_BYTES)
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.spatial import distance
 
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 
 Metric = Literal["euclidean", "cityblock"]
 
@@ -72,7 +72,7 @@ def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metri
 def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
     """The distances of all pairs i < j, in the order of `scipy.spatial.distance.pdist`."""
     if metric != "euclidean":
-        return distance.pdist(np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64), metric)
+        return distance.pdist(np.asarray(dense_rows(X), dtype=np.float64), metric)
     # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y; dense rows are centred, which reduces the rounding error of the difference
     rows = X.astype(np.float64)
     if isinstance(rows, np.ndarray):

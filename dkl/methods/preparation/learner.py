@@ -15,6 +15,7 @@ from dkl.features.frequencies import stream
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.scaling import ScalingChoice, ScalingKind
 from dkl.methods.preparation.driver import PreparationProblem
+from dkl.plain_text import first_few
 
 # Columns that a message names; the others are counted.
 _NAMED = 5
@@ -47,10 +48,10 @@ def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
     if len(columns) == 0:
         return
     names = dataset.column_names
-    shown = [f"column {j}" if names is None else repr(str(names[j])) for j in columns[:_NAMED]]
-    more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
+    found = [f"column {j}" if names is None else repr(str(names[j])) for j in columns]
+    shown = ", ".join(first_few(found, _NAMED))
     hint(
-        f"{len(columns)} of {dataset.n_columns} columns have heavy tails ({', '.join(shown)}{more}): a few rows are "
+        f"{len(columns)} of {dataset.n_columns} columns have heavy tails ({shown}): a few rows are "
         "far from all others there. scaling='quantile' often gains 2 to 4 points of accuracy on such columns",
         topic="heavy tails",
     )

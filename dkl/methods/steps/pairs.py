@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy import sparse, stats
+from scipy import stats
 
 from dkl.features.step_projection import STEP, Factor
 from dkl.methods.steps.binning import ColumnBins
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, dense_rows
 
 # The most parts, of about equal weight, into which each column is cut.
 PARTS = 4
@@ -134,8 +133,7 @@ def steps_on_pairs(X: Rows, y: np.ndarray, weight: np.ndarray, bins: ColumnBins)
     if not n_used:
         return []
     used = used[:: -(-len(used) // n_used)]
-    part: Any = X[used]
-    rows = np.asarray(part.toarray() if sparse.issparse(part) else part, dtype=np.float64)
+    rows = np.asarray(dense_rows(X[used]), dtype=np.float64)
     tables = pair_tables(rows, y[used], weight[used], bins)
     columns = list(dict.fromkeys(column for pair in entangled_pairs(tables) for column in pair))[:_COLUMNS]
     return [((column, float(edge), STEP),) for column in columns for edge in tables.cuts[column]]
