@@ -35,15 +35,16 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield module
 
 
-def compile_for(*learners: str) -> None:
+def compile_for(*learners: str, store: Path | None = None) -> None:
     """In a process started as workers are, since this one may have imported another copy of the package."""
-    process = multiprocessing.get_context("spawn").Process(target=fit_few, args=(learners,))
+    process = multiprocessing.get_context("spawn").Process(target=fit_all, args=(learners, store))
     process.start()
     process.join()
     assert process.exitcode == 0
 
 
-def fit_few(learners: tuple[str, ...]) -> None:
+def fit_all(learners: tuple[str, ...], store: Path | None) -> None:
+    """Fit them to the rows of a store, or to a few rows."""
     module = importlib.import_module("small_workers")
     # As many rows in a block as workers read, and kernels of two forms at once: a worker uses NumPy for its first
     # numbers and compiles in a later pass, for which it takes 60 MB.
@@ -52,15 +53,15 @@ def fit_few(learners: tuple[str, ...]) -> None:
         dask.config.set(scheduler="synchronous"),
         compiling_at_once(),
     ):
-        few = module.write_rows(Path(folder) / "few.zarr", 20_000, 30)
+        few = module.write_rows(Path(folder) / "few.zarr", 20_000, 30) if store is None else None
         for name in learners:
-            module.LEARNERS[name]().fit(few)
+            module.LEARNERS[name]().fit(few or module.dkl.open_dataset(store))
 
 
 @pytest.fixture(scope="module")
-def compiled(script: Any) -> None:
-    """The kernels of all learners are."""
-    compile_for("margin", "stochastic")
+def compiled(script: Any, rows: Any) -> None:
+    """The kernels of all learners are, also those for many rows alone."""
+    compile_for(*script.LEARNERS, store=Path(rows.store))
 
 
 @pytest.fixture(scope="module")
