@@ -123,7 +123,8 @@ class Stores(RuleBasedStateMachine):
         if how == "lost":
             fs.rm_file(path)
         else:
-            place = data.draw(st.integers(before.index(b'"dkl"'), len(before) - 40))
+            # what zarr keeps after the attributes is not needed to read a version
+            place = data.draw(st.integers(before.index(b'"dkl"'), before.index(b'"zarr_format"')))
             damaged = before[:place] if how == "cut" else before[:place] + b"#" + before[place + 1 :]
             fs.pipe_file(path, damaged)
         with pytest.raises(CorruptChunkError, match=f"versions/{number:06d}"):
