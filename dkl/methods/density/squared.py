@@ -26,6 +26,7 @@ def solve_squared(
     start: np.ndarray | None = None,
     *,
     shared: bool = True,
+    tol: float = _EXACT,
 ) -> TunedSolution:
     """Minimise the mean half squared error plus lam/2 sum |w_j|^2/u_j plus the penalty of u, over w, b and u.
 
@@ -39,6 +40,8 @@ def solve_squared(
         The initial density; the problem is convex, so that it affects only the number of steps.
     shared : bool
         Whether all outputs share one density.
+    tol : float
+        Newton steps on the density end with one that promises to lower the objective by at most this share.
 
     Returns
     -------
@@ -52,8 +55,8 @@ def solve_squared(
     starts = _starts(penalty, start, sums.n_outputs, shared)
     with one_blas_thread():
         if shared:
-            return SquaredFit.of(rows, penalty, lam, starts[0], _EXACT).judged(penalty)
-        fits = [SquaredFit.of(rows.output(k), penalty, lam, begin, _EXACT) for k, begin in enumerate(starts)]
+            return SquaredFit.of(rows, penalty, lam, starts[0], tol).judged(penalty)
+        fits = [SquaredFit.of(rows.output(k), penalty, lam, begin, tol) for k, begin in enumerate(starts)]
         return stacked([fit.judged(penalty) for fit in fits])
 
 
@@ -66,10 +69,8 @@ def cross_validate(
     ----------
     folds : sequence of SquaredSums or of SquaredRows
         At least two, each with rows.
-    penalty, lam, shared
+    penalty, lam, shared, tol
         As in `solve_squared`.
-    tol : float
-        Newton steps on the density end with one that promises to lower the objective by at most this share.
     """
     errors = []
     with one_blas_thread():
