@@ -32,8 +32,8 @@ _PIECE_BYTES = 1 << 17
 # Code and constants of libraries that a fit maps after it has loaded two kernels, which map most of them: 8 to 11 MiB
 # were seen. And all that it maps, where this was not measured: 21 MiB, where Linux keeps files in small pieces.
 _FURTHER_BYTES, _USED_BYTES = 12 << 20, 28 << 20
-# What a process that compiles all its kernels takes besides: for the game, which compiles most, 22 MiB were enough. And
-# the code of the compiler, if it has not run before: 40 to 55 MiB were seen.
+# What a process that compiles all its kernels takes besides: with 8 MiB, a later pass of the game, which compiles most,
+# lacked 3 MiB. And the code of the compiler, if it has not run before: 40 to 55 MiB were seen.
 _COMPILED_BYTES, _COMPILER_BYTES = 24 << 20, 48 << 20
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
@@ -280,7 +280,17 @@ def leave_quickly() -> None:
 
 
 class _Given:
-    """Bytes of files that were mapped after libraries were last given back, that may come again, and at most may."""
+    """Bytes of files in the memory of this process, which are mostly code of libraries.
+
+    Attributes
+    ----------
+    mapped : int
+        What was there when libraries were last given back.
+    expected : int
+        What passes are expected to map beyond that.
+    used : int
+        The most that passes map of what was given back.
+    """
 
     mapped, expected, used = 0, 0, _USED_BYTES
 
@@ -371,9 +381,15 @@ def map_in_pieces(library: str) -> None:
 
 def _advise(start: int, end: int, advice: int) -> None:
     """Call `madvise` for the memory from one address to another; a refusal changes nothing."""
+    _c_library().madvise(start, end - start, advice)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    """The C library, opened once; AttributeError where it has no `madvise`."""
     library = ctypes.CDLL(None)
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    library.madvise(start, end - start, advice)
+    return library
 
 
 def give_back_memory() -> None:
@@ -388,7 +404,7 @@ def give_back_memory() -> None:
     mapped, later = _mapped_bytes(), mapped_later()
     # other C libraries than GNU's may have no such call, and other file systems no such files
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _c_library().malloc_trim(0)
         for start, end in _unchanged_files(psutil.Process().memory_maps(grouped=False)):
             _advise(start, end, mmap.MADV_DONTNEED)
     _Given.mapped = _mapped_bytes()
@@ -408,7 +424,7 @@ def keep_freed_memory() -> None:
         return
     # other C libraries than GNU's may have no such call
     with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
+        library = _c_library()
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 4)
 

@@ -26,9 +26,22 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def further_seed(seed: int, number: int, step: int = 104_729) -> int:
-    """The seed below 2^31 of the fit, dictionary or round of this number, from that of number 0.
+    """The seed of one of several random draws (fits, dictionaries, rounds) that belong to a single seed of the user.
 
-    The step is a large prime, so that fits with neighbouring seeds draw different numbers.
+    Parameters
+    ----------
+    seed : int
+        That of draw 0.
+    number : int
+        Which draw it is.
+    step : int
+        The difference between the seeds of two successive draws: a large prime, so that the draws of seeds 0 and 1 of
+        a user have no seed in common.
+
+    Returns
+    -------
+    int
+        Below 2^31, as NumPy's older generators and scikit-learn ask for.
     """
     return (seed + step * number) % 2**31
 

@@ -513,7 +513,7 @@ def _calibration_record(problem: LinearProblem, coef: np.ndarray, intercept: np.
         held_out=problem.held_out,
         targets=RowTargets(problem.classes, problem.class_weight),
         dtype=problem.dtype,
-        # the loss of these rows takes little beside their features, and is not used
+        # The pass also sums the loss of these rows, which is not used here: to map the rows takes far longer.
         stopping=Stopping(problem.loss, 0, calibrated=True),
     )
     return replace(record, name="calibration")

@@ -58,3 +58,7 @@ class FitContext:
         """The rows that judge a learner's rounds: those that the machine withholds, else `held_out`."""
         withheld = self.withheld
         return withheld if withheld is not None and withheld.share > 0.0 else self.held_out(share, seed)
+
+    def left_out(self, share: float, seed: int, *, needs_rows: bool) -> HeldOut | None:
+        """The rows from which a search does not learn: those of `judging`, or, without a need for these, `withheld`."""
+        return self.judging(share, seed) if needs_rows else self.withheld

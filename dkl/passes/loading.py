@@ -40,9 +40,10 @@ def load(modules: Collection[str]) -> None:
     # libraries and of the kernel is never there all at once: 366 MiB without this, 288 with it.
     give_back_memory()
     for name in modules:
-        # a user's module may not exist under its name; its task then raises the error if it needs it
-        importlib.import_module(name)
-        give_back_memory()
+        if name not in sys.modules:
+            # a user's module may not exist under its name; its task then raises the error if it needs it
+            importlib.import_module(name)
+            give_back_memory()
     if is_first:
         cos_sin_rows(*np.zeros((3, 1)))
         # of what starts the compiler, the second kernel maps again what passes use, too

@@ -248,9 +248,9 @@ def own_memory(name: str = "this process") -> ProcessMemory:
 
 
 def held_bytes() -> int:
-    """Bytes of this process, with what it will map again of libraries, but for what is kept for the next pass.
+    """Bytes of this process in memory and those of libraries that it will map again.
 
-    That is dropped if needed.
+    Blocks and mapped rows that it keeps for the next pass are left out, since they are dropped if memory is needed.
     """
     kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
     return psutil.Process().memory_info().rss - kept + mapped_later()

@@ -1,4 +1,4 @@
-"""What the texts of a target mean, numbers in one form or labels, in arrays and in columns of files alike."""
+"""Whether the texts of a target are numbers or class labels: one rule for arrays and for columns of files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.errors import RowError
 
 @dataclass(frozen=True, eq=False)
 class TargetTexts:
-    """The texts of a target, and how the caller may say what they mean.
+    """The texts of a target, with what error messages about them name.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class TargetTexts:
 
     @property
     def instead_of_dates(self) -> str:
-        """What the user may do with dates and times, for messages."""
+        """The end of an error about a target of dates or times: it is to be turned into numbers, or called labels."""
         labels = f", or say that they are labels: {self.as_labels}" if self.as_labels else ""
         return f"turn them into numbers, such as the days from a day{labels}"
 

@@ -58,8 +58,9 @@ def gram_scratch(
     """
     start, stop = columns
     is_whole = start == 0 and stop > n_features
-    # A tile of more rows than features is multiplied at once, in copies: of its rows times the roots of their weights,
-    # or for a panel of columns of its rows with a weight, and of these times their weights.
+    # A tile of more rows than features is multiplied at once, in copies of its features. The whole matrix takes one
+    # copy: rows times the square roots of their weights. A panel of columns takes two: the rows whose weight is not 0,
+    # and these rows times their weights.
     copies = (1 if is_whole else 2) if tile > n_features else 0
     # Each sum collects up to n_features rows of smaller tiles, and multiplies them in place; a panel needs a copy.
     waiting = n_features * (n_sums + (0 if is_whole else 1))

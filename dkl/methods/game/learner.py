@@ -214,9 +214,8 @@ class GameSolver(SearchStrategy):
         # most dual weights of a hinge are 0: an ascent skips these rows, and takes less time
         options = SearchOptions(sparse_share=self.sparse_share, support_only=True, **options_set)
         first_rows = self.search_rows or _FIRST_SAMPLE
-        # the rows that a machine withholds take no part either, and judge the rounds if `patience` asks for it
-        judges, context = self.patience is not None, rows.context
-        held_out = context.judging(self.validation_fraction, rows.seed) if judges else context.withheld
+        judges = self.patience is not None
+        held_out = rows.context.left_out(self.validation_fraction, rows.seed, needs_rows=judges)
         targets = GameTargets(len(dataset.classes), rows.class_weight, None if held_out is None else held_out.mask)
         return GameProblem(
             targets=targets,

@@ -297,8 +297,9 @@ def _newton_step(
     parts, n_old, n_candidates = problem.parts, state.n_points, len(state.candidates)
     n, n_points = n_old + n_candidates, n_old + len(joining)
     width = parts * n_points + 1
-    # The pass has the columns of all candidates: `columns` are those of old and new points among them, in the order of
-    # the new feature map (the intercept last); `is_old` are those of old points.
+    # The sums of the pass have a column for each old point and candidate. `columns` are the positions there of the
+    # columns of the new model: its points, old and joining, and then the intercept. `is_old` marks those among them
+    # that the old model has, too.
     kept = np.concatenate([np.arange(n_old), n_old + joining])
     columns = np.append(columns_of(kept, n, parts), parts * n)
     is_old = np.append(np.tile(kept < n_old, parts), True)

@@ -222,7 +222,7 @@ class CorrectiveSolver(SearchStrategy):
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
         """The rows that a machine withholds, which judge the rounds, too; else those for patience or refinement."""
         needs_rows = self.patience is not None or self.n_features == "auto" or self.refine > 0
-        return rows.context.judging(self.validation_fraction, rows.seed) if needs_rows else rows.context.withheld
+        return rows.context.left_out(self.validation_fraction, rows.seed, needs_rows=needs_rows)
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
         """The most points to find; a finite family has no more than all of its own."""
