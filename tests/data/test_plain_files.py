@@ -1,8 +1,9 @@
-"""Pipes and devices in the place of files are refused, never waited for; folders that others made are left alone."""
+"""Pipes and devices in the place of files are refused, never waited for; folders of other processes are left alone."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ import dkl
 from dkl.cli.app import app
 from dkl.cli.output_checks import OutputFolder
 from dkl.data.ingest.scratch import scratch_folder
+from dkl.data.store.location import Location
 from dkl.data.store.outputs import written_whole
+from dkl.data.store.overwriting import what_is_at
 from dkl.errors import StoreError
 from dkl.plain_files import open_own, own_folder, read_plain
 
@@ -211,3 +214,22 @@ def test_scratch_of_others_and_links_stay(tmp_path: Path) -> None:
     assert trap.exists()
     assert shared.exists()
     assert not mine.exists()
+
+
+def test_a_folder_that_others_make_and_remove_meanwhile_is_never_taken_for_a_device(tmp_path: Path) -> None:
+    place, looked = tmp_path / "checkpoint.zarr", threading.Event()
+
+    def make_and_remove() -> None:
+        while not looked.is_set():
+            place.mkdir()
+            place.rmdir()
+
+    other, interval = threading.Thread(target=make_and_remove), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    other.start()
+    try:
+        assert {what_is_at(Location.of(place)) for _ in range(1_000)} == {None}
+    finally:
+        looked.set()
+        other.join()
+        sys.setswitchinterval(interval)

@@ -124,7 +124,13 @@ class Location:
     def exists(self) -> bool:
         """Whether there is a file, or a folder that is not empty."""
         if self.is_local:
-            return self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir()))
+            if self.path.is_file():
+                return True
+            try:
+                return any(self.path.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                # nothing, or a folder that another process removed meanwhile
+                return False
         fs, path = self._fs()
         return bool(fs.exists(path))
 

@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -45,10 +46,19 @@ def what_is_at(location: Location) -> str | None:
         an empty folder.
     """
     put_back(location)
-    if location.is_local and location.path.is_file():
-        return "file" if location.path.stat().st_size else "empty file"
-    if location.is_local and not location.path.is_dir():
-        return "device" if location.path.exists() else None
+    if location.is_local:
+        # asked once, since another process may make or remove a folder meanwhile, which then looked like a device
+        try:
+            found = location.path.stat()
+        except (OSError, ValueError) as error:
+            # nothing, a path under a file, links in a circle; or, with no number, a path that no file can have
+            if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, None):
+                raise
+            return None
+        if stat.S_ISREG(found.st_mode):
+            return "file" if found.st_size else "empty file"
+        if not stat.S_ISDIR(found.st_mode):
+            return "device"
     marker = attributes_at(location).get(MARKER)
     if isinstance(marker, dict):
         if marker.get("state") != "complete":
