@@ -28,7 +28,7 @@ from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name
 from dkl.passes.room import Room
-from dkl.passes.timing import Seconds, TimedRows, seconds_counted
+from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_rows
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.plain_text import Printed, in_columns
 from dkl.process import waited_seconds
@@ -416,7 +416,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
         name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
         usual = usual_calls(records, calls)
-        passes.append(PassPlan(name, calls, stored, flops, seconds, memory, kind.held, there, usual, serial))
+        nbytes = max((visited_rows(record, stored) for record in records), default=stored)
+        passes.append(PassPlan(name, calls, nbytes, flops, seconds, memory, kind.held, there, usual, serial))
     # the time of choosing features includes that of its drivers
     few = None if choice is not None else _made_rows(whole, block)
     driving = 0.0 if few is None else sum(seconds(few, flops_per_second) for seconds in work.driving)

@@ -29,6 +29,10 @@ from dkl.solvers.losses import namespace_of
 # Operations that a step costs for each number of the model, about three nanoseconds: it reads five arrays and writes
 # three.
 _ADAM_FLOPS = 300.0
+# Step length of the coefficients in that of the frequencies. The coefficients start at their optimum, which long steps
+# leave: with equal steps the held-out loss of three classes on 20 pairs was 1.6 times as large after an epoch, and did
+# not return below its start within eight.
+_COEF_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,12 @@ class Refinement:
         The most epochs. A few epochs improve frequencies, many overfit.
     patience : int
         Epochs without a lower held-out loss before the refinement ends.
+    epoch_rows : int or None
+        An epoch steps through other random blocks each time, of at most this many rows, but at least one block; None is
+        all blocks. Steps follow one another, so that more workers do not shorten an epoch.
     rate : float
-        Adam's step length, relative to the root mean square of a frequency's entries, and of the coefficients.
+        Adam's step length for frequencies, relative to the root mean square of a frequency's entries. On five tables,
+        ten epochs at 0.03 lower the held-out loss further than thirty at 0.007.
     batch_rows : int
         Rows of one step.
     held_out : HeldOut
@@ -59,7 +67,8 @@ class Refinement:
     alpha: float = 1e-5
     epochs: int = 4
     patience: int = 2
-    rate: float = 0.007
+    epoch_rows: int | None = None
+    rate: float = 0.03
     batch_rows: int = 64
     held_out: HeldOut = field(default_factory=lambda: HeldOut(0.1))
     seed: int = 0
@@ -165,6 +174,8 @@ class RefineDriver(Epochs):
         options, feature_map = problem.options, problem.feature_map
         size = refined_rows(feature_map, options.dtype)
         order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
+        if options.epoch_rows is not None:
+            order = order[: max(1, np.searchsorted(np.cumsum(problem.block_rows[order]), options.epoch_rows, "right"))]
         values = state.model["values"]
 
         def cost(rows: int, columns: int) -> Cost:
@@ -197,6 +208,7 @@ class RefineDriver(Epochs):
                 "batch_rows": options.batch_rows,
             },
             order=order,
+            share=float(problem.block_rows[order].sum() / max(problem.block_rows.sum(), 1)),
             piece_bytes=2 * size * feature_map.n_columns * values.itemsize,
             state_bytes=4 * values.nbytes,
             cost=cost,
@@ -248,7 +260,10 @@ def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) 
 
 
 def _rates(problem: RefineProblem) -> np.ndarray:
-    """The step length of each number: `rate` times the root mean square of its kind, so that units do not matter."""
+    """The step length of each number: `rate` times the root mean square of its kind, so that units do not matter.
+
+    Coefficients take `_COEF_SHARE` of it.
+    """
     expansion, feature_map = problem.expansion, problem.feature_map
     if isinstance(feature_map.projection, SparseProjection):
         owner = np.repeat(np.arange(feature_map.n_frequencies), np.diff(feature_map.projection.indptr))
@@ -260,6 +275,6 @@ def _rates(problem: RefineProblem) -> np.ndarray:
     lengths = np.sqrt(np.bincount(owner, entries**2, feature_map.n_frequencies) / counts)
     # a model of zeros has no scale; coefficients of length 1 are assumed
     size = np.sqrt(np.mean(expansion.coef.astype(np.float64) ** 2)) or 1.0 / np.sqrt(expansion.coef.shape[1])
-    rest = np.full(expansion.coef.size + len(expansion.intercept), size)
+    rest = np.full(expansion.coef.size + len(expansion.intercept), _COEF_SHARE * size)
     rates = np.concatenate([np.maximum(lengths, 1e-3 * lengths.max(initial=0.0))[owner], rest])
     return (problem.options.rate * rates).astype(expansion.entries.dtype)

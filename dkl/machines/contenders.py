@@ -158,7 +158,12 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     if has_columns_alone(dataset, knobs):
         return [Contender(tried[0].name, knobs.with_pinned(columns))]
     tried.append(Contender("random waves", drawn))
-    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    waves = []
+    if searched is not None:
+        if not dataset.source.is_sparse:
+            # Gradient steps are relative to the length of a frequency, so that all columns need the same scale.
+            searched = clone(searched).set_params(refine="auto", scaling=scaling or "standard")
+        waves = [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
         # a few rows prefer another kernel than the usual one; the random waves of both show whether all of them do
         usual = Gaussian()

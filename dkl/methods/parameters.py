@@ -188,7 +188,7 @@ MARGIN: Constraints = {
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
     "metric": [StrOptions({"diagonal", "full"}), None],
     "monotone": [dict, None],
-    "refine": [_count(0)],
+    "refine": [_count(0), StrOptions({"auto"})],
     "warm_start": ["boolean"],
 }
 

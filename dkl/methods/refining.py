@@ -13,17 +13,21 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap, shares_of_lengths
 from dkl.kernels.gradients import check_fourier
-from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
+from dkl.linear.fitting import LinearProblem, summarise_rows
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.newton import SQUARES, fit_by_newton
+from dkl.linear.newton import fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
 from dkl.protocols.source import BlockSource
+from dkl.solvers.losses import loss_of
 
-# The C of the log loss, for features of length 1; for other losses Newton steps choose it.
-_C = 1.0
+# Most epochs of refine="auto": the least held-out loss of ten is within 2 % of that of fifteen on five of seven tables
+# of 800 to 8,000 rows, and within 6 % on the others. Epochs in a row without a lower one that end it: where the descent
+# gains, the first two may still be above the start. Rows of an epoch: of a million rows of a made law, the first epoch
+# lowers the held-out loss from 0.682 to 0.660, and three more to 0.659.
+_EPOCHS, _PATIENCE, _EPOCH_ROWS = 10, 3, 1_000_000
 
 
 class Refinable(FittedFeatures, Protocol):
@@ -34,7 +38,7 @@ class Refinable(FittedFeatures, Protocol):
     weights_: np.ndarray
     refinement_: list[dict[str, float]]
     message_: str
-    refine: int
+    refine: int | str
     loss: str | None
     validation_fraction: float
     dtype: str
@@ -70,7 +74,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     """
     run = learner._running("refinement")
     problem = _problem(learner, dataset, learner.feature_map_)
-    refined = fit_and_refine(problem, dataset.source, run, epochs=learner.refine)
+    refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows))
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
     n_parts = refined.feature_map.columns_a_frequency
     parts = refined.coef.reshape(len(refined.coef), n_parts, -1) * refined.feature_map.amplitudes
@@ -78,6 +82,14 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     learner.refinement_ = refined.history
     if refined.ended:
         learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
+
+
+def descent(refine: int | str, n_rows: int) -> Refinement:
+    """The epochs, patience and rows of an epoch that a learner's `refine` stands for on n rows."""
+    if refine != "auto":
+        return Refinement(epochs=int(refine), patience=int(refine))
+    epochs = int(np.clip(2 * _EPOCH_ROWS // n_rows, 2, _EPOCHS))
+    return Refinement(epochs=epochs, patience=_PATIENCE, epoch_rows=_EPOCH_ROWS)
 
 
 def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
@@ -88,7 +100,7 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
     return LinearProblem(
         feature_map,
         loss,
-        alpha="auto" if loss in SQUARES else 1.0 / (_C * dataset.total_weight),
+        alpha="auto",
         classes=dataset.classes,
         n_targets=dataset.schema.n_targets or 1,
         held_out=held_out,
@@ -195,19 +207,28 @@ def refine_features(
     return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history, state.ended)
 
 
-def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None = None, *, epochs: int = 4) -> Refined:
+def fit_and_refine(
+    problem: LinearProblem,
+    source: BlockSource,
+    run: Run | None = None,
+    options: Refinement | None = None,
+) -> Refined:
     """Fit a linear model without the held-out rows, then refine it together with its frequencies.
+
+    The model before the descent minimises the squared error, for classes with targets -1 and +1, since one Gram matrix
+    then serves all classes and penalties. The penalty of the descent is that of this model times the ratio of the
+    losses' largest curvatures.
 
     Parameters
     ----------
     problem : LinearProblem
-        Its `held_out` rows choose the epoch; its loss must have a gradient. With ``alpha="auto"`` the descent uses the
-        penalty that the fit has chosen.
+        Its `held_out` rows choose the epoch; its loss must have a gradient. With ``alpha="auto"`` held-out rows choose
+        the penalty of the squared error.
     source : BlockSource
     run : Run or None
         Its checkpoint is used for the descent.
-    epochs : int
-        The most epochs of the descent.
+    options : Refinement or None
+        Of the descent; its loss, penalty, held-out rows, seed and dtype are those of the problem.
 
     Returns
     -------
@@ -220,20 +241,17 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         As in `refine_features`.
     """
     run, inner = run or Run(), replace(run or Run(), checkpoint=None)
-    options = Refinement(
-        problem.loss,  # type: ignore[arg-type]
-        epochs=epochs,
-        patience=epochs,
+    options = replace(
+        options or Refinement(),
+        loss=problem.loss,  # type: ignore[arg-type]
         held_out=problem.held_out,
         seed=problem.seed,
         dtype=problem.dtype,
     )
     check_fourier(problem.feature_map)
-    # the descent depends little on its start, and Newton steps need no choice of epochs
-    if problem.loss in SQUARES:
-        fit = fit_by_newton(problem, source, inner)
-    else:
-        fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)
+    curvature = loss_of(problem.loss).largest_curvature
+    alpha = problem.alpha if isinstance(problem.alpha, str) else problem.alpha / curvature
+    fit = fit_by_newton(replace(problem, loss="squared_error", alpha=alpha), source, inner)
     units, summary = fit.units, summarise_rows(problem, source, inner)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     # weights of mean 1 and standardised targets, as in any stochastic fit
@@ -247,7 +265,7 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         intercept,
         source,
         targets=targets,
-        options=replace(options, alpha=fit.alpha),
+        options=replace(options, alpha=curvature * fit.alpha),
         run=run,
     )
     if problem.classes is not None:

@@ -177,6 +177,8 @@ class Fold:
     operands : mapping
     order : ndarray of int or None
         Absolute block numbers in the order of the fold; None is ascending.
+    share : float
+        For plans: the share of all rows that the blocks in `order` have.
     piece_bytes : int
         Bytes of the largest piece (at most 64 MiB).
     kept_as : str
@@ -198,6 +200,7 @@ class Fold:
     pieces: Callable[[int], int]
     operands: Mapping[str, Any] = field(default_factory=dict)
     order: np.ndarray | None = None
+    share: float = 1.0
     piece_bytes: int = 0
     kept_as: str = ""
     arrange: Callable[[Any, Mapping[str, Any], int, int], Any] | None = None

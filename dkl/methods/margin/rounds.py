@@ -114,7 +114,7 @@ class CorrectiveSolver(SearchStrategy):
     plain_share: float | None
     search_rows: int | None
     max_norm: float | None
-    refine: int
+    refine: Any
     memory_limit: int | str | None
 
     stage: ClassVar[str] = "rounds"
@@ -209,7 +209,7 @@ class CorrectiveSolver(SearchStrategy):
         loss = WorkingLoss.of(self, dataset, of_classes="squared_hinge")
         if loss.name in (*ROUND_LOSSES, "softmax") and self.refine:
             raise ValueError(
-                f"refine={self.refine} descends on the squared error or a loss of each class against the rest, and "
+                f"refine={self.refine!r} descends on the squared error or a loss of each class against the rest, and "
                 f"loss={loss.name!r} is neither; set refine=0"
             )
         return loss
@@ -221,7 +221,7 @@ class CorrectiveSolver(SearchStrategy):
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
         """The rows that a machine withholds, which judge the rounds, too; else those for patience or refinement."""
-        needs_rows = self.patience is not None or self.n_features == "auto" or self.refine > 0
+        needs_rows = self.patience is not None or self.n_features == "auto" or bool(self.refine)
         return rows.context.left_out(self.validation_fraction, rows.seed, needs_rows=needs_rows)
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
