@@ -82,7 +82,9 @@ _FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 5e-5
 _MOST_WIDTHS, _DECREMENT_OF_STAGES, _STEPS_OF_STAGES = 10, 1e-5, 20
 
 
-def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
+def fit_by_newton(
+    problem: LinearProblem, source: BlockSource, run: Run, moments: TargetMoments | None = None
+) -> LinearFit:
     """Fit by Newton steps on block sums: exact and deterministic.
 
     Parameters
@@ -92,6 +94,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         fitted, starting from the best candidate. With ``alpha="evidence"`` it follows from the sums of the first pass.
     source : BlockSource
     run : Run
+    moments : TargetMoments or None
+        Those of `target_moments`, if they are known; None takes a pass.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     """
     with one_blas_thread():
         # one BLAS thread, since the driver distributes its systems over the cores; the bits are those of one core
-        summary, choice = target_moments(problem, source, run), None
+        summary, choice = moments or target_moments(problem, source, run), None
         task = newton_problem(problem, summary)
         if problem.chooses_penalty:
             choice = problem.choice

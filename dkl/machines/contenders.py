@@ -163,6 +163,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         if not dataset.source.is_sparse:
             # Gradient steps are relative to the length of a frequency, so that all columns need the same scale.
             searched = clone(searched).set_params(refine="auto", scaling=scaling or "standard")
+            size = max(size // 2, 1)
         waves = [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
         # a few rows prefer another kernel than the usual one; the random waves of both show whether all of them do

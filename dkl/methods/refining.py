@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -13,10 +13,11 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap, shares_of_lengths
 from dkl.kernels.gradients import check_fourier
-from dkl.linear.fitting import LinearProblem, summarise_rows
+from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.newton import fit_by_newton
+from dkl.linear.newton import fit_by_newton, target_moments
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
+from dkl.linear.summary import TargetMoments
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
@@ -74,7 +75,11 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     """
     run = learner._running("refinement")
     problem = _problem(learner, dataset, learner.feature_map_)
-    refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows))
+    # trials of one fold that refine other features share the moments of its targets
+    known: dict[Any, Any] = {} if learner._context.prepared is None else learner._context.prepared
+    if (key := (dataset.source, problem.held_out)) not in known:
+        known[key] = target_moments(problem, dataset.source, replace(run, checkpoint=None))
+    refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows), known[key])
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
     n_parts = refined.feature_map.columns_a_frequency
     parts = refined.coef.reshape(len(refined.coef), n_parts, -1) * refined.feature_map.amplitudes
@@ -212,6 +217,7 @@ def fit_and_refine(
     source: BlockSource,
     run: Run | None = None,
     options: Refinement | None = None,
+    moments: TargetMoments | None = None,
 ) -> Refined:
     """Fit a linear model without the held-out rows, then refine it together with its frequencies.
 
@@ -229,6 +235,8 @@ def fit_and_refine(
         Its checkpoint is used for the descent.
     options : Refinement or None
         Of the descent; its loss, penalty, held-out rows, seed and dtype are those of the problem.
+    moments : TargetMoments or None
+        Those of `target_moments`, if they are known; None takes a pass.
 
     Returns
     -------
@@ -251,11 +259,12 @@ def fit_and_refine(
     check_fourier(problem.feature_map)
     curvature = loss_of(problem.loss).largest_curvature
     alpha = problem.alpha if isinstance(problem.alpha, str) else problem.alpha / curvature
-    fit = fit_by_newton(replace(problem, loss="squared_error", alpha=alpha), source, inner)
-    units, summary = fit.units, summarise_rows(problem, source, inner)
+    moments = moments or target_moments(problem, source, inner)
+    fit = fit_by_newton(replace(problem, loss="squared_error", alpha=alpha), source, inner, moments)
+    units = fit.units
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     # weights of mean 1 and standardised targets, as in any stochastic fit
-    weight_scale = summary.n_rows / summary.total_weight
+    weight_scale = moments.n_rows / moments.total_weight
     targets = RowTargets(problem.classes, problem.class_weight, weight_scale, center=units.center, scale=units.scale)
     if problem.classes is None:
         coef, intercept = units.standardised(coef, intercept)

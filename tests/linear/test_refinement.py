@@ -22,6 +22,7 @@ from dkl.linear.refinement_sums import Expansion, expansion_gradient, refinement
 from dkl.linear.scores import decision_values
 from dkl.methods.refining import Refined, fit_and_refine, refine_features
 from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.timing import seconds_counted
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 from tests.linear.problems import blocks_of, feature_map, rows
@@ -312,3 +313,39 @@ def test_a_model_for_another_number_of_classes_is_named() -> None:
             source_of(X, codes, 3),
             targets=RowTargets(np.arange(3)),
         )
+
+
+def test_an_epoch_of_bounded_rows_steps_through_other_whole_blocks_each_time() -> None:
+    block_rows = np.array([100, 50, 70, 100, 80, 100])
+    options = Refinement(epoch_rows=200)
+    problem = RefineProblem(
+        feature_map(D_IN, M), np.zeros((1, 2 * M)), np.zeros(1), RowTargets(np.arange(2)), block_rows, options
+    )
+    driver = RefineDriver()
+    state = driver.init(problem)
+    folds = [driver._epoch(problem, replace(state, epoch=epoch)) for epoch in range(6)]
+    for fold in folds:
+        assert len(set(fold.order)) == len(fold.order) >= 1
+        assert block_rows[fold.order].sum() <= 200
+        assert fold.share == block_rows[fold.order].sum() / 500
+    assert len({tuple(fold.order) for fold in folds}) > 1
+    # a single block may be larger than that
+    (least,) = driver._epoch(replace(problem, options=Refinement(epoch_rows=10)), state).order
+    assert 0 <= least < 6
+    everything = driver._epoch(replace(problem, options=Refinement()), state)
+    assert sorted(everything.order) == list(range(6))
+    assert everything.share == 1.0
+
+
+def test_plans_count_the_rows_that_an_epoch_visits() -> None:
+    problem = RefineProblem(
+        feature_map(D_IN, M),
+        np.zeros((1, 2 * M)),
+        np.zeros(1),
+        RowTargets(np.arange(2)),
+        np.full(10, 100),
+        Refinement(epoch_rows=200),
+    )
+    fold = RefineDriver()._epoch(problem, RefineDriver().init(problem))
+    bounded, whole = (seconds_counted(each, 1_000, D_IN, 1e9).in_all for each in (fold, replace(fold, share=1.0)))
+    np.testing.assert_allclose(bounded, 0.2 * whole)

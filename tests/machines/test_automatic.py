@@ -584,6 +584,8 @@ def test_trials_share_what_they_find_of_the_same_rows_and_keep_blas_to_one_threa
     assert len(kernels) > 2 * len(set(kernels))
     # and once more in the last fit, to all rows
     assert passes.count("rows to choose landmarks from") <= len(set(kernels)) + 1
-    assert passes.count("targets") == 2
+    # once for all trials and in the last fit; waves that are refined sum those of the rows that they learn from, a fold
+    # at a time
+    assert passes.count("targets") <= 2 + 5 + 1
     # in two scalings, for waves and two kernels, and in the last fit
     assert passes.count("row sample") + passes.count("row sample + moments") <= 2 * 3 + 1

@@ -102,9 +102,10 @@ def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: P
         # the log loss takes more passes for the last linear model
         machine = dkl.KernelClassifier(loss="squared_error", n_features=60, random_state=0, progress=note).fit(stored)
     trials = int(re.search(r"ended after (\d+) trials", " ".join(machine.reasons_))[1])
-    # each trial judges penalties, on the rows that one pass has gathered; the last linear model is that of all rows
+    # each trial judges penalties, on the rows that one pass has gathered; the last linear model is that of all rows,
+    # whose waves, if refined, start from a model with a penalty of its own
     assert trials <= passes["held-out scores"]
-    assert reads["held-out scores"] == 0
+    assert reads["held-out scores"] <= 1
     assert reads["rows to try features on"] == 1
     assert trials > 3 * reads["newton step"] > 0
     assert machine.score(stored) > 0.9

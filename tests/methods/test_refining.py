@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from dkl.data.coerce import as_dataset
+from dkl.machines.kernel_machines import KernelRegressor
+from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
-from dkl.methods.refining import refine_learner
+from dkl.methods.refining import descent, refine_learner
 from dkl.passes.loop import PlanEndsError, PlannedRun
 
 
@@ -71,3 +73,29 @@ def test_a_plan_counts_the_fit_the_looks_and_the_epochs() -> None:
     assert ("held-out loss", 9) in names
     assert ("refining, epoch 1", 8) in names
     assert any("newton" in name for name, _ in names)
+
+
+@pytest.mark.parametrize(("n_rows", "epochs"), [(500, 10), (200_000, 10), (400_000, 5), (1_000_000, 2), (10**9, 2)])
+def test_automatic_epochs_step_through_two_million_rows_at_most(n_rows: int, epochs: int) -> None:
+    options = descent("auto", n_rows)
+    assert options.epochs == epochs
+    assert options.epochs * min(n_rows, options.epoch_rows or n_rows) <= 2_000_000
+    given = descent(7, n_rows)
+    assert (given.epochs, given.patience, given.epoch_rows) == (7, 7, None)
+
+
+def test_waves_that_are_far_from_the_true_ones_are_found_by_the_descent() -> None:
+    """Twelve cosines of random directions among eight of 28 columns: a search alone comes near them, no more."""
+    generator = np.random.default_rng(7)
+    W = 0.7 * generator.standard_normal((8, 12))
+
+    def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        X = np.random.default_rng(seed).standard_normal((n, 28))
+        return X, np.cos(X[:, :8] @ W).sum(axis=1)
+
+    (X, y), (X_test, y_test) = rows(20_000, 0), rows(5_000, 1)
+    scores = []
+    for refine in (0, "auto"):
+        features = MarginFeatures(n_features=100, refine=refine, scaling="standard", random_state=0)
+        scores.append(KernelRegressor(features, random_state=0).fit(X, y).score(X_test, y_test))
+    assert scores[1] > 0.9 > scores[0]
