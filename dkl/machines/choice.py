@@ -573,9 +573,10 @@ class PlannedChoice:
         # kernels may have the most landmarks of the last fit
         grown = [race.largest(one, 1) or one for one in self._reachable_contenders if one.has_kernel]
         costliest = max((*self._reachable_contenders, *grown), key=race.fitting).learner
-        largest: dict[tuple[type, bool], FeatureLearner] = {}
+        largest: dict[tuple[type, bool, bool], FeatureLearner] = {}
         for learner in (contender.learner for contender in self._reachable_contenders):
-            kind = type(learner), bool(learner.get_params(deep=False).get("metric"))
+            given = learner.get_params(deep=False)
+            kind = type(learner), bool(given.get("metric")), bool(given.get("refine"))
             if kind not in largest or shape.features_of(learner) > shape.features_of(largest[kind]):
                 largest[kind] = learner
         return [*(learner for learner in largest.values() if learner is not costliest), costliest]

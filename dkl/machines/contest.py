@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -315,7 +316,7 @@ class Race:
         ahead of the kernels of all columns alike.
         """
         able, contender = [one for one in self.kinds if one.choices], kind.contender
-        if contender.is_searched:
+        if contender.is_searched and not contender.is_refined:
             drawn = [one for one in able if one.contender.is_drawn]
             best = min(drawn, key=Candidate.loss) if len(drawn) > 1 else kind
             return repr(best.contender.learner.family) != repr(contender.learner.family)
@@ -379,9 +380,11 @@ class Race:
 
     def _best_of_other_kinds(self, best: Candidate) -> Candidate | None:
         """The candidate with the least loss among kinds that the best does not contain."""
-        kinds, of_kernels = best.kinds, {kind.number for kind in self.kinds if kind.contender.is_kernel}
-        # kernels with and without a learned metric make errors on the same rows
-        kinds = kinds | of_kernels if kinds & of_kernels else kinds
+        kinds = best.kinds
+        # kernels with and without a learned metric make errors on the same rows, as do waves that descend or do not
+        for is_alike in (attrgetter("is_kernel"), attrgetter("is_searched")):
+            alike = {kind.number for kind in self.kinds if is_alike(kind.contender)}
+            kinds = kinds | alike if kinds & alike else kinds
         others = [one for one in self.candidates if one.left_out != "failed" and one.choices and not one.kinds & kinds]
         return min(others, key=lambda one: one.ratio(best), default=None)
 

@@ -35,6 +35,7 @@ def test_with_a_bandwidth_only_kinds_that_have_one_are_tried() -> None:
         "a Matern kernel at landmarks",
         "a Laplacian kernel at landmarks",
         "searched waves",
+        "refined waves",
     ]
 
 
@@ -538,7 +539,9 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     names = [kind.name for kind in kinds]
     drawn = ["random waves", "random waves of the Gaussian kernel"]
     searched = ["searched waves", "searched waves of the Gaussian kernel"]
-    assert [name for name in names if "waves" in name] == [*drawn, *searched]
+    assert [name for name in names if "waves" in name] == [*drawn, *searched, "refined waves"]
+    # the descent leaves the kernel that it starts from, so that it starts from the usual one
+    assert repr(kinds[names.index("refined waves")].learner.family) == repr(dkl.Gaussian())
 
     def tried(better: str) -> list[str]:
         race = race_of(*kinds)
@@ -549,7 +552,7 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     assert tried(drawn[1]) == [searched[1]]
     # the usual kernel is compared with no other
     usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
-    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0]]
+    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0], "refined waves"]
 
 
 def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
