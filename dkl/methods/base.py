@@ -385,6 +385,15 @@ class FeatureLearner(
         """Run the passes over the rows, and set `feature_map_` and the other fitted attributes."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
+    def _check_targets(self, dataset: Dataset) -> None:
+        """Raise ValueError for targets that the method does not support."""
+
+    def _take_targets(self, dataset: Dataset) -> None:
+        """Check the targets, and set `classes_` if they are labels."""
+        self._check_targets(dataset)
+        if dataset.classes is not None:
+            self.classes_ = dataset.classes
+
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         """The weight of each class, (K,); None for equal weights.
 
@@ -523,9 +532,7 @@ class SelectingLearner(Updated, PoolLearner):
     _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
 
     def _learn(self, dataset: Dataset) -> None:
-        self._check_task(dataset)
-        if dataset.task == "classification":
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         self._class_weights(dataset)
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
@@ -544,9 +551,6 @@ class SelectingLearner(Updated, PoolLearner):
         self.total_weight_ = state.total
         self._keep_values(state)
         self._choose()
-
-    def _check_task(self, dataset: Dataset) -> None:
-        """Raise ValueError for targets that the method does not support."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""

@@ -252,7 +252,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         if self.n_features is not None:
             kept_frequencies(type(self).__name__, self.n_features, family)
 
-    def _check_task(self, dataset: Dataset) -> None:
+    def _check_targets(self, dataset: Dataset) -> None:
         if self.similarity is not None:
             similarity_of_classes(self.similarity, dataset.classes)
 

@@ -186,8 +186,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)
-        if dataset.classes is not None:
-            self.classes_ = np.asarray(dataset.classes)
+        self._take_targets(dataset)
         if self._plan is None:
             # parameters that do not match these rows raise an error before any pass
             self.replayed(dataset)

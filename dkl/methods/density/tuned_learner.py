@@ -249,8 +249,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)
-        if dataset.classes is not None:
-            self._check_classes(np.asarray(dataset.classes))
+        self._take_targets(dataset)
         # a new fit stores new sums, in units of its own targets
         self.__dict__.pop("target_units_", None)
         if start is None:
@@ -410,9 +409,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
-
-    def _check_classes(self, classes: np.ndarray) -> None:
-        """Store the labels; raises ValueError for targets that are none."""
 
     def _keep(self, reference: FeatureMap, solution: TunedSolution, history: list[dict[str, float]]) -> None:
         """Set the fitted attributes: the feature map at the learned amplitudes, and coefficients for these."""

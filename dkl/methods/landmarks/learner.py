@@ -220,6 +220,9 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         check_waves(type(self).__name__, family_of(self))
         bandwidth_factors(type(self).__name__, self.sigma_factors)
 
+    def _check_targets(self, dataset: Dataset) -> None:
+        check_labels(type(self).__name__, dataset)
+
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
@@ -237,8 +240,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
-        check_labels(type(self).__name__, dataset)
-        self.classes_ = dataset.classes
+        self._take_targets(dataset)
         class_weight = self._class_weights(dataset)
         scaler = self._prepare(dataset)
         placement = self._placement(dataset, scaler, class_weight, seed=self.seed_)

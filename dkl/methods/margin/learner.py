@@ -284,8 +284,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         self._learn_metric(dataset, scaler)
         for name in ("points_", "dual_", "_played", "duality_gap_", "loss_"):
             self.__dict__.pop(name, None)
-        if dataset.task == "classification":
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         rows = self._prepared(dataset, scaler, target_units(dataset, self._running("targets")))
         self.total_weight_ = rows.total_weight
         problem = solver.problem(rows, start)

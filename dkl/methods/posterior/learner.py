@@ -154,7 +154,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         check_waves(type(self).__name__, family_of(self))
         kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
-    def _check_task(self, dataset: Dataset) -> None:
+    def _check_targets(self, dataset: Dataset) -> None:
         check_labels(type(self).__name__, dataset)
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:

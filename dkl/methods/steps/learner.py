@@ -167,8 +167,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         return FeatureMap("steps", steps, np.ones(len(factors)))
 
     def _learn(self, dataset: Dataset) -> None:
-        if dataset.classes is not None:
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         loss = WorkingLoss.of(self, dataset)
         if loss.name in LOG_LINK and self._plan is None:
             check_log_rows(dataset, loss.name)
