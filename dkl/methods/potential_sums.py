@@ -12,15 +12,14 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, together_on_host, with_targets
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
+from dkl.kernels.tiles import spans
 from dkl.methods.posterior.weights import pair_losses
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
 
 # Bytes of the tiles of mapped rows while a block is summed.
 _TILE_BYTES = 16 << 20
-# Larger accumulators are cut into panels, since a pass sends each accumulator whole.
-_ACCUMULATOR_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +122,7 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
 
 def target_panels(parts: int, size: int, width: int) -> list[slice]:
     """Ranges of target columns such that no accumulator of sums exceeds 64 MiB."""
-    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
-    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+    return list(spans(width, max(1, LARGEST_ACCUMULATOR // (8 * parts * size))))
 
 
 def _cut(name: str, sums: Any) -> dict[str, Any]:

@@ -28,11 +28,8 @@ from dkl.methods.density.sums import (
     squared_block,
 )
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.squared_sums import Squared, SquaredRows, SquaredSums
-
-# The most bytes that one accumulator may take: packed matrices above it are cut into panels of columns, a record each.
-_ACCUMULATOR_BYTES = 1 << 26
 
 RowFunction = Callable[[np.ndarray], np.ndarray]
 
@@ -85,7 +82,7 @@ class FoldSums:
         # n rows of m features take n m numbers, their sums m^2 / 2: the smaller of the two goes to the driver
         if self.keeps_rows and self.n_rows is not None:
             return [RowSample("rows", self.n_rows, seed=0)]
-        panels = packed_panels(self.feature_map.n_features + 1, _ACCUMULATOR_BYTES // self.n_folds)
+        panels = packed_panels(self.feature_map.n_features + 1, LARGEST_ACCUMULATOR // self.n_folds)
         return [self._record(columns, first=number == 0) for number, columns in enumerate(panels)]
 
     def collect(self, results: Sequence[Any]) -> list[Squared]:
@@ -145,7 +142,7 @@ def margin_records(
         "sample": sample,
     }
     n_hessians, records = len(options.hessian_of), []
-    for number, columns in enumerate(packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // n_hessians)):
+    for number, columns in enumerate(packed_panels(feature_map.n_features + 1, LARGEST_ACCUMULATOR // n_hessians)):
         panel = replace(options, columns=columns, first_order=number == 0)
         accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, panel).items()}
         cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, options.dtype)

@@ -29,12 +29,11 @@ from dkl.methods.choice import FeatureChoice, choose_blocks
 from dkl.methods.leverage.sums import gram_block
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
-# Bytes of a panel of columns of a packed Gram matrix, and panels that one pass sums.
-_PANEL_BYTES = 1 << 26
-_PANELS_A_PASS = 2
+# Panels of `LARGEST_ACCUMULATOR` bytes that one pass sums.
+PANELS_A_PASS = 2
 # Bytes of the sampled rows' features in memory at once, and rows in one product of these.
 _TILE_BYTES = 1 << 25
 _TILE_ROWS = 512
@@ -113,7 +112,7 @@ class GramDriver:
 
     def request(self, problem: LeverageProblem, state: GramState) -> Sequence[Record] | None:
         """The next panels of the matrix, at most 128 MiB."""
-        panels = self._panels(problem)[len(state.panels) :][:_PANELS_A_PASS]
+        panels = self._panels(problem)[len(state.panels) :][:PANELS_A_PASS]
         return [gram_record(problem.candidates, panel, problem.dtype) for panel in panels] or None
 
     def step(self, problem: LeverageProblem, state: GramState, results: Sequence[Any]) -> GramState:
@@ -123,8 +122,8 @@ class GramDriver:
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The passes over panels; each is counted like the last, which is the largest."""
         panels = self._panels(problem)
-        records = [gram_record(problem.candidates, panel, problem.dtype) for panel in panels[-_PANELS_A_PASS:]]
-        return [(records, -(-len(panels) // _PANELS_A_PASS))]
+        records = [gram_record(problem.candidates, panel, problem.dtype) for panel in panels[-PANELS_A_PASS:]]
+        return [(records, -(-len(panels) // PANELS_A_PASS))]
 
     def leverage(self, problem: LeverageProblem, state: GramState, mu: float) -> Leverage:
         """The scores at `mu`, from the stored matrix."""
@@ -145,7 +144,7 @@ class GramDriver:
 
     def _panels(self, problem: LeverageProblem) -> list[tuple[int, int]]:
         """The columns of each panel; the very last column is the intercept's, with the sum of the weights."""
-        return list(packed_panels(problem.candidates.n_features + 1, _PANEL_BYTES))
+        return list(packed_panels(problem.candidates.n_features + 1, LARGEST_ACCUMULATOR))
 
 
 @dataclass(frozen=True, eq=False)
