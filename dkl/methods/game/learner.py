@@ -36,7 +36,7 @@ _FIRST_SAMPLE, _MOST_SAMPLED, _SAMPLE_BYTES = 4_000, 100_000, 64 << 20
 
 
 @dataclass(frozen=True)
-class KeptColumns:
+class DualColumns:
     """Row columns and, if they are temporary, their folder, which is deleted once nothing refers to it."""
 
     columns: RowColumns
@@ -44,18 +44,18 @@ class KeptColumns:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy in another process reads the columns, but does not keep this process's folder
-        return KeptColumns, (self.columns,)
+        return DualColumns, (self.columns,)
 
-    def values(self, name: str, index: int) -> np.ndarray:
-        """One column for the rows of a block."""
-        return self.columns.values(name, index)
+    def mean_duals(self, index: int) -> np.ndarray:
+        """The mean dual weights of the rows of a block."""
+        return self.columns.values("mean", index)
 
-    def lazy(self, name: str) -> da.Array:
-        """One column for all rows as a Dask array, with a chunk for each block."""
-        first = self.values(name, 0)
-        read = dask.delayed(KeptColumns.values, pure=False)
+    def all_mean_duals(self) -> da.Array:
+        """The mean dual weights of all rows as a Dask array, with a chunk for each block."""
+        first = self.mean_duals(0)
+        read = dask.delayed(DualColumns.mean_duals, pure=False)
         parts = [
-            da.from_delayed(read(self, name, index), (rows, *first.shape[1:]), first.dtype)
+            da.from_delayed(read(self, index), (rows, *first.shape[1:]), first.dtype)
             for index, rows in enumerate(self.columns.block_rows)
             if rows
         ]
@@ -69,14 +69,14 @@ class PlayedGame:
     Attributes
     ----------
     state : GameState or ExcessiveGapState
-    columns : KeptColumns
+    columns : DualColumns
     seed : int
     terms : dict
         Values by name that a continued game must share: its dual weights are feasible for no others.
     """
 
     state: GameState | ExcessiveGapState
-    columns: KeptColumns
+    columns: DualColumns
     seed: int
     terms: dict[str, Any]
 
@@ -267,8 +267,8 @@ class GameSolver(SearchStrategy):
             coef = parts.reshape(len(coef), -1) * np.sqrt(share)
             feature_map = feature_map.take(heaviest, np.sqrt(weights))
         store, folder = self._place
-        kept = KeptColumns(RowColumns.open(store, rows.dataset.source), folder)
-        dual = kept.lazy("mean")
+        kept = DualColumns(RowColumns.open(store, rows.dataset.source), folder)
+        dual = kept.all_mean_duals()
         return {
             "feature_map_": feature_map,
             "weights_": weights,
