@@ -33,7 +33,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
-from dkl.methods.choice import FeatureChoice
+from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
     COMMON,
@@ -411,8 +411,7 @@ class FeatureLearner(
 
     def _prepare(self, dataset: Dataset) -> Any:
         """Return the scaler and set `family_` with its bandwidth, by one pass if either depends on the rows."""
-        family = self._prior()
-        problem = self._preparation(dataset, family, self.seed_)
+        family, problem = self._prior(), self._preparation(dataset)
         prepared = {} if self._context.prepared is None else self._context.prepared
         if (key := (dataset.source, problem.key)) not in prepared:
             prepared[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
@@ -422,9 +421,9 @@ class FeatureLearner(
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 
-    def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
+    def _preparation(self, dataset: Dataset) -> PreparationProblem:
         """The problem of finding scaler and bandwidth from the rows."""
-        return preparation_problem(dataset, family, self.scaling, seed)
+        return preparation_problem(dataset, self._prior(), self.scaling, self.seed_)
 
     def _running(self, stage: str) -> Run:
         """Settings for passes, with the checkpoint of a stage; in a plan the run that records passes."""
@@ -500,6 +499,12 @@ class PoolLearner(FeatureLearner):
         """The number of candidates to draw; None takes every feature of a finite family once."""
         return self.n_candidates
 
+    @property
+    def _n_kept(self) -> int | None:
+        """The most candidates that the feature map keeps; None without a limit."""
+        # a pair has two of the columns that `n_features` bounds
+        return None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
+
     def _choose(self) -> None:
         """Set `feature_map_` from the stored weights of the candidates."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
@@ -531,6 +536,8 @@ class SelectingLearner(Updated, PoolLearner):
     _supervised: ClassVar[bool] = True
     _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
 
+    estimator: Estimator
+
     def _learn(self, dataset: Dataset) -> None:
         self._take_targets(dataset)
         self._class_weights(dataset)
@@ -556,6 +563,11 @@ class SelectingLearner(Updated, PoolLearner):
         """The sums that the pass over the rows computes."""
         schema = dataset.schema
         return PotentialProblem(pool, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
+
+    def chosen(self, weights: np.ndarray) -> FeatureChoice:
+        """The choice of candidates by the weights of their blocks, (n_blocks,)."""
+        groups = self.pool_.groups
+        return choose_features(weights, self._n_kept, self.seed_, estimator=self.estimator, groups=groups)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the values of the candidates (m,) under the method's attribute names."""

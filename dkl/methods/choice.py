@@ -76,57 +76,57 @@ def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     -------
     ndarray of shape (n_blocks,)
     """
-    return values if _are_single(groups) else np.bincount(groups, values) / np.bincount(groups)
+    return np.bincount(groups, values) / np.bincount(groups)
 
 
-def _are_single(groups: np.ndarray) -> bool:
-    """Whether each candidate is a block by itself, in order."""
-    return np.array_equal(groups, np.arange(len(groups)))
-
-
-def choose_blocks(
-    weights: np.ndarray, groups: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
+def choose_features(
+    weights: np.ndarray,
+    n_kept: int | None,
+    seed: int,
+    *,
+    estimator: Estimator = "auto",
+    groups: np.ndarray | None = None,
 ) -> FeatureChoice:
-    """`choose_features` for blocks of candidates: at most `n_kept` candidates, in whole blocks.
+    """At most `n_kept` candidates, in whole blocks, by the rule of the paper or by the given estimator.
+
+    "auto": the support (6) if it has at most `n_kept` candidates, else draws (5), as many as have at most `n_kept`
+    candidates together. "draw": always (5). "support": always (6), restricted to the blocks of the largest weights if
+    the support is larger.
 
     Parameters
     ----------
     weights : ndarray of shape (n_blocks,)
-    groups : ndarray of shape (D,), int64
-        The block of each candidate; candidates of a block are kept or left out as a whole.
     n_kept : int or None
-        The most candidates (not blocks) to keep.
+        The most candidates (not blocks) to keep; None keeps the support whatever its size.
     seed : int
+        Determines the draw.
     estimator : {"auto", "draw", "support"}
+    groups : ndarray of shape (D,), int64, or None
+        The block of each candidate; candidates of a block are kept or left out as a whole. None is a block for each
+        candidate.
 
     Returns
     -------
-    Choice
-        Indices of candidates; the weight of a block is divided evenly among its candidates.
+    FeatureChoice
+        The weight of a block is divided evenly among its candidates.
 
     Raises
     ------
     ValueError
         If no block of positive weight has at most `n_kept` candidates.
+
+    References
+    ----------
+    Sinha & Duchi 2016, section 4: "(5) when D < nnz(q), (6) otherwise".
     """
-    if _are_single(groups):
-        return choose_features(weights, n_kept, seed, estimator=estimator)
+    groups = np.arange(len(weights)) if groups is None else groups
     sizes = np.bincount(groups)
-
-    def overflows(n_draws: int) -> bool:
-        """Whether the blocks of `n_draws` draws have more than `n_kept` candidates."""
-        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > n_kept)
-
-    support = int(sizes[weights > 0].sum())
-    if n_kept is None or (estimator != "draw" and support <= n_kept):
+    if n_kept is None or (estimator != "draw" and sizes[weights > 0].sum() <= n_kept):
         blocks = keep_support(weights)
     elif estimator == "support":
         blocks = keep_support(_fitting(weights, sizes, n_kept))
     else:
-        # the first draws do not depend on their number, so the largest number that fits is found by bisection
-        n_draws = bisect_left(range(1, n_kept), True, key=overflows) if overflows(n_kept) else n_kept
-        fits = n_draws > 0
-        blocks = draw_features(weights, n_draws, seed) if fits else keep_support(_fitting(weights, sizes, n_kept))
+        blocks = _fitting_draws(weights, sizes, n_kept, seed)
     # the squared amplitude of a block, its share of the weight, is divided evenly among its candidates
     amplitudes = np.zeros(len(sizes))
     amplitudes[blocks.index] = blocks.amplitudes / np.sqrt(sizes[blocks.index])
@@ -134,49 +134,32 @@ def choose_blocks(
     return FeatureChoice(index, amplitudes[groups[index]])
 
 
+def _fitting_draws(weights: np.ndarray, sizes: np.ndarray, room: int, seed: int) -> FeatureChoice:
+    """As many draws of blocks as have at most `room` candidates, but no more than `room` draws; else the heaviest."""
+
+    def overflows(n_draws: int) -> bool:
+        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > room)
+
+    drawn = draw_features(weights, room, seed)
+    if sizes[drawn.index].sum() <= room:
+        return drawn
+    # the first draws do not depend on their number, so the largest number that fits is found by bisection
+    n_draws = bisect_left(range(1, room), True, key=overflows)
+    return draw_features(weights, n_draws, seed) if n_draws else keep_support(_fitting(weights, sizes, room))
+
+
 def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
-    """The weights of the largest blocks that together have at most `room` candidates; all others are set to zero."""
-    kept = np.zeros_like(weights)
+    """The weights of the heaviest blocks that together have at most `room` candidates; all others are set to zero."""
+    kept, left = np.zeros_like(weights), room
     for block in np.argsort(-weights, kind="stable"):
-        if sizes[block] <= room and weights[block] > 0:
+        if not left or not weights[block] > 0.0:
+            break
+        if sizes[block] <= left:
             kept[block] = weights[block]
-            room -= int(sizes[block])
+            left -= int(sizes[block])
     if not kept.any():
         raise ValueError(
             f"no block of candidates fits into {room} columns: the smallest that counts has "
             f"{sizes[weights > 0].min()}; allow more features, or weigh candidates singly"
         )
     return kept
-
-
-def choose_features(
-    weights: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
-) -> FeatureChoice:
-    """At most `n_kept` features by the rule of the paper, or by the given estimator.
-
-    "auto": the support (6) if it has at most `n_kept` features, else `n_kept` draws (5). "draw": always (5). "support":
-    always (6), restricted to the `n_kept` largest weights if the support is larger.
-
-    Parameters
-    ----------
-    weights : ndarray of shape (D,)
-    n_kept : int or None
-        None keeps the support whatever its size.
-    seed : int
-        Determines the draw.
-    estimator : {"auto", "draw", "support"}
-
-    References
-    ----------
-    Sinha & Duchi 2016, section 4: "(5) when D < nnz(q), (6) otherwise".
-    """
-    support = np.count_nonzero(weights)
-    if n_kept is None or (estimator != "draw" and support <= n_kept):
-        return keep_support(weights)
-    if estimator == "support":
-        # all but the largest weights are set to zero; of equal weights the first ones stay
-        kept = np.argsort(-weights, kind="stable")[:n_kept]
-        largest = np.zeros_like(weights)
-        largest[kept] = weights[kept]
-        return keep_support(largest)
-    return draw_features(weights, n_kept, seed)

@@ -69,7 +69,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
         If the features are not cosines and sines, or no row is held out.
     """
     run = learner._running("refinement")
-    problem = _problem(learner, dataset, learner.feature_map_)
+    problem = _problem(learner, dataset)
     refined = fit_and_refine(problem, dataset.source, run, epochs=learner.refine)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
     n_parts = refined.feature_map.columns_a_frequency
@@ -80,13 +80,13 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
         learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
 
 
-def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
+def _problem(learner: Refinable, dataset: Dataset) -> LinearProblem:
     """The linear problem of the descent, with the learner's loss, or the squared hinge if that has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
     loss = "squared_hinge" if loss == "hinge" else loss
     held_out = learner._context.judging(learner.validation_fraction, learner.seed_)
     return LinearProblem(
-        feature_map,
+        learner.feature_map_,
         loss,
         alpha="auto" if loss in SQUARES else 1.0 / (_C * dataset.total_weight),
         classes=dataset.classes,

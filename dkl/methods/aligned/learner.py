@@ -20,7 +20,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
-from dkl.methods.choice import Estimator, FeatureChoice, block_means, choose_blocks
+from dkl.methods.choice import Estimator, block_means
 from dkl.methods.parameters import (
     ALIGNMENT,
     COMMON,
@@ -322,12 +322,6 @@ class AlignedFeatures(Certified, SelectingLearner):
         # the support has at least D / (1 + rho)^(1/(k-1)) candidates; this radius keeps the bound of k = 2 for smaller
         # k
         return radius if self.k >= 2 else math.expm1((self.k - 1.0) * math.log1p(radius))
-
-    def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The choice of candidates by the weights of the blocks."""
-        # a pair has two of the columns that `n_features` bounds
-        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
-        return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)
 
 
 def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) -> np.ndarray:

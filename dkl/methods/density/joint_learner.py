@@ -275,9 +275,8 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         self.weights_[state.working] = density / density.sum()
         self.divergence_, self.rho_ = divergence(self.weights_, problem.penalty.k), problem.penalty.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
-        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         # if more candidates have weight than wanted, the largest stay, and the model loses the others
-        choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
+        choice = choose_features(self.weights_, self._n_kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients
         # the solver has features of amplitude 1 / sqrt(D), the feature map those of the choice

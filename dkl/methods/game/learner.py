@@ -15,7 +15,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
-from dkl.methods.choice import choose_blocks
+from dkl.methods.choice import choose_features
 from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficients
@@ -251,13 +251,9 @@ class GameSolver(SearchStrategy):
         if len(weights) > problem.rules.most:
             # A game on a pool may choose more features than `n_features`: the heaviest are kept, a block as a whole,
             # and lambda is scaled to sum 1. The product sqrt(lambda) coef stays as it was, so that coef is reduced.
-            heaviest = choose_blocks(
-                np.bincount(feature_map.groups, weights),
-                feature_map.groups,
-                problem.rules.most,
-                0,
-                estimator="support",
-            ).index
+            groups = feature_map.groups
+            of_blocks = np.bincount(groups, weights)
+            heaviest = choose_features(of_blocks, problem.rules.most, 0, estimator="support", groups=groups).index
             share = float(weights[heaviest].sum())
             message += (
                 f"; {len(heaviest)} of {len(weights)} frequencies are kept, with {100 * share:.1f} % of the measure"

@@ -16,6 +16,7 @@ from dkl.features.scaling import Scaler
 from dkl.kernels.maps import map_rows
 from dkl.kernels.products import Product
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.tiles import spans
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record, cluster_sums, square_distances, square_lengths
 from dkl.methods.posterior.weights import landmark_losses
 from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, total_weight
@@ -85,6 +86,11 @@ class PlacementProblem:
     def by_class(self) -> bool:
         """Whether each class has its own landmarks."""
         return self.placement != "kmeans-joint"
+
+    @property
+    def n_sampled(self) -> int:
+        """The most rows of the sample, over all classes."""
+        return min(self.sample_rows * (len(self.shares) if self.by_class else 1), self.n_rows)
 
     def centers(self, points: np.ndarray, codes: np.ndarray) -> Centers:
         """A state's landmarks as the centres of a round."""
@@ -156,11 +162,10 @@ class PlacementDriver:
     def plan(self, problem: PlacementProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The pass of the sample, and the rounds of k-means if the sample does not have all rows."""
         first: tuple[Sequence[Record], int] = ((self._sample(problem),), 1)
-        is_whole = problem.sample_rows * (len(problem.shares) if problem.by_class else 1) >= problem.n_rows
-        if problem.placement == "random" or is_whole or not problem.rounds:
+        if problem.placement == "random" or problem.n_sampled == problem.n_rows or not problem.rounds:
             return [first]
-        points = np.zeros((int(problem.shares.sum()), problem.n_columns))
-        return [first, ((cluster_record(problem.centers(points, np.zeros(len(points), np.int64))),), problem.rounds)]
+        placed = replace(self.planned(problem), message="")
+        return [first, (self.request(problem, placed) or (), problem.rounds)]
 
     def planned(self, problem: PlacementProblem) -> PlacementState:
         """Landmarks at arbitrary places."""
@@ -169,16 +174,14 @@ class PlacementDriver:
 
     def memory(self, problem: PlacementProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the sample, raw and scaled, and of the landmarks."""
-        sampled = min(problem.sample_rows * (len(problem.shares) if problem.by_class else 1), problem.n_rows)
         row, d = row_bytes if problem.is_sparse else 8 * problem.n_columns, problem.n_columns
-        return {"rows and landmarks": 2 * row * sampled + 16 * d * int(problem.shares.sum())}
+        return {"rows and landmarks": 2 * row * problem.n_sampled + 16 * d * int(problem.shares.sum())}
 
     def driving(self, problem: PlacementProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
         """Seconds of k-means on the sample."""
         if problem.placement == "random":
             return 0.0
-        sampled = problem.sample_rows * (len(problem.shares) if problem.by_class else 1)
-        distances = _SAMPLE_ROUNDS * min(sampled, problem.n_rows) * float(problem.shares.max())
+        distances = _SAMPLE_ROUNDS * problem.n_sampled * float(problem.shares.max())
         return _A_DISTANCE * distances / flops_per_second
 
     def _sample(self, problem: PlacementProblem) -> RowSample:
@@ -315,16 +318,18 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap, *, shared: bool 
     projection = candidates.projection
     if isinstance(projection, DenseProjection):
         # stored frequencies: some landmarks at a time, each with its own candidates
-        step = max(1, _ANGLE_BYTES // (8 * D * points.shape[1]))
-        parts = [slice(start, start + step) for start in range(0, len(points), step)]
         W = projection.matrix.reshape(len(points), D, -1)
-        return np.concatenate([np.einsum("ld,lmd->lm", points[part], W[part].astype(np.float64)) for part in parts])
+        return np.concatenate(
+            [
+                np.einsum("ld,lmd->lm", points[part], W[part].astype(np.float64))
+                for part in spans(len(points), max(1, _ANGLE_BYTES // (8 * D * points.shape[1])))
+            ]
+        )
     # structured frequencies: all angles of a tile are computed, and each landmark keeps those of its candidates
     product = Product(points, forms, np.dtype(np.float64))
     angles = np.empty((len(points), D))
     for rows, tile in product.tiles:
-        for start in range(0, forms.n_frequencies, product.step):
-            part = slice(start, min(start + product.step, forms.n_frequencies))
+        for part in spans(forms.n_frequencies, product.step):
             z, columns = product(tile, part), np.arange(part.start, part.stop)
             own = columns // D
             inside = (own >= rows.start) & (own < rows.stop)

@@ -218,7 +218,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _check_rest(self) -> None:
         check_waves(type(self).__name__, family_of(self))
-        bandwidth_factors(type(self).__name__, self.sigma_factors)
 
     def _check_targets(self, dataset: Dataset) -> None:
         check_labels(type(self).__name__, dataset)
@@ -241,10 +240,10 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         self._take_targets(dataset)
-        class_weight = self._class_weights(dataset)
+        # wrong class weights are refused before any pass
+        self._class_weights(dataset)
         scaler = self._prepare(dataset)
-        placement = self._placement(dataset, scaler, class_weight, seed=self.seed_)
-        placed = self._run(PlacementDriver(), placement, dataset, "landmarks")
+        placed = self._run(PlacementDriver(), self._placement(dataset, scaler), dataset, "landmarks")
         self.landmarks_, self.message_ = placed.points, placed.message
         self.landmark_classes_ = np.asarray(dataset.classes)[placed.codes]
         drawn = self._drawn(self.family_, dataset, len(placed.points), seed=self.seed_)
@@ -253,9 +252,15 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             self._weigh(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+        """The losses of the candidates around the placed landmarks."""
+        classes = np.asarray(self.classes_)
+        class_weight = self._class_weights(dataset)
+        potentials = PotentialProblem(self.pool_, len(classes), class_weight=class_weight, dtype=self.dtype)
         # classes are sorted, so the position of a landmark's label among them is its code
-        codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
-        return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
+        codes = np.searchsorted(classes, self.landmark_classes_)
+        centroids = self.landmarks != "random"
+        problem = LandmarkProblem(potentials, self.landmarks_, codes, centroids=centroids, shared=self._is_shared)
+        return LandmarkDriver(), problem
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
@@ -270,11 +275,9 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
         self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
 
-    def _placement(
-        self, dataset: Dataset, scaler: Scaler | None, class_weight: np.ndarray | None, *, seed: int
-    ) -> PlacementProblem:
+    def _placement(self, dataset: Dataset, scaler: Scaler | None) -> PlacementProblem:
         """The placement of landmarks, from the parameters."""
-        totals = np.asarray(dataset.class_weights, dtype=np.float64)
+        totals, class_weight = np.asarray(dataset.class_weights, dtype=np.float64), self._class_weights(dataset)
         shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
         is_joint = self.landmarks == "kmeans-joint"
         # a sample of each class must contain its landmarks; centroids start from as many rows as fit in 8 MiB
@@ -290,20 +293,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             rounds=self.rounds,
             scaler=scaler,
             class_weight=class_weight,
-            seed=seed,
+            seed=self.seed_,
             is_sparse=dataset.source.is_sparse,
         )
-
-    def _losses(
-        self,
-        pool: FeatureMap,
-        dataset: Dataset,
-        points: np.ndarray,
-        codes: np.ndarray,
-        class_weight: np.ndarray | None,
-    ) -> LandmarkProblem:
-        """The losses of the candidates around landmarks of these classes."""
-        n_classes = len(np.asarray(dataset.classes))
-        potentials = PotentialProblem(pool, n_classes, class_weight=class_weight, dtype=self.dtype)
-        centroids = self.landmarks != "random"
-        return LandmarkProblem(potentials, points, codes, centroids=centroids, shared=self._is_shared)

@@ -25,7 +25,7 @@ from dkl.kernels.newton.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
-from dkl.methods.choice import FeatureChoice, choose_blocks
+from dkl.methods.choice import FeatureChoice, choose_features
 from dkl.methods.leverage.sums import gram_block
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -362,7 +362,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
         )
     # p of each group
     shares = shares / shares.sum()
-    choice = choose_blocks(shares, groups, n_kept, seed, estimator="draw")
+    choice = choose_features(shares, n_kept, seed, estimator="draw", groups=groups)
     if not weighted:
         return choice
     # in expectation sum_j 1{j drawn} phi_j phi_j' / (p_j M) is the mean over the pool

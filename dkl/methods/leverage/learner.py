@@ -14,7 +14,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
@@ -39,8 +38,8 @@ EXACT_SIZE = 8_000
 # largest number of candidates.
 _DEFAULT_ROWS = 4_000
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
-# Limits the bytes of the row sample.
-_SAMPLE_BYTES = 64 << 20
+# Limits the bytes of the row sample, but not below this number of rows.
+_SAMPLE_BYTES, _FEWEST_ROWS = 64 << 20, 1_000
 
 
 # An algorithm for scores: its passes, and `leverage`, the scores at a given mu from their results, without a pass.
@@ -212,7 +211,26 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
             self._weigh(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[ScoreDriver, LeverageProblem]:
-        return self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
+        """The algorithm for the scores of the pool: the smaller exact system, or a dictionary if both are large."""
+        pool = self.pool_
+        # with this amplitude the products of features sum to the kernel over the pool
+        amplitude = self.family_.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
+        n_rows = self._n_rows_used(dataset.n_rows)
+        problem = LeverageProblem(
+            replace(pool, amplitudes=np.full(pool.n_frequencies, amplitude)),
+            self.mu,
+            n_rows,
+            is_sample=n_rows < dataset.n_rows,
+            seed=self.seed_,
+            dtype=self.dtype,
+        )
+        if self.sums is not None:
+            return GramDriver(), problem
+        # whether a sample of the rows and their kernel matrix fit into memory
+        fits = n_rows <= min(EXACT_SIZE, max(_FEWEST_ROWS, rows_within(_SAMPLE_BYTES, dataset.source)))
+        if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
+            return GramDriver(), problem
+        return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _weigh(self, dataset: Dataset) -> None:
         driver: Any
@@ -224,29 +242,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
-
-    def _scoring(
-        self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
-    ) -> tuple[ScoreDriver, LeverageProblem]:
-        """The algorithm for the scores of a pool: the smaller exact system, or a dictionary if both are large."""
-        # with this amplitude the products of features sum to the kernel over the pool
-        amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
-        n_rows = self._n_rows_used(dataset.n_rows)
-        problem = LeverageProblem(
-            replace(pool, amplitudes=np.full(pool.n_frequencies, amplitude)),
-            self.mu,
-            n_rows,
-            is_sample=n_rows < dataset.n_rows,
-            seed=seed,
-            dtype=self.dtype,
-        )
-        if self.sums is not None:
-            return GramDriver(), problem
-        # whether a sample of the rows and their kernel matrix fit into memory
-        fits = n_rows <= min(EXACT_SIZE, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
-        if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
-            return GramDriver(), problem
-        return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _n_rows_used(self, n_rows: int) -> int:
         """L, the number of rows that scores are computed on, for `n_rows`."""

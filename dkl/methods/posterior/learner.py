@@ -18,7 +18,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
-from dkl.methods.choice import Estimator, FeatureChoice, choose_features
+from dkl.methods.choice import Estimator
 from dkl.methods.parameters import (
     COMMON,
     POOL,
@@ -169,15 +169,10 @@ class PosteriorFeatures(Certified, SelectingLearner):
         """Set the weights, and the features chosen by them, without a pass."""
         self.weights_ = self.weighed(self.losses_, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
+        # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
         self._keep(self.chosen(self.weights_))
 
     def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
         """The pseudo-posterior from the losses of all candidates and the total weight of the rows."""
         # equation (12): q_j proportional to exp(-beta sqrt(n) L_j)
         return pseudo_posterior(values, self.beta, total)
-
-    def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The choice of candidates by their weights."""
-        kept = self.n_features // self.pool_.columns_a_frequency
-        # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
-        return choose_features(weights, kept, self.seed_, estimator=self.estimator)
