@@ -20,7 +20,6 @@ from dkl.methods.density.density_step import WholeForm, tuned_density
 from dkl.methods.density.pass_records import margin_records
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import balance_of_sides, optimality, ridge_value
-from dkl.methods.density.sums import MarginOptions
 from dkl.protocols.records import BlockSum
 from dkl.protocols.sampling import row_fractions
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
@@ -97,9 +96,16 @@ class HingeDriver:
         trial = TrialSteps(state.coefficients, state.moves, np.tile(trial_steps(state), (problem.n_outputs, 1)))
         # with zero weights the rows' curvature is the same for all models, which share one Hessian
         hessian_of = (0,) if state.fresh and problem.start is None else tuple(range(problem.n_outputs))
-        options = MarginOptions(problem.loss, hessian_of=hessian_of, dtype=problem.product_dtype)
-        sample = SampledShare(state.share) if state.share < 1.0 else None
-        return margin_records(problem.feature_map, problem.targets, trial, state.smoothing, options, sample)
+        return margin_records(
+            problem.feature_map,
+            problem.targets,
+            trial,
+            state.smoothing,
+            SampledShare(state.share) if state.share < 1.0 else None,
+            loss=problem.loss,
+            hessian_of=hessian_of,
+            dtype=problem.product_dtype,
+        )
 
     def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
         """Accept or shorten the step; at an accepted point, compute gap and next step."""
@@ -187,7 +193,7 @@ def density_after(problem: TunedProblem, state: TunedState, length: float) -> np
 
 def penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray, lam: float) -> float:
     """lam/2 sum_j |w_j|^2/u_j and the penalty of the density: the objective without the losses."""
-    u = density[0] if problem.shared else density
+    u = problem.density_of(density)
     return ridge_value(coefficients[:, :-1], u, lam) + problem.penalty.value(u)
 
 
@@ -227,7 +233,7 @@ def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np
     conjugate = square_of_duals(scale, loss, problem.loss)
     coef = state.coefficients[:, :-1]
     data_gap = float(loss.sum() - 2.0 * mass.min(axis=0).sum() + np.sum(feasible.T * coef)) + conjugate
-    u = state.density[0] if problem.shared else state.density
+    u = problem.density_of(state.density)
     descent = dual_sums[:, :, :-1].sum(axis=0).T
     residual, gap = optimality(problem.penalty, problem.lam, (coef, u), (descent, feasible))
     state = replace(
@@ -309,9 +315,8 @@ def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, h
         before += ridge_value(coef, state.density[g], state.lam) + problem.penalty.value(state.density[g])
         fit = tuned_density(forms, problem.penalty, state.density[g], offset=state.objective - before, tol=tol)
         density[g] = fit.density
-        columns = np.tile(fit.density, targets.shape[1] // len(fit.density))
-        for k, point in zip(group, fit.points, strict=True):
-            targets[k] = columns * point.ratios[:, 0]
+        for k, weights in zip(group, fit.weights, strict=True):
+            targets[k] = weights[:, 0]
         promise += fit.value - (state.objective - before) - before
     moves = np.empty_like(state.coefficients)
     moves[:, :-1] = targets - state.coefficients[:, :-1]

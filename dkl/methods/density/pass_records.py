@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -130,8 +130,11 @@ def margin_records(
     targets: NewtonTargets,
     trial: TrialSteps,
     smoothing: Smoothing,
-    options: MarginOptions,
     sample: RowFunction | None,
+    *,
+    loss: TunedLoss,
+    hessian_of: tuple[int, ...],
+    dtype: str,
 ) -> list[BlockSum]:
     """Losses, gradients and Hessians of a step on margin losses, cut into panels of the Hessians' columns."""
     operands = {
@@ -141,12 +144,12 @@ def margin_records(
         "smoothing": smoothing,
         "sample": sample,
     }
-    n_hessians, records = len(options.hessian_of), []
+    n_hessians, records = len(hessian_of), []
     for number, columns in enumerate(packed_panels(feature_map.n_features + 1, LARGEST_ACCUMULATOR // n_hessians)):
-        panel = replace(options, columns=columns, first_order=number == 0)
-        accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, panel).items()}
-        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, options.dtype)
-        records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": panel}, cost))
+        options = MarginOptions(loss, columns, hessian_of, first_order=number == 0, dtype=dtype)
+        accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, options).items()}
+        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, dtype)
+        records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": options}, cost))
     return records
 
 
