@@ -96,17 +96,19 @@ def _count(least: int) -> Interval:
 
 _POSITIVE = Interval(Real, 0, _LARGEST, closed="right")
 _FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
+_ROWS = [Interval(Integral, 1, _MOST_ROWS, closed="both"), None]
+_PATH = [str, HasMethods("__fspath__"), None]
 
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
     "n_features": [_count(1)],
     "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
-    "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "max_rows": _ROWS,
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],
     "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
     "random_state": ["random_state"],
-    "checkpoint": [str, HasMethods("__fspath__"), None],
+    "checkpoint": _PATH,
     "progress": ["boolean", callable, None],
     "memory_limit": [str, Interval(Integral, 1, 2**63 - 1, closed="both"), None],
 }
@@ -120,7 +122,7 @@ ALIGNMENT: Constraints = {
     "n_candidates": [_count(1), None],
     "n_features": [_count(1), None],
     "rho": [_FROM_ZERO, None],
-    "sums": [str, HasMethods("__fspath__"), None],
+    "sums": _PATH,
     "k": [Interval(Real, 1, _LARGEST_POWER, closed="right")],
     "center": ["boolean"],
     "similarity": ["array-like", HasMethods(["__call__"]), None],
@@ -140,28 +142,27 @@ JOINT: Constraints = {
 }
 
 POSTERIOR: Constraints = {
-    "sums": [str, HasMethods("__fspath__"), None],
+    **{name: ALIGNMENT[name] for name in ("sums", "estimator")},
     "beta": [_FROM_ZERO],
-    "estimator": [StrOptions({"auto", "draw", "support"})],
 }
 
 LEVERAGE: Constraints = {
-    "n_candidates": [_count(1), None],
+    **{name: ALIGNMENT[name] for name in ("n_candidates", "sums")},
     "mu": [_POSITIVE],
     "n_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), Interval(RealNotInt, 0, 1, closed="right"), None],
-    "sums": ALIGNMENT["sums"],
     "weighted": ["boolean"],
 }
 
 LANDMARKS: Constraints = {
     "n_landmarks": [_count(1)],
-    "beta": POSTERIOR["beta"],
-    "sums": POSTERIOR["sums"],
-    "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
+    **{name: POSTERIOR[name] for name in ("beta", "sums")},
     "n_candidates": ALIGNMENT["n_candidates"],
+    "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
     "pool": [StrOptions({"own", "shared"})],
     "rounds": [_count(0)],
 }
+
+METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
 
 MARGIN: Constraints = {
     "family": [*COMMON["family"], list, tuple],
@@ -182,17 +183,15 @@ MARGIN: Constraints = {
     "noise": [_FROM_ZERO, None],
     "sparse_share": [Interval(Real, 0, 1, closed="both")],
     "plain_share": [Interval(Real, 0, 1, closed="both"), None],
-    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "search_rows": _ROWS,
     "max_norm": [_POSITIVE, None],
     "projection": [StrOptions({"exact", "alternating"})],
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
-    "metric": [StrOptions({"diagonal", "full"}), None],
+    **METRIC,
     "monotone": [dict, None],
     "refine": [_count(0)],
     "warm_start": ["boolean"],
 }
-
-METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
 
 NYSTROM: Constraints = {
     **METRIC,
@@ -201,7 +200,7 @@ NYSTROM: Constraints = {
     "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
     "categories": [StrOptions({"one-hot", "ordered"})],
     "sigma_factor": [_POSITIVE],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "validation_fraction": MARGIN["validation_fraction"],
 }
 
 STEPS: Constraints = {
@@ -209,9 +208,10 @@ STEPS: Constraints = {
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
     "loss": [StrOptions({"log_loss", "softmax", "squared_error", "squared_hinge", *ROUND_LOSSES}), None],
-    "features_per_round": [_count(1), None],
-    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
-    **{name: MARGIN[name] for name in ("monotone", "validation_fraction", "epsilon", "quantiles")},
+    **{
+        name: MARGIN[name]
+        for name in ("features_per_round", "search_rows", "monotone", "validation_fraction", "epsilon", "quantiles")
+    },
     "patience": [_count(1)],
     "bags": [_count(1)],
 }
@@ -247,7 +247,7 @@ MACHINE: Constraints = {
     ],
     "linear": [HasMethods(["partial_fit"]), None],
     "n_features": [_count(1), StrOptions({"auto"})],
-    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
+    "scaling": COMMON["scaling"],
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
     "effort": [StrOptions({"fast", "balanced", "best"})],
     "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
@@ -256,7 +256,7 @@ MACHINE: Constraints = {
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "validation_fraction": MARGIN["validation_fraction"],
     "patience": [_count(1)],
     "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import Passes, bytes_beside, largest_held, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
 
+# Bytes of a float64, and of an int64.
 _NUMBER = 8
 # Copies of the coefficients while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
@@ -92,8 +94,8 @@ def check_room(
         each = _NUMBER
     drawn = 0 if n_frequencies is None else int(n_frequencies)
     # each frequency, its amplitude, and a coefficient for each of its features
-    frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
     n_features = drawn * columns_a_frequency(family)
+    frequencies = drawn * (each + _NUMBER) + n_features * _NUMBER
     n_mapped = min(n_mapped, cached_tile(n_features, learner.dtype)) if n_features else 0
     needed = frequencies + int(n_points) * n_columns * _NUMBER
     needed += n_mapped * n_features * np.dtype(learner.dtype).itemsize
@@ -401,9 +403,6 @@ def _features_that_fit(
             return False
         return _too_large(kinds, rows, room, own, in_driver=in_driver) is None
 
-    low, high = 0, len(sizes)
-    # sizes[:low] fit, sizes[high:] do not
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if fits(sizes[middle]) else (low, middle)
-    return sizes[low - 1] if low else None
+    # a smaller size fits if a larger one does
+    n_fitting = bisect_left(sizes, True, key=lambda size: not fits(size))
+    return sizes[n_fitting - 1] if n_fitting else None

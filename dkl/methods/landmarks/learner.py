@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
@@ -39,7 +38,7 @@ from dkl.methods.parameters import (
     estimator,
     family_of,
 )
-from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import draw_pool
@@ -178,7 +177,8 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             )
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
-        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        n = self.total_weight_
+        t = minimised_t(self.beta, n) if t is None else t
         # the choice of landmarks depends on the labels, since each class has the same number
         bound = landmark_bound(
             self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed

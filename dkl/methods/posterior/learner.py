@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
@@ -30,7 +29,7 @@ from dkl.methods.parameters import (
     family_of,
     kept_frequencies,
 )
-from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PosteriorDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import effective_features
 
@@ -138,7 +137,8 @@ class PosteriorFeatures(Certified, SelectingLearner):
         ----------
         Letarte, Morvant & Germain 2019, theorem 3, corollaries 2 and 5.
         """
-        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        n = self.total_weight_
+        t = minimised_t(self.beta, n) if t is None else t
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         # corollary 2 has t where theorem 3 has 2 t; both penalise the Kullback-Leibler divergence from the prior
