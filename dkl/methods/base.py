@@ -495,6 +495,11 @@ class PoolLearner(FeatureLearner):
         check_room(self, size, dataset.n_columns)
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
+    def _draw_for(self, dataset: Dataset) -> None:
+        """Set `pool_`, after the pass that finds the scaling of the rows and the bandwidth of the family."""
+        scaler = self._prepare(dataset)
+        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+
     def _pool_size(self, family: Family) -> int | None:
         """The number of candidates to draw; None takes every feature of a finite family once."""
         return self.n_candidates
@@ -541,8 +546,7 @@ class SelectingLearner(Updated, PoolLearner):
     def _learn(self, dataset: Dataset) -> None:
         self._take_targets(dataset)
         self._class_weights(dataset)
-        scaler = self._prepare(dataset)
-        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self._draw_for(dataset)
         # float32 sums lose the variation of large targets, unless a number near their mean is subtracted first
         self.target_pivot_ = None if self._plan else first_targets(dataset)
         if self._context.weighs:

@@ -29,6 +29,14 @@ class FeatureChoice:
     amplitudes: np.ndarray
 
 
+def drawn_positions(weights: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Positions with probability proportional to their weights, one for each random point in [0, 1), by inversion."""
+    edges = np.cumsum(weights)
+    drawn = np.searchsorted(edges, points * edges[-1], side="right")
+    # a point that rounding has put on the last edge belongs to the last position with positive weight
+    return np.minimum(drawn, np.searchsorted(edges, edges[-1]))
+
+
 def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice:
     """Draw features independently from the weights; one drawn c times of n is kept once, with amplitude sqrt(c / n).
 
@@ -43,12 +51,8 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice
     ----------
     Sinha & Duchi 2016, equation (5); Letarte, Morvant & Germain 2019, section 5.4.
     """
-    edges = np.cumsum(weights)
-    points = stream(seed, "choice").random(n_draws) * edges[-1]
-    drawn = np.searchsorted(edges, points, side="right")
-    # a point that rounding has put on the last edge belongs to the last candidate with positive weight
-    last = np.searchsorted(edges, edges[-1])
-    index, counts = np.unique(np.minimum(drawn, last), return_counts=True)
+    drawn = drawn_positions(weights, stream(seed, "choice").random(n_draws))
+    index, counts = np.unique(drawn, return_counts=True)
     return FeatureChoice(index.astype(np.int64), np.sqrt(counts / n_draws))
 
 

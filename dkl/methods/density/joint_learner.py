@@ -191,8 +191,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             # parameters that do not match these rows raise an error before any pass
             self.replayed(dataset)
         if start is None:
-            scaler = self._prepare(dataset)
-            self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+            self._draw_for(dataset)
         scale = target_units(dataset, self._running("targets"))
         problem = replace(self._problem(self.pool_, dataset, scale), start=start)
         state = self._run(

@@ -17,6 +17,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.products import Product
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
+from dkl.methods.choice import drawn_positions
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record, cluster_sums, square_distances, square_lengths
 from dkl.methods.posterior.weights import landmark_losses
 from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, total_weight
@@ -408,23 +409,16 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
     trials = 2 + int(np.log(max(count, 1)))
     squares = square_lengths(X)
 
-    def draw(masses: np.ndarray, n_draws: int) -> np.ndarray:
-        """Rows drawn with probability proportional to `masses`, by inversion of their cumulative sums."""
-        edges = np.cumsum(masses)
-        rows = np.searchsorted(edges, generator.random(n_draws) * edges[-1], side="right")
-        # rounding may select a position after the last row with mass
-        return np.minimum(rows, np.flatnonzero(masses)[-1])
-
     def distances_to(rows: np.ndarray) -> np.ndarray:
         distances = square_distances(X, dense_rows(X[rows]), squares)
         # rounding would leave a row some distance from itself, so that it might be drawn again
         distances[rows, np.arange(len(rows))] = 0.0
         return distances
 
-    seeds = [int(draw(weights, 1)[0])]
+    seeds = [int(drawn_positions(weights, generator.random(1))[0])]
     closest = distances_to(np.array(seeds))[:, 0]
     while len(seeds) < count and weights @ closest > 0.0:
-        drawn = draw(weights * closest, trials)
+        drawn = drawn_positions(weights * closest, generator.random(trials))
         nearer = np.minimum(closest[:, None], distances_to(drawn))
         # of the candidates the one with the smallest sum of squared distances
         best = int(np.argmin(weights @ nearer))

@@ -205,8 +205,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return min(_CANDIDATES_A_FEATURE * kept, _DEFAULT_CANDIDATES)
 
     def _learn(self, dataset: Dataset) -> None:
-        scaler = self._prepare(dataset)
-        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self._draw_for(dataset)
         if self._context.weighs:
             self._weigh(dataset)
 

@@ -30,8 +30,10 @@ _LIGHTER = 1.0 / 300.0
 # Multiple of the identity added to a metric of trace d; and the relative fall of the held-out loss that a round must
 # reach.
 _FLOOR, _LEAST_GAIN = 1e-4, 1e-3
-# Landmarks whose median distance is the bandwidth.
+# The most landmarks whose median distance is the bandwidth, of which all pairs are computed.
 _DISTANCES = 1_000
+# Multiple of the identity added to the Gram matrix of a kernel model, so that rounding leaves its system definite: this
+# share of the mean diagonal entry of the sum of that matrix and the landmarks' kernel matrix.
 _JITTER = 1e-8
 
 
@@ -272,9 +274,8 @@ def _state_with_metrics(problem: MetricProblem, state: MetricState, sums: dict[s
         values, vectors = np.linalg.eigh((M + M.T) / 2.0 + _FLOOR * np.eye(d))
         whole = (vectors * np.sqrt(np.maximum(values, _FLOOR))) @ vectors.T
         metrics = np.stack([np.diag(np.sqrt(np.diagonal(M) + _FLOOR)), whole])
-    some = state.landmarks[:_DISTANCES]
-    apart = np.array([np.median(distance.pdist(in_metric(some, R))) for R in metrics])
-    before = float(np.median(distance.pdist(some)))
+    apart = np.array([_median_distance(in_metric(state.landmarks[:_DISTANCES], R)) for R in metrics])
+    before = _median_distance(state.landmarks)
     if not (apart.min() > 0.0 and before > 0.0):
         return replace(state, phase="done")
     sigma = before if problem.kernel.needs_bandwidth else float(problem.kernel.sigma)
@@ -285,5 +286,10 @@ def _bandwidth(problem: MetricProblem, landmarks: np.ndarray) -> float:
     """The kernel's bandwidth in scaled columns; 1 if all landmarks are equal, so that no round can learn."""
     if not problem.kernel.needs_bandwidth:
         return float(problem.kernel.sigma)
+    return _median_distance(landmarks) or 1.0
+
+
+def _median_distance(landmarks: np.ndarray) -> float:
+    """The median distance between two of the first landmarks; 0 for fewer than two."""
     apart = distance.pdist(landmarks[:_DISTANCES])
-    return float(np.median(apart)) or 1.0 if len(apart) else 1.0
+    return float(np.median(apart)) if len(apart) else 0.0
