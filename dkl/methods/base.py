@@ -296,7 +296,7 @@ class FeatureLearner(
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)
-        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        size = self._n_frequencies(family)
         # the size is checked before anything is drawn, since a plan must not use the memory that it warns of
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
@@ -363,6 +363,11 @@ class FeatureLearner(
     def _prior(self) -> Any:
         """The law of the frequencies."""
         return family_of(self)
+
+    def _n_frequencies(self, family: Family) -> int:
+        """The number of frequencies that fit into `n_features` columns; raises ValueError if none does."""
+        n_features: Any = self.n_features
+        return kept_frequencies(type(self).__name__, n_features, family)
 
     def _planned_family(self) -> Any:
         """The family, with an arbitrary bandwidth where it needs one."""
@@ -488,12 +493,16 @@ class PoolLearner(FeatureLearner):
         """A pool of the size that a fit weights, drawn with an arbitrary seed."""
         return self._draw(family, dataset, seed=0)
 
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        """The factors on the bandwidth, at each of which candidates are drawn."""
+        return bandwidth_factors(type(self).__name__, self.sigma_factors)
+
     def _draw(self, family: Family, dataset: Dataset, *, seed: int) -> FeatureMap:
         """Draw the candidates from the family, at each bandwidth factor in turn, if they fit in memory."""
-        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._pool_size(family)
         check_room(self, size, dataset.n_columns)
-        return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+        return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=self._factors)
 
     def _draw_for(self, dataset: Dataset) -> None:
         """Set `pool_`, after the pass that finds the scaling of the rows and the bandwidth of the family."""

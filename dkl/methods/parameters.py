@@ -405,21 +405,22 @@ def check_finite_pool(estimator: Estimator, family: Family) -> None:
         )
 
 
-def check_waves(name: str, family: Family) -> None:
+def check_waves(estimator: OnFamily) -> None:
     """Raise ValueError for a family whose features are not Fourier features, with a kernel cos(w.(x - x')) each."""
+    family = family_of(estimator)
     if not family.with_bandwidth(1.0).draw(1, 2, 0).is_fourier:
         raise ValueError(
-            f"{name} needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is none. Use "
-            "Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
+            f"{type(estimator).__name__} needs a family of Fourier features, whose kernel is cos(w.(x - x')); "
+            f"{family!r} is none. Use Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
         )
 
 
-def check_labels(name: str, dataset: Dataset) -> None:
+def check_labels(estimator: Estimator, dataset: Dataset) -> None:
     """Raise ValueError for numeric targets."""
     if dataset.task != "classification":
         raise ValueError(
-            f"{name} learns from class labels, and these targets are numbers (regression); use AlignedFeatures for "
-            "regression"
+            f"{type(estimator).__name__} learns from class labels, and these targets are numbers (regression); use "
+            "AlignedFeatures for regression"
         )
 
 

@@ -20,7 +20,6 @@ from dkl.methods.parameters import (
     Constraints,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.room import check_room
 
@@ -96,11 +95,11 @@ class RandomFeatures(LearnedMetricMixin, FeatureLearner):
     scaling: ScalingChoice | None = None
 
     def _check_rest(self) -> None:
-        kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        self._n_frequencies(family_of(self))
 
     def _learn(self, dataset: Dataset) -> None:
         # a pair of cosine and sine has two columns, so half as many frequencies are drawn
-        size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        size = self._n_frequencies(family_of(self))
         # the plan, which refuses too many features, covers only rows that are not in memory
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
         scaler = self._prepare(dataset)

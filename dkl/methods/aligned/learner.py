@@ -26,12 +26,10 @@ from dkl.methods.parameters import (
     COMMON,
     POOL,
     Constraints,
-    bandwidth_factors,
     check_finite_pool,
     columns_a_frequency,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.potential_sums import AlignmentDriver, PotentialProblem, PotentialState
 from dkl.protocols.driver import Driver
@@ -250,7 +248,7 @@ class AlignedFeatures(Certified, SelectingLearner):
                 "the matrix of its values, [[S(a, b) for b in classes] for a in classes], or leave checkpoint out"
             )
         if self.n_features is not None:
-            kept_frequencies(type(self).__name__, self.n_features, family)
+            self._n_frequencies(family)
 
     def _check_targets(self, dataset: Dataset) -> None:
         if self.similarity is not None:
@@ -279,8 +277,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         if size is None:
             candidates = self._planned_pool(family, dataset).n_features
         else:
-            factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
-            candidates = size * len(factors) * columns_a_frequency(family)
+            candidates = size * len(self._factors) * columns_a_frequency(family)
         return min(super().planned_features(dataset) or candidates, candidates)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:

@@ -34,7 +34,6 @@ from dkl.methods.parameters import (
     check_finite_pool,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
@@ -182,7 +181,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         family = family_of(self)
         check_finite_pool(self, family)
         if self.n_features is not None:
-            kept_frequencies(type(self).__name__, self.n_features, family)
+            self._n_frequencies(family)
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)

@@ -40,7 +40,7 @@ from dkl.methods.density.penalty import (
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution, judged
 from dkl.methods.frequency_search.learner import weight_of
-from dkl.methods.parameters import estimator, family_of, kept_frequencies
+from dkl.methods.parameters import estimator, family_of
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
@@ -198,7 +198,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _reference(self, family: Family, n_columns: int, *, seed: int) -> FeatureMap:
         """Frequencies of the reference kernel with amplitudes 1/sqrt(D); the density u is relative to it."""
-        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        size = self._n_frequencies(family)
         check_room(self, size, n_columns)
         drawn = family.draw(size, n_columns, seed, self.dtype)
         return replace(drawn, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
@@ -209,7 +209,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 f"{type(self).__name__} learns the density of cosine-sine pairs, and {family_of(self)!r} has none; use "
                 "a family such as Gaussian() with pairing='cos-sin'"
             )
-        size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
+        size = self._n_frequencies(self._planned_family())
         # an invalid penalty, or a matrix that does not fit in memory, raises an error before any pass
         if not self._planned_penalty(1).separable:
             check_density_size(size, min(MOST_BYTES, own_room(self.memory_limit).nbytes))

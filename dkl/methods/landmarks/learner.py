@@ -32,11 +32,9 @@ from dkl.methods.parameters import (
     LANDMARKS,
     POOL,
     Constraints,
-    bandwidth_factors,
     check_labels,
     check_waves,
     estimator,
-    family_of,
 )
 from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PotentialProblem
@@ -217,23 +215,22 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return _CANDIDATES[self.pool] if self.n_candidates is None else self.n_candidates
 
     def _check_rest(self) -> None:
-        check_waves(type(self).__name__, family_of(self))
+        check_waves(self)
 
     def _check_targets(self, dataset: Dataset) -> None:
-        check_labels(type(self).__name__, dataset)
+        check_labels(self, dataset)
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one landmark are consecutive, and spread over the bandwidths."""
-        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
         check_room(self, size, dataset.n_columns, n_points=n_landmarks)
-        pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+        pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=self._factors)
         # the loss belongs to cos(w.(x_l - x)), which a pair represents, but not a cosine with one phase
         pool = replace(pool, activation="cos-sin", phases=None)
-        if len(factors) == 1 or self._is_shared:
+        if len(self._factors) == 1 or self._is_shared:
             return pool
         # candidates are drawn by bandwidth, and interleaved so that each landmark has some of all bandwidths
         return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())

@@ -27,7 +27,6 @@ from dkl.methods.parameters import (
     columns_a_frequency,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.updating import Updated
 from dkl.protocols.source import rows_within
@@ -190,7 +189,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
 
     def _check_rest(self) -> None:
         family = family_of(self)
-        kept_frequencies(type(self).__name__, self.n_features, family)
+        self._n_frequencies(family)
         if self.sums is not None:
             # 0 columns where their number depends on the rows
             planned = self._planned_family()
@@ -201,7 +200,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         """`n_candidates`, or a multiple of the kept frequencies if it is None; None means a whole finite family."""
         if self.n_candidates is not None or isinstance(family, FiniteFamily):
             return self.n_candidates
-        kept = kept_frequencies(type(self).__name__, self.n_features, family)
+        kept = self._n_frequencies(family)
         return min(_CANDIDATES_A_FEATURE * kept, _DEFAULT_CANDIDATES)
 
     def _learn(self, dataset: Dataset) -> None:

@@ -22,7 +22,7 @@ from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
@@ -212,7 +212,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
 
     def _check_room(self, dataset: Dataset) -> None:
         if self.n_features != "auto":
-            size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            size = self._n_frequencies(family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
 
     def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
@@ -251,7 +251,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
                 "them, or take metric=None"
             )
         if self.n_features != "auto":
-            kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            self._n_frequencies(family_of(self))
 
     def _strategy(self) -> SearchStrategy:
         """The solver, which defines what the parameters mean; the other methods do not depend on it."""

@@ -234,7 +234,7 @@ class PeakFeatures(SearchingLearner):
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
             # memory for a candidate of the search, and for the frequency that is kept
-            size = kept_frequencies(type(self).__name__, self.n_features, family)
+            size = self._n_frequencies(family)
             check_room(self, size, dataset.n_columns, n_points=size)
 
     def _check_rest(self) -> None:

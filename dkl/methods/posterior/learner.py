@@ -27,7 +27,6 @@ from dkl.methods.parameters import (
     check_waves,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PosteriorDriver, PotentialProblem, PotentialState
@@ -151,11 +150,11 @@ class PosteriorFeatures(Certified, SelectingLearner):
         return Bounds([*by_kl, by_chi])
 
     def _check_rest(self) -> None:
-        check_waves(type(self).__name__, family_of(self))
-        kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        check_waves(self)
+        self._n_frequencies(family_of(self))
 
     def _check_targets(self, dataset: Dataset) -> None:
-        check_labels(type(self).__name__, dataset)
+        check_labels(self, dataset)
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         # the loss belongs to the kernel cos(w.(x - x')), which is that of a pair, but not of a cosine with one phase
