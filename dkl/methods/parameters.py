@@ -338,7 +338,7 @@ def check_constraints(estimator: Constrained) -> None:
         if isinstance(value, type) and callable not in allowed:
             _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")
         if isinstance(value, str) and not value.strip():
-            _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
+            _refuse(name, parameter, value, "not be empty; a parameter that may be left out is None")
         if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
             _refuse(name, parameter, value, "be a number of at most 64 bits")
     # the bounds overflow in half precision, and comparing with them would warn

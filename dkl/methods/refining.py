@@ -22,7 +22,8 @@ from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
 from dkl.protocols.source import BlockSource
 
-# The C of the log loss, for features of length 1; for other losses Newton steps choose it.
+# Inverse strength of the penalty of a log loss, C as in LogisticRegression, for features of length 1; the penalties of
+# other losses are chosen by held-out rows.
 _C = 1.0
 
 
@@ -157,7 +158,7 @@ def refine_features(
     Returns
     -------
     Refined
-        ``(feature_map, coef, intercept, history)``.
+        With the best epoch's feature map and model.
 
     Raises
     ------

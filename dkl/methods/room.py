@@ -39,7 +39,7 @@ from dkl.protocols.records import BlockSum, Record, RowSample
 
 # Bytes of a float64, and of an int64.
 _NUMBER = 8
-# Copies of the coefficients while a linear model is fitted, at least: means, steps and gradients.
+# Copies of the coefficients that exist while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
 # Square matrices of the landmarks that exist while they are factored, at most.
 _MATRICES = 4
@@ -110,7 +110,7 @@ def check_room(
 
 
 def check_matrices(learner: object, n_landmarks: int) -> None:
-    """Raise MemoryLimitError if the matrices of so many landmarks exceed memory, before one is computed."""
+    """Raise MemoryLimitError if the matrices of `n_landmarks` landmarks exceed memory, before one is computed."""
     needed, room = _MATRICES * _NUMBER * n_landmarks**2, own_room(None)
     if needed > room.nbytes:
         raise MemoryLimitError(
@@ -304,7 +304,7 @@ def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
     needed, room = _COEFFICIENTS * _NUMBER * n_features, own_room(learner.memory_limit)
     if needed > max(room.nbytes, _DRAWN):
         raise MemoryLimitError(
-            f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on so many "
+            f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on these "
             f"features, their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer "
             "features"
         )

@@ -38,7 +38,6 @@ from dkl.solvers.kernel_alignment import divergence, effective_features, maximis
 # The default radius rho of the divergence ball, as a share of the number of candidates.
 RHO_SHARE = 0.005
 
-
 # S of two labels: a matrix over the classes, or a function of two labels.
 Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float]
 

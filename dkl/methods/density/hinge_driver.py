@@ -28,12 +28,10 @@ from dkl.solvers.losses import loss_of
 # The width of the smoothed hinge is multiplied by _SHRINK once a step has lowered the objective by nearly what its
 # model promised (_KEPT_PROMISE), or promised little (_LITTLE, a share of the gap); but not while the gap has grown by
 # more than the factor _WORSE.
-_SHRINK = 0.6
-_LEAST_WIDTH = 1e-12
-_NEAR_WIDTH = 0.1
-_KEPT_PROMISE = 0.9
-_LITTLE = 0.01
-_WORSE = 2.0
+_SHRINK, _KEPT_PROMISE, _LITTLE, _WORSE = 0.6, 0.9, 0.01, 2.0
+# The least width, and the first one of a fit that starts from an earlier solution; others start at 1, the slack of a
+# row with the score 0.
+_LEAST_WIDTH, _NEAR_WIDTH = 1e-12, 0.1
 # From this width, or this relative gap, on the prior of the rows' dual weights follows the model.
 _FOLLOWED_WIDTH = 0.3
 _FOLLOWED_GAP = 0.1
@@ -46,6 +44,7 @@ _ROUNDING = 1e-12
 _ZERO = 1e-12
 # The usual passes of one model, and of several classes, where the slowest determines them.
 _USUAL_PASSES, _USUAL_OF_SEVERAL = 10, 20
+# Why a fit ended whose gap is still above tol.
 _TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
 # Least curvature of the intercept, which no rows determine if none is near the kink.
 _INTERCEPT = 1e-4

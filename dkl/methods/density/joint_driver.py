@@ -36,6 +36,7 @@ _KEPT = 1.2
 # A round has stalled if its gap is above this share of the previous one: if it also ended early, new candidates will
 # not help.
 _STALLED = 0.99
+# The most evaluations of all candidates.
 _MOST_ROUNDS = 40
 
 

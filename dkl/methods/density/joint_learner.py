@@ -201,7 +201,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             keep=lambda learner, state: learner._keep_solution(problem, state, scale),
         )
         if state.gap > problem.tol * state.objective and not state.was_stopped:
-            warn_user(f"{type(self).__name__} stands where {state.message}")
+            warn_user(f"{type(self).__name__} ended above tol: {state.message}")
 
     def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The solution of the last fit, with `warm_start`; else None."""

@@ -298,7 +298,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped
         # the squared error is solved to rounding, whatever tol is
         if is_open and not problem.loss_row.takes_one_pass:
-            warn_user(f"{type(self).__name__} stands where {state.message}")
+            warn_user(f"{type(self).__name__} ended above tol: {state.message}")
 
     def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
         """Epochs of Adam, and a last pass that bounds the distance of their model from the optimum."""

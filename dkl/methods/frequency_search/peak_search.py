@@ -21,9 +21,9 @@ Gradient = Callable[[Array], tuple[Array, Array]]
 Bounded = Callable[[Array], Array]
 Judge = Callable[[Array], Array]
 
-# Pairs of steps and gradient differences that the quasi-Newton method stores, and the least product of such a pair that
-# it divides by.
+# Pairs of steps and gradient differences that the quasi-Newton method stores.
 _MEMORY = 6
+# The least product of such a pair, and the length added to that of every row: divisors that would be 0 otherwise.
 _LEAST = 1e-30
 # Factors on the step length of plain ascent, after a step that gained and after one that did not.
 _LONGER, _SHORTER = 1.3, 0.5
@@ -521,7 +521,7 @@ def _best_values(values: Array | None) -> Array:
 
 def row_norms(rows: Array) -> Array:
     """Lengths of rows, of shape (c, 1); never 0."""
-    return array_module(rows).sqrt((rows * rows).sum(axis=1, keepdims=True)) + 1e-30
+    return array_module(rows).sqrt((rows * rows).sum(axis=1, keepdims=True)) + _LEAST
 
 
 def langevin(slope: Slope, u: Array, steps: int, stride: float, *, noise: Callable[[], Array] | None = None) -> None:

@@ -17,6 +17,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
+# Rows whose features one core computes at once.
 _TILE_ROWS = 1024
 # Bytes of the sampled rows' features that stay in memory between rounds; further features are computed again each
 # round.

@@ -25,14 +25,14 @@ from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
-# k-means ends when a round lowers the sum of squared distances by less than this share of it.
-STILL = 1e-4
 Placement = Literal["random", "kmeans", "kmeans-joint"]
 
+# k-means ends when a round lowers the sum of squared distances by less than this share of it.
+_LEAST_FALL = 1e-4
 # The most rounds of k-means on the sample, which need no pass.
 _SAMPLE_ROUNDS = 50
-# Operations of a matrix product that take as long as one distance and its part of a mean, over all rounds that a fit
-# usually needs.
+# Time of one distance in k-means, its part of the means included, in operations of a matrix product. It is multiplied
+# by _SAMPLE_ROUNDS, of which a fit usually needs fewer.
 _A_DISTANCE = 700.0
 # The most bytes of the float64 frequencies of one tile of landmarks.
 _ANGLE_BYTES = 1 << 25
@@ -145,7 +145,7 @@ class PlacementDriver:
         centers = moved_centers(problem.centers(state.points, state.codes), sums)
         codes = state.codes if problem.by_class else majorities(sums["mass"])
         message, n_rounds = "", len(inertia)
-        if n_rounds > 1 and inertia[-1] >= (1.0 - STILL) * inertia[-2]:
+        if n_rounds > 1 and inertia[-1] >= (1.0 - _LEAST_FALL) * inertia[-2]:
             message = f"k-means changes little after {n_rounds} rounds on all rows"
         elif n_rounds == problem.rounds:
             message = (
@@ -461,7 +461,7 @@ def lloyd(centers: Centers, rows: Block, most: int) -> tuple[Centers, np.ndarray
         sums = cluster_sums(rows, {"centers": centers})
         centers, mass, inertia = moved_centers(centers, sums), sums["mass"], float(sums["inertia"])
         # the sum of squared distances never rises; once it hardly falls, further rounds gain little
-        if inertia >= (1.0 - STILL) * before:
+        if inertia >= (1.0 - _LEAST_FALL) * before:
             return centers, mass, number
         before = inertia
     return centers, mass, most

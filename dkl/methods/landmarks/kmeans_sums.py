@@ -20,6 +20,7 @@ from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost
 
+# Rows of a tile, whose distances to all centres exist at once.
 _TILE_ROWS = 1_024
 
 

@@ -22,7 +22,7 @@ from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.tiles import spans
-from dkl.methods.leverage.driver import PANELS_A_PASS, Leverage, LeverageProblem, cholesky, gram_record
+from dkl.methods.leverage.driver import EXACT_SIZE, PANELS_A_PASS, Leverage, LeverageProblem, cholesky, gram_record
 from dkl.methods.leverage.sums import cross_gram_block, squares_block
 from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record
 
@@ -132,7 +132,7 @@ class DictionaryDriver:
         if mu != problem.mu:
             raise ValueError(
                 f"the scores of this pool were approximated at mu={problem.mu!r}, and another mu needs the rows again: "
-                "fit with it, or with n_rows of at most 8,000, for which scores at any mu are kept"
+                f"fit with it, or with n_rows of at most {EXACT_SIZE:,}, for which scores at any mu are kept"
             )
         # sum_j f((A - A^)_jj), f(a) = a / (a + mu): an upper bound on what the scores lack in total
         missed = np.sum(state.squares / (state.squares + mu))

@@ -32,13 +32,15 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
+# Largest system that is solved exactly, in at most half a minute and 1 GiB.
+EXACT_SIZE = 8_000
 # Panels of `LARGEST_ACCUMULATOR` bytes that one pass sums.
 PANELS_A_PASS = 2
-# Bytes of the sampled rows' features in memory at once, and rows in one product of these.
+# Bytes of the sampled rows' features that one core has in memory at once, and rows in one product of these.
 _TILE_BYTES = 1 << 25
 _TILE_ROWS = 512
-# Time of products and solutions in tiles, relative to one large product with as many operations; 0.9 and 1.7 were
-# measured on two machines.
+# Time of products and solutions in tiles, as a multiple of that of one large product with as many operations: between
+# the 0.9 and 1.7 that were measured on two machines.
 _TILED_SLOWDOWN = 1.25
 
 

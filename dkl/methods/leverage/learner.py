@@ -18,7 +18,7 @@ from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
-from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, resample
+from dkl.methods.leverage.driver import EXACT_SIZE, GramDriver, LeverageProblem, RowsDriver, resample
 from dkl.methods.parameters import (
     COMMON,
     LEVERAGE,
@@ -31,15 +31,12 @@ from dkl.methods.parameters import (
 from dkl.methods.updating import Updated
 from dkl.protocols.source import rows_within
 
-# Largest system that is solved exactly, in at most half a minute and 1 GiB.
-EXACT_SIZE = 8_000
-# Rows that scores are computed on for n_rows=None; for n_candidates=None, candidates for each kept frequency, and the
-# largest number of candidates.
+# The most rows that scores are computed on for n_rows=None.
 _DEFAULT_ROWS = 4_000
+# For n_candidates=None: candidates for each frequency that is kept, and the most candidates.
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
 # Limits the bytes of the row sample, but not below this number of rows.
 _SAMPLE_BYTES, _FEWEST_ROWS = 64 << 20, 1_000
-
 
 # An algorithm for scores: its passes, and `leverage`, the scores at a given mu from their results, without a pass.
 ScoreDriver = GramDriver | RowsDriver | DictionaryDriver

@@ -21,15 +21,16 @@ from dkl.protocols.arrays import dense_rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
 
-# The ridges that held-out rows choose from, in units of the kernel's own norm.
+# The ridges that held-out rows choose from: factors of the kernel's own norm in the objective.
 _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)
 # Factor on the chosen ridge for the model whose gradients define the metric. The best ridge of a first round smooths
 # the effect of single columns away: on puma32h its gradients left the loss at .87 in two of eight draws, those of the
 # smaller ridge reached .25 in all.
 _LIGHTER = 1.0 / 300.0
-# Multiple of the identity added to a metric of trace d; and the relative fall of the held-out loss that a round must
-# reach.
-_FLOOR, _LEAST_GAIN = 1e-4, 1e-3
+# Multiple of the identity added to a metric of trace d, so that no column loses its effect for good.
+_FLOOR = 1e-4
+# Relative fall of the held-out loss below which a round counts as one without a gain.
+_LEAST_GAIN = 1e-3
 # The most landmarks whose median distance is the bandwidth, of which all pairs are computed.
 _DISTANCES = 1_000
 # Multiple of the identity added to the Gram matrix of a kernel model, so that rounding leaves its system definite: this
