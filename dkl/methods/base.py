@@ -562,7 +562,7 @@ class SelectingLearner(Updated, PoolLearner):
             self._weigh(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
-        problem = self._problem(self.pool_, dataset)
+        problem = self._problem(dataset)
         return self._driver, replace(problem, class_weight=self._class_weights(dataset), pivot=self.target_pivot_)
 
     def _weigh(self, dataset: Dataset) -> None:
@@ -572,10 +572,10 @@ class SelectingLearner(Updated, PoolLearner):
         self._keep_values(state)
         self._choose()
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+    def _problem(self, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""
         schema = dataset.schema
-        return PotentialProblem(pool, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
+        return PotentialProblem(self.pool_, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The choice of candidates by the weights of their blocks, (n_blocks,)."""

@@ -76,6 +76,18 @@ class PotentialProblem:
         """Whether the diagonal needs its own sum; pairs do not, since cos^2 + sin^2 = 1 whatever w is."""
         return not self.diagonal and self.candidates.columns_a_frequency == 1
 
+    def features_of(self, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The sums of the candidates' features times targets, (parts, m, n_targets), of all panels of a pass."""
+        return self._joined("features", self.n_targets, sums)
+
+    def squares_of(self, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The weighted sums of their squares, (parts, m, n_squares), of all panels of a pass."""
+        return self._joined("squares", self.n_squares, sums)
+
+    def _joined(self, name: str, width: int, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        panels = target_panels(self.candidates.columns_a_frequency, self.candidates.n_frequencies, width)
+        return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
+
 
 @dataclass(frozen=True, eq=False)
 class PotentialState:
@@ -143,12 +155,6 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in (*range(folds.count), -1)]) for name in zeros}
 
 
-def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of all panels of targets, joined into one array (parts, m, width)."""
-    panels = target_panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
-    return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
-
-
 def potential_record(problem: PotentialProblem) -> BlockSum:
     """The record of the pass that sums features by class."""
     candidates = problem.candidates
@@ -189,7 +195,7 @@ class AlignmentDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        targets, features = sums["targets"], joined_sums("features", problem.n_targets, problem, sums)
+        targets, features = sums["targets"], problem.features_of(sums)
         is_regression = problem.n_classes is None
         if is_regression:
             values = regression_alignments(features, targets)
@@ -197,7 +203,7 @@ class AlignmentDriver(_PotentialDriver):
             values = class_alignments(features, targets, center=problem.center, similarity=problem.similarity)
         if problem.needs_squares:
             # minus the terms i = j of (4); for pairs they are the same for all candidates, and change no weight
-            squares = joined_sums("squares", problem.n_squares, problem, sums)
+            squares = problem.squares_of(sums)
             if is_regression:
                 values = values - regression_diagonal(squares, targets)
             else:
@@ -212,7 +218,7 @@ class PosteriorDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        features = joined_sums("features", problem.n_targets, problem, sums)
+        features = problem.features_of(sums)
         return PotentialState(values=pair_losses(features, sums["targets"]), total=total_weight(problem, sums))
 
 

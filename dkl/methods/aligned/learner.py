@@ -259,9 +259,9 @@ class AlignedFeatures(Certified, SelectingLearner):
             self.similarity_ = problem.similarity
         return driver, problem
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+    def _problem(self, dataset: Dataset) -> PotentialProblem:
         S = None if self.similarity is None else similarity_of_classes(self.similarity, dataset.classes)
-        return replace(super()._problem(pool, dataset), center=self.center, similarity=S, diagonal=self.diagonal)
+        return replace(super()._problem(dataset), center=self.center, similarity=S, diagonal=self.diagonal)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the alignments v."""

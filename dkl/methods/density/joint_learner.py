@@ -13,7 +13,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
 from dkl.errors import warn_user
 from dkl.features.families import Family
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.aligned.learner import RHO_SHARE
@@ -192,7 +191,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if start is None:
             self._draw_for(dataset)
         scale = target_units(dataset, self._running("targets"))
-        problem = replace(self._problem(self.pool_, dataset, scale), start=start)
+        problem = replace(self._problem(dataset, scale), start=start)
         state = self._run(
             JointDriver(),
             problem,
@@ -214,7 +213,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             )
         return self._solution
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
+    def _problem(self, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
         """The problem, from the parameters.
 
         Raises
@@ -222,7 +221,8 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         ValueError
             If the loss does not match the targets, or more candidates must have weight than may be solved for at once.
         """
-        D, classes = pool.n_frequencies, dataset.classes
+        pool, classes = self.pool_, dataset.classes
+        D = pool.n_frequencies
         rho = RHO_SHARE * D if self.rho is None else float(self.rho)
         ball = DivergenceBall(D, rho, float(self.k))
         targets = model_targets(dataset, scale, self._class_weights(dataset))

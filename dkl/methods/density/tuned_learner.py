@@ -303,6 +303,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
         """Epochs of Adam, and a last pass that bounds the distance of their model from the optimum."""
         problem = self._linear_problem(dataset, reference)
+        patience = self.patience if self.early_stopping else None
+        descent = Descent(self.epochs, self.learning_rate, patience, self.shared_density)
 
         def keep(learner: TunedLearner, fit: AdamFit, end: TunedSolution, scale: TargetScale | None) -> None:
             # models that share a density have a single row of it
@@ -320,7 +322,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
         # subscribers may request the model after each epoch
         run = replace(self._running("descent"), estimator=so_far)
-        fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
+        fit, stats = fit_by_adam(problem, penalty, dataset.source, run, descent)
         scale = self._adam_units(dataset, fit)
         # Adam only knows the losses of minibatches, so one pass computes the objective and a bound of the optimum
         record = judging_record(reference, newton_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
@@ -359,11 +361,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         is_coupled = not isinstance(kernel, DeltaMetaKernel)
         vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if is_coupled else None
         return self._penalty(MetaSpectrum(np.ones(n_frequencies), vectors))
-
-    def _descent(self) -> Descent:
-        """The options of Adam."""
-        patience = self.patience if self.early_stopping else None
-        return Descent(self.epochs, self.learning_rate, patience, self.shared_density)
 
     def _linear_problem(self, dataset: Dataset, reference: FeatureMap) -> LinearProblem:
         """The linear problem with targets, weights and held-out rows, for the stochastic solver."""

@@ -20,7 +20,7 @@ from dkl.kernels.tiles import spans
 from dkl.methods.choice import drawn_positions
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record, cluster_sums, square_distances, square_lengths
 from dkl.methods.posterior.weights import landmark_losses
-from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, total_weight
+from dkl.methods.potential_sums import PotentialProblem, potential_record, total_weight
 from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
@@ -279,7 +279,7 @@ class LandmarkDriver:
         """Equation (10) of each candidate around its landmark."""
         (sums,) = results
         potentials = problem.potentials
-        features = joined_sums("features", potentials.n_targets, potentials, sums)
+        features = potentials.features_of(sums)
         # cosines and sines, by landmark, candidate and class
         features = features.reshape(2, 1 if problem.shared else len(problem.points), -1, potentials.n_targets)
         angles = landmark_angles(problem.points, potentials.candidates, shared=problem.shared)

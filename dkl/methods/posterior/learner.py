@@ -13,7 +13,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
@@ -156,9 +155,10 @@ class PosteriorFeatures(Certified, SelectingLearner):
     def _check_targets(self, dataset: Dataset) -> None:
         check_labels(self, dataset)
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+    def _problem(self, dataset: Dataset) -> PotentialProblem:
         # the loss belongs to the kernel cos(w.(x - x')), which is that of a pair, but not of a cosine with one phase
-        return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
+        pairs = replace(self.pool_, activation="cos-sin", phases=None)
+        return replace(super()._problem(dataset), candidates=pairs)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the empirical losses."""
