@@ -337,8 +337,8 @@ class FeatureLearner(
         names = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
         encoding = getattr(self, "encoding_", None)
         if encoding is not None and (not encoding.array_dtype or encoding.n_columns != len(names)):
-            # encoded columns have names of their own: a column of a table, or of an array with missing values, may be
-            # several
+            # encoded columns have names of their own: one column of a table, or of an array with missing values, may
+            # become several
             names = encoding.column_names
         columns = [str(name) for name in names]
         return np.array(self.feature_map_.names(columns, type(self).__name__.lower()), dtype=object)

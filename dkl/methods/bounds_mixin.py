@@ -28,7 +28,7 @@ class Certified:
         return self.bounds()
 
     def bounds(self) -> Bounds:
-        """The bounds of this fit."""
+        """The bounds of this fit; a subclass has options for them."""
         raise TypeError(f"{type(self).__name__} does not say which bounds it carries")
 
     def _why_no_bounds(self) -> str:

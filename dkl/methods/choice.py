@@ -1,4 +1,4 @@
-"""From weights on candidates to the features that a map keeps: a draw, estimator (5), or the support, estimator (6)."""
+"""Which candidates a feature map keeps, given their weights: draws (estimator (5)) or the support (estimator (6))."""
 
 from __future__ import annotations
 

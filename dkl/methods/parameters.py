@@ -495,6 +495,11 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
     return factors
 
 
+def weight_of(dataset: Dataset, class_weight: np.ndarray | None) -> float:
+    """The total weight of the rows, each times the weight (K,) of its class."""
+    return dataset.total_weight if class_weight is None else float(class_weight @ np.asarray(dataset.class_weights))
+
+
 def check_quantiles(quantiles: Sequence[float]) -> None:
     """Raise ValueError unless the quantiles are distinct numbers between 0 and 1."""
     numbers = [float(value) for value in quantiles if isinstance(value, Real) and 0.0 < value < 1.0]

@@ -43,8 +43,8 @@ _NUMBER = 8
 _COEFFICIENTS = 5
 # Square matrices of the landmarks that exist while they are factored, at most.
 _MATRICES = 4
-# Up to this many bytes of candidates and coefficients are never refused here, so that a plan can list the sums of each
-# pass.
+# Candidates and coefficients of at most this many bytes are not refused here, whatever the memory, so that a plan can
+# list the sums of each pass.
 _DRAWN = 128 << 20
 # Bytes of a structured frequency for each column: signs and a length.
 _STRUCTURED = 3 + _NUMBER

@@ -83,6 +83,7 @@ class Updated:
         return self
 
     def _check_update(self, dataset: Dataset) -> None:
+        """Raise ValueError for rows that the fit cannot be updated with, before any is read."""
         if self.sums is None:
             raise ValueError(f"{type(self).__name__} has no sums of its blocks: {self._without_sums()}")
         if not isinstance(dataset, Dataset):
@@ -134,6 +135,7 @@ class Updated:
         raise TypeError(f"{type(self).__name__} does not say what it sums")
 
     def _weigh(self, dataset: Dataset) -> None:
+        """Compute the weights of the present candidates from the rows, and choose features by them."""
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
 
 
@@ -166,11 +168,11 @@ def updatable(features: object, sums: StorePath) -> Any:
             "alone by partial_fit (solver='sgd'); AlignedFeatures, PosteriorFeatures, LandmarkFeatures and "
             "LeverageFeatures take sums= for it"
         )
-    taking: Updated = copy.copy(features)
+    updated: Updated = copy.copy(features)
     if sums is not None:
         # a loaded model does not know the folder of its sums
-        taking.sums = sums
-    return taking
+        updated.sums = sums
+    return updated
 
 
 def kept_sums(store: str | os.PathLike[str], record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:

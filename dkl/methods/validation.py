@@ -61,9 +61,9 @@ def rows_to_fit(
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
+    task : {"auto", "classification", "regression"}
     own_dates : bool
         Hold rows out by time if one of their columns gives their dates.
-    task : {"auto", "classification", "regression"}
 
     Raises
     ------

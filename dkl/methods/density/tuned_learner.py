@@ -39,8 +39,7 @@ from dkl.methods.density.penalty import (
 )
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution, judged
-from dkl.methods.frequency_search.learner import weight_of
-from dkl.methods.parameters import estimator, family_of
+from dkl.methods.parameters import estimator, family_of, weight_of
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated

@@ -250,7 +250,7 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
     ----------
     potentials : ndarray of shape (c,)
     absolutes, squares : ndarray of shape (K,)
-        sum |s_ik| and sum s_ik^2 over the rows.
+        sum |s_ik| and sum s_ik^2 over the rows, for each weight column k.
 
     Returns
     -------
