@@ -123,14 +123,16 @@ def choose_features(
     ----------
     Sinha & Duchi 2016, section 4: "(5) when D < nnz(q), (6) otherwise".
     """
-    groups = np.arange(len(weights)) if groups is None else groups
-    sizes = np.bincount(groups)
+    are_single = groups is None or np.array_equal(groups, np.arange(len(groups)))
+    sizes = np.ones(len(weights), np.int64) if groups is None or are_single else np.bincount(groups)
     if n_kept is None or (estimator != "draw" and sizes[weights > 0].sum() <= n_kept):
         blocks = keep_support(weights)
     elif estimator == "support":
         blocks = keep_support(_fitting(weights, sizes, n_kept))
     else:
         blocks = _fitting_draws(weights, sizes, n_kept, seed)
+    if groups is None or are_single:
+        return blocks
     # the squared amplitude of a block, its share of the weight, is divided evenly among its candidates
     amplitudes = np.zeros(len(sizes))
     amplitudes[blocks.index] = blocks.amplitudes / np.sqrt(sizes[blocks.index])
@@ -154,10 +156,15 @@ def _fitting_draws(weights: np.ndarray, sizes: np.ndarray, room: int, seed: int)
 
 def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
     """The weights of the heaviest blocks that together have at most `room` candidates; all others are set to zero."""
-    kept, left = np.zeros_like(weights), room
-    for block in np.argsort(-weights, kind="stable"):
-        if not left or not weights[block] > 0.0:
-            break
+    # heaviest first; of equal weights the first ones
+    order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights > 0.0)]
+    # each block has at least one candidate
+    n_whole = int(np.count_nonzero(np.cumsum(sizes[order[:room]]) <= room))
+    kept = np.zeros_like(weights)
+    kept[order[:n_whole]] = weights[order[:n_whole]]
+    left = room - int(sizes[order[:n_whole]].sum())
+    # smaller blocks may fit after one that does not
+    for block in order[n_whole:] if left else ():
         if sizes[block] <= left:
             kept[block] = weights[block]
             left -= int(sizes[block])
