@@ -131,7 +131,7 @@ def users_level() -> int:
     return level
 
 
-def warn_user(*sentences: str, category: type[UserWarning] = UserWarning) -> None:
+def warn_user(*sentences: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning for each sentence, at the line of the caller's own code."""
     for sentence in sentences:
         warnings.warn(sentence, category, stacklevel=users_level())

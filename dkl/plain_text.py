@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from html import escape
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # The most characters of the name of a column in a printed line or in a table: about half of a terminal's width.
 LONGEST_NAME = 60
@@ -77,23 +81,25 @@ def shortened(name: str, most: int = LONGEST_NAME) -> str:
     return name if len(name) <= most else f"{name[: most - most // 3 - 1]}…{name[-(most // 3) :]}"
 
 
-def first_few(texts: Sequence[str], most: int, kind: str = "") -> list[str]:
-    """The first `most` texts, and one that counts the others.
+def first_few(items: Collection[T], most: int, kind: str = "", text_of: Callable[[T], str] = str) -> list[str]:
+    """The texts of the first `most` items, and one that counts the others, whose texts are not computed.
 
     Parameters
     ----------
-    texts : sequence of str
+    items : collection
     most : int
     kind : str
-        What the texts are, in the plural, where their count alone would not say it.
+        What the items are, in the plural, where their count alone would not say it.
+    text_of : callable
+        The text of an item.
 
     Examples
     --------
-    >>> first_few(["age", "town", "wage"], 1, "columns")
-    ['age', 'and 2 more columns']
+    >>> first_few(["age", "town", "wage"], 1, "columns", repr)
+    ["'age'", 'and 2 more columns']
     """
-    more = [f"and {len(texts) - most:,} more{kind and f' {kind}'}"] if len(texts) > most else []
-    return [*texts[:most], *more]
+    more = [f"and {len(items) - most:,} more{kind and f' {kind}'}"] if len(items) > most else []
+    return [*map(text_of, islice(items, most)), *more]
 
 
 def _shown(char: str) -> str:

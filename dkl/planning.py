@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +18,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.together.rows import BesideFeatures
+from dkl.errors import warn_user
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
@@ -463,11 +463,10 @@ def forecast(
     >>> planned.expected_passes
     1
     """
-    warnings.warn(
+    warn_user(
         "dkl.forecast is dkl.plan, which says what to expect by now: plan(...).expected_seconds, and of more rows and "
         "workers plan(...).at(n_rows, slots). The old name goes with the next release",
-        FutureWarning,
-        stacklevel=2,
+        category=FutureWarning,
     )
     return plan(learner, dataset, y, exposure=exposure)
 

@@ -319,8 +319,11 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     weights = facts.get("classes")
     if weights:
         total = sum(weights.values()) or 1
-        counts = [f"{label} {weight:,} ({100 * weight / total:.0f} %)" for label, weight in weights.items()]
-        shown["classes"] = ", ".join(first_few(counts, _MOST_SHOWN))
+
+        def text_of(item: tuple[str, float]) -> str:
+            return f"{item[0]} {item[1]:,} ({100 * item[1] / total:.0f} %)"
+
+        shown["classes"] = ", ".join(first_few(weights.items(), _MOST_SHOWN, text_of=text_of))
     shown |= {label: value for label, value in facts.items() if label.startswith(("splits", "first index"))}
     shown |= {label: value for label, value in facts.items() if label in ("group column", "time column")}
     if encoding is not None:

@@ -603,10 +603,13 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(first_few([f"{shortened(str(key))}: {shown(item)}" for key, item in value.items()], _SHOWN))
+        return ", ".join(
+            first_few(value.items(), _SHOWN, text_of=lambda each: f"{shortened(str(each[0]))}: {shown(each[1])}")
+        )
     if isinstance(value, list | tuple):
-        items = [shortened(item) if isinstance(item, str) else shown(item) for item in value]
-        return ", ".join(first_few(items, _SHOWN))
+        return ", ".join(
+            first_few(value, _SHOWN, text_of=lambda item: shortened(item) if isinstance(item, str) else shown(item))
+        )
     return str(value)
 
 

@@ -92,7 +92,7 @@ class Importance:
         return ImportanceDisplay(self).plot(ax)
 
     def __repr__(self) -> str:
-        lines = first_few([f"{shortened(self.names[g]):<24} {self.strengths[g]:.4g}" for g in self.order], 20)
+        lines = first_few(self.order, 20, text_of=lambda g: f"{shortened(self.names[g]):<24} {self.strengths[g]:.4g}")
         head = f"<importance of {len(self.names)} columns by {self.measure}"
         return plain_text("\n  ".join([head, *lines]) + ">")
 

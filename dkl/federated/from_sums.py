@@ -19,7 +19,7 @@ from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.federated.agreement import MOST_ROWS, Agreement, as_agreement, node_array
 from dkl.federated.exporting import SiteSums
-from dkl.methods.potential_sums import PotentialProblem, joined_sums
+from dkl.methods.potential_sums import PotentialProblem
 from dkl.model_io import load_model
 from dkl.passes.tree_sum import Node
 from dkl.protocols.records import BlockSum
@@ -267,11 +267,11 @@ def _potential_bounds(
     if not candidates.is_fourier:
         return
     # of numbers the last column is that of the weights, and the others have no bound
-    features = joined_sums("features", problem.n_targets, problem, sums)[:, :, -len(weights) :]
+    features = problem.features_of(sums)[:, :, -len(weights) :]
     largest = (1.0 + _SINGLE) * np.outer(candidates.amplitudes, weights)
     yield "features", np.hypot.reduce(features, axis=0) <= largest
     if problem.needs_squares:
-        squares = joined_sums("squares", problem.n_squares, problem, sums)[:, :, -len(weights) :]
+        squares = problem.squares_of(sums)[:, :, -len(weights) :]
         yield "squares", (squares >= 0.0) & (squares <= candidates.amplitudes[:, None] * largest)
 
 

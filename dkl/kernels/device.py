@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
+from dkl.errors import warn_user
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.nystrom_projection import NystromProjection
@@ -122,11 +122,10 @@ def resolve_device(device: str) -> Literal["cpu", "gpu"]:
     reason = why_no_gpu()
     if reason is None:
         if os.environ.get("CUPY_TF32") == "1":
-            warnings.warn(
+            warn_user(
                 "CUPY_TF32=1 rounds products to 10 bits, which ruins the cosine of a large argument (an error of 9e-3 "
                 "at 5 radians); unset it",
-                RuntimeWarning,
-                stacklevel=2,
+                category=RuntimeWarning,
             )
         return "gpu"
     if device == "gpu":
@@ -572,11 +571,10 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
         if _give_memory_back():
             # first the same tiles are tried again, with the same bits, after dropping the rows that are kept on the GPU
             return computed(*args)
-        warnings.warn(
+        warn_user(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
             "whose sums differ in the last bits; give the GPU to fewer processes",
-            RuntimeWarning,
-            stacklevel=3,
+            category=RuntimeWarning,
         )
         token = _tile_bytes.set(smaller)
         try:

@@ -25,7 +25,7 @@ from dkl.kernels.threads import usable_cores
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import BETWEEN_PASSES
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost
 from dkl.solvers.conjugate_gradients import conjugate_step
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import Loss, newton_loss
@@ -34,10 +34,9 @@ from dkl.solvers.squared_sums import SquaredSums, without_each
 from dkl.solvers.systems import PenalisedSystems, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
-# Accumulators are limited to 64 MiB, so the Hessians of one pass are, too.
-_HESSIAN_BYTES = 1 << 26
-# So may the gradients of all models in one sum be.
-_GRADIENT_BYTES = 1 << 26
+# The most bytes of the Hessians of one pass, which are one accumulator, and of the gradients of all models, which are
+# another.
+_HESSIAN_BYTES = _GRADIENT_BYTES = LARGEST_ACCUMULATOR
 # With more features no Hessian is formed: each would take 800 MB.
 MOST_FEATURES = 10_000
 # With fewer features the factor of a Hessian, of D^3 / 3 operations, takes less time than the passes of all products.

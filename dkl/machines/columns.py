@@ -399,11 +399,11 @@ def too_good(perfect: list[tuple[tuple[str, ...], float]]) -> tuple[str, ...]:
     if not perfect:
         return ()
     is_pair = len(perfect[0][0]) > 1
-    found = [
-        f"{' and '.join(map(repr, names))} {'together give' if is_pair else 'alone gives'} {share:.3f}"
-        for names, share in perfect
-    ]
-    shown = ", ".join(first_few(found, _MOST_NAMED, "pairs" if is_pair else "columns"))
+
+    def text_of(found: tuple[tuple[str, ...], float]) -> str:
+        return f"{' and '.join(map(repr, found[0]))} {'together give' if is_pair else 'alone gives'} {found[1]:.3f}"
+
+    shown = ", ".join(first_few(perfect, _MOST_NAMED, "pairs" if is_pair else "columns", text_of))
     question = "are both" if is_pair else "is it"
     remedy = "If one of them" if is_pair else "If it"
     return (

@@ -36,7 +36,7 @@ from dkl.methods.predicting import (
     with_row_id,
 )
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score
-from dkl.methods.validation import check_labels
+from dkl.methods.validation import check_whole_labels
 from dkl.passes.loop import Run
 from dkl.solvers.losses import LOG_LINK, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets, no_probabilities
@@ -230,7 +230,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
     def _check_targets(self, dataset: Dataset) -> None:
         classes = np.asarray(dataset.classes)
-        check_labels(classes, "KernelRegressor")
+        check_whole_labels(classes, "KernelRegressor")
         # Classes are known before any pass, so that wrong class weights are refused early.
         self.classes_ = classes
 

@@ -33,7 +33,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
-from dkl.methods.choice import FeatureChoice
+from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
     COMMON,
@@ -296,7 +296,7 @@ class FeatureLearner(
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)
-        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        size = self._n_frequencies(family)
         # the size is checked before anything is drawn, since a plan must not use the memory that it warns of
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
@@ -337,8 +337,8 @@ class FeatureLearner(
         names = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
         encoding = getattr(self, "encoding_", None)
         if encoding is not None and (not encoding.array_dtype or encoding.n_columns != len(names)):
-            # encoded columns have names of their own: a column of a table, or of an array with missing values, may be
-            # several
+            # encoded columns have names of their own: one column of a table, or of an array with missing values, may
+            # become several
             names = encoding.column_names
         columns = [str(name) for name in names]
         return np.array(self.feature_map_.names(columns, type(self).__name__.lower()), dtype=object)
@@ -364,6 +364,11 @@ class FeatureLearner(
         """The law of the frequencies."""
         return family_of(self)
 
+    def _n_frequencies(self, family: Family) -> int:
+        """The number of frequencies that fit into `n_features` columns; raises ValueError if none does."""
+        n_features: Any = self.n_features
+        return kept_frequencies(type(self).__name__, n_features, family)
+
     def _planned_family(self) -> Any:
         """The family, with an arbitrary bandwidth where it needs one."""
         family = self._prior()
@@ -385,6 +390,15 @@ class FeatureLearner(
         """Run the passes over the rows, and set `feature_map_` and the other fitted attributes."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
+    def _check_targets(self, dataset: Dataset) -> None:
+        """Raise ValueError for targets that the method does not support."""
+
+    def _take_targets(self, dataset: Dataset) -> None:
+        """Check the targets, and set `classes_` if they are labels."""
+        self._check_targets(dataset)
+        if dataset.classes is not None:
+            self.classes_ = dataset.classes
+
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         """The weight of each class, (K,); None for equal weights.
 
@@ -402,8 +416,7 @@ class FeatureLearner(
 
     def _prepare(self, dataset: Dataset) -> Any:
         """Return the scaler and set `family_` with its bandwidth, by one pass if either depends on the rows."""
-        family = self._prior()
-        problem = self._preparation(dataset, family, self.seed_)
+        family, problem = self._prior(), self._preparation(dataset)
         prepared = {} if self._context.prepared is None else self._context.prepared
         if (key := (dataset.source, problem.key)) not in prepared:
             prepared[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
@@ -413,9 +426,9 @@ class FeatureLearner(
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 
-    def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
+    def _preparation(self, dataset: Dataset) -> PreparationProblem:
         """The problem of finding scaler and bandwidth from the rows."""
-        return preparation_problem(dataset, family, self.scaling, seed)
+        return preparation_problem(dataset, self._prior(), self.scaling, self.seed_)
 
     def _running(self, stage: str) -> Run:
         """Settings for passes, with the checkpoint of a stage; in a plan the run that records passes."""
@@ -480,16 +493,31 @@ class PoolLearner(FeatureLearner):
         """A pool of the size that a fit weights, drawn with an arbitrary seed."""
         return self._draw(family, dataset, seed=0)
 
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        """The factors on the bandwidth, at each of which candidates are drawn."""
+        return bandwidth_factors(type(self).__name__, self.sigma_factors)
+
     def _draw(self, family: Family, dataset: Dataset, *, seed: int) -> FeatureMap:
         """Draw the candidates from the family, at each bandwidth factor in turn, if they fit in memory."""
-        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._pool_size(family)
         check_room(self, size, dataset.n_columns)
-        return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+        return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=self._factors)
+
+    def _draw_for(self, dataset: Dataset) -> None:
+        """Set `pool_`, after the pass that finds the scaling of the rows and the bandwidth of the family."""
+        scaler = self._prepare(dataset)
+        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
 
     def _pool_size(self, family: Family) -> int | None:
         """The number of candidates to draw; None takes every feature of a finite family once."""
         return self.n_candidates
+
+    @property
+    def _n_kept(self) -> int | None:
+        """The most candidates that the feature map keeps; None without a limit."""
+        # a pair has two of the columns that `n_features` bounds
+        return None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
 
     def _choose(self) -> None:
         """Set `feature_map_` from the stored weights of the candidates."""
@@ -522,20 +550,19 @@ class SelectingLearner(Updated, PoolLearner):
     _supervised: ClassVar[bool] = True
     _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
 
+    estimator: Estimator
+
     def _learn(self, dataset: Dataset) -> None:
-        self._check_task(dataset)
-        if dataset.task == "classification":
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         self._class_weights(dataset)
-        scaler = self._prepare(dataset)
-        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self._draw_for(dataset)
         # float32 sums lose the variation of large targets, unless a number near their mean is subtracted first
         self.target_pivot_ = None if self._plan else first_targets(dataset)
         if self._context.weighs:
             self._weigh(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
-        problem = self._problem(self.pool_, dataset)
+        problem = self._problem(dataset)
         return self._driver, replace(problem, class_weight=self._class_weights(dataset), pivot=self.target_pivot_)
 
     def _weigh(self, dataset: Dataset) -> None:
@@ -545,13 +572,15 @@ class SelectingLearner(Updated, PoolLearner):
         self._keep_values(state)
         self._choose()
 
-    def _check_task(self, dataset: Dataset) -> None:
-        """Raise ValueError for targets that the method does not support."""
-
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+    def _problem(self, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""
         schema = dataset.schema
-        return PotentialProblem(pool, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
+        return PotentialProblem(self.pool_, schema.n_classes, n_outputs=schema.n_targets or 1, dtype=self.dtype)
+
+    def chosen(self, weights: np.ndarray) -> FeatureChoice:
+        """The choice of candidates by the weights of their blocks, (n_blocks,)."""
+        groups = self.pool_.groups
+        return choose_features(weights, self._n_kept, self.seed_, estimator=self.estimator, groups=groups)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the values of the candidates (m,) under the method's attribute names."""

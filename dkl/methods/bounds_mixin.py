@@ -28,14 +28,14 @@ class Certified:
         return self.bounds()
 
     def bounds(self) -> Bounds:
-        """The bounds of this fit."""
+        """The bounds of this fit; a subclass has options for them."""
         raise TypeError(f"{type(self).__name__} does not say which bounds it carries")
 
     def _why_no_bounds(self) -> str:
         """The reason why theorems on independent rows do not cover this fit; empty if they do."""
         if self.class_weight is None:
             return ""
-        return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
+        return f"class_weight={self.class_weight!r} weights rows, and the theorems are about rows as they were drawn"
 
 
 def why_no_waves(learner: Any) -> str:
@@ -86,7 +86,7 @@ class CertifiedMargins(Certified):
         shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
         if "response" not in last or self.projection != "exact":
             return Bounds([shortfall])
-        rounds = {name: [turn[name] for turn in self.history_] for name in ("step", "gradient", "weight", "response")}
+        rounds = {name: [entry[name] for entry in self.history_] for name in ("step", "gradient", "weight", "response")}
         rules = GameRules(C=1.0 if self.C is None else self.C, loss=self.loss or "hinge")
         # each dual weight lies in [0, box]; there is one for each row, and with several classes for each class
         box = rules.upper(self.total_weight_)

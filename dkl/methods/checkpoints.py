@@ -34,13 +34,13 @@ def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext 
 
     Empty without a checkpoint, since hashing rows in memory reads them all.
     """
-    store = estimator.get_params(deep=False)["checkpoint"]
-    if store is None:
+    parameters = estimator.get_params(deep=False)
+    if parameters["checkpoint"] is None:
         return ""
-    recognise_rows(dataset, store, resolve_progress(estimator.get_params(deep=False).get("progress", False)))
+    recognise_rows(dataset, parameters["checkpoint"], resolve_progress(parameters.get("progress", False)))
     withheld, judging = (None, None) if context is None else (context.withheld, context.judging_seed)
     # a machine passes its seed to learners, unless they have their own
-    own = judging is None or judging == estimator.get_params(deep=False).get("random_state")
+    own = judging is None or judging == parameters.get("random_state")
     settings = (effective_parameters(estimator), *([] if withheld is None else [withheld]), *([] if own else [judging]))
     return digest_of(*settings, dataset.fingerprint, __version__)
 

@@ -1,4 +1,4 @@
-"""From weights on candidates to the features that a map keeps: a draw, estimator (5), or the support, estimator (6)."""
+"""Which candidates a feature map keeps, given their weights: draws (estimator (5)) or the support (estimator (6))."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ class FeatureChoice:
     amplitudes: np.ndarray
 
 
+def drawn_positions(weights: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Positions with probability proportional to their weights, one for each random point in [0, 1), by inversion."""
+    edges = np.cumsum(weights)
+    drawn = np.searchsorted(edges, points * edges[-1], side="right")
+    # a point that rounding has put on the last edge belongs to the last position with positive weight
+    return np.minimum(drawn, np.searchsorted(edges, edges[-1]))
+
+
 def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice:
     """Draw features independently from the weights; one drawn c times of n is kept once, with amplitude sqrt(c / n).
 
@@ -43,12 +51,8 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice
     ----------
     Sinha & Duchi 2016, equation (5); Letarte, Morvant & Germain 2019, section 5.4.
     """
-    edges = np.cumsum(weights)
-    points = stream(seed, "choice").random(n_draws) * edges[-1]
-    drawn = np.searchsorted(edges, points, side="right")
-    # a point that rounding has put on the last edge belongs to the last candidate with positive weight
-    last = np.searchsorted(edges, edges[-1])
-    index, counts = np.unique(np.minimum(drawn, last), return_counts=True)
+    drawn = drawn_positions(weights, stream(seed, "choice").random(n_draws))
+    index, counts = np.unique(drawn, return_counts=True)
     return FeatureChoice(index.astype(np.int64), np.sqrt(counts / n_draws))
 
 
@@ -76,57 +80,59 @@ def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     -------
     ndarray of shape (n_blocks,)
     """
-    return values if _are_single(groups) else np.bincount(groups, values) / np.bincount(groups)
+    return np.bincount(groups, values) / np.bincount(groups)
 
 
-def _are_single(groups: np.ndarray) -> bool:
-    """Whether each candidate is a block by itself, in order."""
-    return np.array_equal(groups, np.arange(len(groups)))
-
-
-def choose_blocks(
-    weights: np.ndarray, groups: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
+def choose_features(
+    weights: np.ndarray,
+    n_kept: int | None,
+    seed: int,
+    *,
+    estimator: Estimator = "auto",
+    groups: np.ndarray | None = None,
 ) -> FeatureChoice:
-    """`choose_features` for blocks of candidates: at most `n_kept` candidates, in whole blocks.
+    """At most `n_kept` candidates, in whole blocks, by the rule of the paper or by the given estimator.
+
+    "auto": the support (6) if it has at most `n_kept` candidates, else draws (5), as many as have at most `n_kept`
+    candidates together. "draw": always (5). "support": always (6), restricted to the blocks of the largest weights if
+    the support is larger.
 
     Parameters
     ----------
     weights : ndarray of shape (n_blocks,)
-    groups : ndarray of shape (D,), int64
-        The block of each candidate; candidates of a block are kept or left out as a whole.
     n_kept : int or None
-        The most candidates (not blocks) to keep.
+        The most candidates (not blocks) to keep; None keeps the support whatever its size.
     seed : int
+        Determines the draw.
     estimator : {"auto", "draw", "support"}
+    groups : ndarray of shape (D,), int64, or None
+        The block of each candidate; candidates of a block are kept or left out as a whole. None is a block for each
+        candidate.
 
     Returns
     -------
-    Choice
-        Indices of candidates; the weight of a block is divided evenly among its candidates.
+    FeatureChoice
+        The weight of a block is divided evenly among its candidates.
 
     Raises
     ------
     ValueError
         If no block of positive weight has at most `n_kept` candidates.
+
+    References
+    ----------
+    Sinha & Duchi 2016, section 4: "(5) when D < nnz(q), (6) otherwise".
     """
-    if _are_single(groups):
-        return choose_features(weights, n_kept, seed, estimator=estimator)
-    sizes = np.bincount(groups)
-
-    def overflows(n_draws: int) -> bool:
-        """Whether the blocks of `n_draws` draws have more than `n_kept` candidates."""
-        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > n_kept)
-
-    support = int(sizes[weights > 0].sum())
-    if n_kept is None or (estimator != "draw" and support <= n_kept):
+    are_single = groups is None or np.array_equal(groups, np.arange(len(groups)))
+    sizes = np.ones(len(weights), np.int64) if groups is None or are_single else np.bincount(groups)
+    if n_kept is None or (estimator != "draw" and sizes[weights > 0].sum() <= n_kept):
         blocks = keep_support(weights)
     elif estimator == "support":
         blocks = keep_support(_fitting(weights, sizes, n_kept))
     else:
-        # the first draws do not depend on their number, so the largest number that fits is found by bisection
-        n_draws = bisect_left(range(1, n_kept), True, key=overflows) if overflows(n_kept) else n_kept
-        fits = n_draws > 0
-        blocks = draw_features(weights, n_draws, seed) if fits else keep_support(_fitting(weights, sizes, n_kept))
+        blocks = _fitting_draws(weights, sizes, n_kept, seed)
+    if groups is None or are_single:
+        return blocks
     # the squared amplitude of a block, its share of the weight, is divided evenly among its candidates
     amplitudes = np.zeros(len(sizes))
     amplitudes[blocks.index] = blocks.amplitudes / np.sqrt(sizes[blocks.index])
@@ -134,49 +140,37 @@ def choose_blocks(
     return FeatureChoice(index, amplitudes[groups[index]])
 
 
+def _fitting_draws(weights: np.ndarray, sizes: np.ndarray, room: int, seed: int) -> FeatureChoice:
+    """As many draws of blocks as have at most `room` candidates, but no more than `room` draws; else the heaviest."""
+
+    def overflows(n_draws: int) -> bool:
+        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > room)
+
+    drawn = draw_features(weights, room, seed)
+    if sizes[drawn.index].sum() <= room:
+        return drawn
+    # the first draws do not depend on their number, so the largest number that fits is found by bisection
+    n_draws = bisect_left(range(1, room), True, key=overflows)
+    return draw_features(weights, n_draws, seed) if n_draws else keep_support(_fitting(weights, sizes, room))
+
+
 def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
-    """The weights of the largest blocks that together have at most `room` candidates; all others are set to zero."""
+    """The weights of the heaviest blocks that together have at most `room` candidates; all others are set to zero."""
+    # heaviest first; of equal weights the first ones
+    order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights > 0.0)]
+    # each block has at least one candidate
+    n_whole = int(np.count_nonzero(np.cumsum(sizes[order[:room]]) <= room))
     kept = np.zeros_like(weights)
-    for block in np.argsort(-weights, kind="stable"):
-        if sizes[block] <= room and weights[block] > 0:
+    kept[order[:n_whole]] = weights[order[:n_whole]]
+    left = room - int(sizes[order[:n_whole]].sum())
+    # smaller blocks may fit after one that does not
+    for block in order[n_whole:] if left else ():
+        if sizes[block] <= left:
             kept[block] = weights[block]
-            room -= int(sizes[block])
+            left -= int(sizes[block])
     if not kept.any():
         raise ValueError(
             f"no block of candidates fits into {room} columns: the smallest that counts has "
             f"{sizes[weights > 0].min()}; allow more features, or weigh candidates singly"
         )
     return kept
-
-
-def choose_features(
-    weights: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
-) -> FeatureChoice:
-    """At most `n_kept` features by the rule of the paper, or by the given estimator.
-
-    "auto": the support (6) if it has at most `n_kept` features, else `n_kept` draws (5). "draw": always (5). "support":
-    always (6), restricted to the `n_kept` largest weights if the support is larger.
-
-    Parameters
-    ----------
-    weights : ndarray of shape (D,)
-    n_kept : int or None
-        None keeps the support whatever its size.
-    seed : int
-        Determines the draw.
-    estimator : {"auto", "draw", "support"}
-
-    References
-    ----------
-    Sinha & Duchi 2016, section 4: "(5) when D < nnz(q), (6) otherwise".
-    """
-    support = np.count_nonzero(weights)
-    if n_kept is None or (estimator != "draw" and support <= n_kept):
-        return keep_support(weights)
-    if estimator == "support":
-        # all but the largest weights are set to zero; of equal weights the first ones stay
-        kept = np.argsort(-weights, kind="stable")[:n_kept]
-        largest = np.zeros_like(weights)
-        largest[kept] = weights[kept]
-        return keep_support(largest)
-    return draw_features(weights, n_kept, seed)

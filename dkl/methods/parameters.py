@@ -96,17 +96,19 @@ def _count(least: int) -> Interval:
 
 _POSITIVE = Interval(Real, 0, _LARGEST, closed="right")
 _FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
+_ROWS = [Interval(Integral, 1, _MOST_ROWS, closed="both"), None]
+_PATH = [str, HasMethods("__fspath__"), None]
 
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
     "n_features": [_count(1)],
     "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
-    "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "max_rows": _ROWS,
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],
     "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
     "random_state": ["random_state"],
-    "checkpoint": [str, HasMethods("__fspath__"), None],
+    "checkpoint": _PATH,
     "progress": ["boolean", callable, None],
     "memory_limit": [str, Interval(Integral, 1, 2**63 - 1, closed="both"), None],
 }
@@ -120,7 +122,7 @@ ALIGNMENT: Constraints = {
     "n_candidates": [_count(1), None],
     "n_features": [_count(1), None],
     "rho": [_FROM_ZERO, None],
-    "sums": [str, HasMethods("__fspath__"), None],
+    "sums": _PATH,
     "k": [Interval(Real, 1, _LARGEST_POWER, closed="right")],
     "center": ["boolean"],
     "similarity": ["array-like", HasMethods(["__call__"]), None],
@@ -140,28 +142,27 @@ JOINT: Constraints = {
 }
 
 POSTERIOR: Constraints = {
-    "sums": [str, HasMethods("__fspath__"), None],
+    **{name: ALIGNMENT[name] for name in ("sums", "estimator")},
     "beta": [_FROM_ZERO],
-    "estimator": [StrOptions({"auto", "draw", "support"})],
 }
 
 LEVERAGE: Constraints = {
-    "n_candidates": [_count(1), None],
+    **{name: ALIGNMENT[name] for name in ("n_candidates", "sums")},
     "mu": [_POSITIVE],
     "n_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), Interval(RealNotInt, 0, 1, closed="right"), None],
-    "sums": ALIGNMENT["sums"],
     "weighted": ["boolean"],
 }
 
 LANDMARKS: Constraints = {
     "n_landmarks": [_count(1)],
-    "beta": POSTERIOR["beta"],
-    "sums": POSTERIOR["sums"],
-    "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
+    **{name: POSTERIOR[name] for name in ("beta", "sums")},
     "n_candidates": ALIGNMENT["n_candidates"],
+    "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
     "pool": [StrOptions({"own", "shared"})],
     "rounds": [_count(0)],
 }
+
+METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
 
 MARGIN: Constraints = {
     "family": [*COMMON["family"], list, tuple],
@@ -182,17 +183,15 @@ MARGIN: Constraints = {
     "noise": [_FROM_ZERO, None],
     "sparse_share": [Interval(Real, 0, 1, closed="both")],
     "plain_share": [Interval(Real, 0, 1, closed="both"), None],
-    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "search_rows": _ROWS,
     "max_norm": [_POSITIVE, None],
     "projection": [StrOptions({"exact", "alternating"})],
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
-    "metric": [StrOptions({"diagonal", "full"}), None],
+    **METRIC,
     "monotone": [dict, None],
     "refine": [_count(0), StrOptions({"auto"})],
     "warm_start": ["boolean"],
 }
-
-METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
 
 NYSTROM: Constraints = {
     **METRIC,
@@ -201,7 +200,7 @@ NYSTROM: Constraints = {
     "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
     "categories": [StrOptions({"one-hot", "ordered"})],
     "sigma_factor": [_POSITIVE],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "validation_fraction": MARGIN["validation_fraction"],
 }
 
 STEPS: Constraints = {
@@ -209,9 +208,10 @@ STEPS: Constraints = {
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
     "loss": [StrOptions({"log_loss", "softmax", "squared_error", "squared_hinge", *ROUND_LOSSES}), None],
-    "features_per_round": [_count(1), None],
-    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
-    **{name: MARGIN[name] for name in ("monotone", "validation_fraction", "epsilon", "quantiles")},
+    **{
+        name: MARGIN[name]
+        for name in ("features_per_round", "search_rows", "monotone", "validation_fraction", "epsilon", "quantiles")
+    },
     "patience": [_count(1)],
     "bags": [_count(1)],
 }
@@ -247,7 +247,7 @@ MACHINE: Constraints = {
     ],
     "linear": [HasMethods(["partial_fit"]), None],
     "n_features": [_count(1), StrOptions({"auto"})],
-    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
+    "scaling": COMMON["scaling"],
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
     "effort": [StrOptions({"fast", "balanced", "best"})],
     "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
@@ -256,7 +256,7 @@ MACHINE: Constraints = {
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "validation_fraction": MARGIN["validation_fraction"],
     "patience": [_count(1)],
     "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
@@ -338,7 +338,7 @@ def check_constraints(estimator: Constrained) -> None:
         if isinstance(value, type) and callable not in allowed:
             _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")
         if isinstance(value, str) and not value.strip():
-            _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
+            _refuse(name, parameter, value, "not be empty; a parameter that may be left out is None")
         if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
             _refuse(name, parameter, value, "be a number of at most 64 bits")
     # the bounds overflow in half precision, and comparing with them would warn
@@ -405,21 +405,22 @@ def check_finite_pool(estimator: Estimator, family: Family) -> None:
         )
 
 
-def check_waves(name: str, family: Family) -> None:
+def check_waves(estimator: OnFamily) -> None:
     """Raise ValueError for a family whose features are not Fourier features, with a kernel cos(w.(x - x')) each."""
+    family = family_of(estimator)
     if not family.with_bandwidth(1.0).draw(1, 2, 0).is_fourier:
         raise ValueError(
-            f"{name} needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is none. Use "
-            "Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
+            f"{type(estimator).__name__} needs a family of Fourier features, whose kernel is cos(w.(x - x')); "
+            f"{family!r} is none. Use Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
         )
 
 
-def check_labels(name: str, dataset: Dataset) -> None:
+def check_labels(estimator: Estimator, dataset: Dataset) -> None:
     """Raise ValueError for numeric targets."""
     if dataset.task != "classification":
         raise ValueError(
-            f"{name} learns from class labels, and these targets are numbers (regression); use AlignedFeatures for "
-            "regression"
+            f"{type(estimator).__name__} learns from class labels, and these targets are numbers (regression); use "
+            "AlignedFeatures for regression"
         )
 
 
@@ -492,6 +493,11 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
     if not factors.any():
         raise ValueError("class_weight is 0 for every class; at least one class must count")
     return factors
+
+
+def weight_of(dataset: Dataset, class_weight: np.ndarray | None) -> float:
+    """The total weight of the rows, each times the weight (K,) of its class."""
+    return dataset.total_weight if class_weight is None else float(class_weight @ np.asarray(dataset.class_weights))
 
 
 def check_quantiles(quantiles: Sequence[float]) -> None:

@@ -12,15 +12,14 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, together_on_host, with_targets
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
+from dkl.kernels.tiles import spans
 from dkl.methods.posterior.weights import pair_losses
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
 
 # Bytes of the tiles of mapped rows while a block is summed.
 _TILE_BYTES = 16 << 20
-# Larger accumulators are cut into panels, since a pass sends each accumulator whole.
-_ACCUMULATOR_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +76,18 @@ class PotentialProblem:
         """Whether the diagonal needs its own sum; pairs do not, since cos^2 + sin^2 = 1 whatever w is."""
         return not self.diagonal and self.candidates.columns_a_frequency == 1
 
+    def features_of(self, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The sums of the candidates' features times targets, (parts, m, n_targets), of all panels of a pass."""
+        return self._joined("features", self.n_targets, sums)
+
+    def squares_of(self, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The weighted sums of their squares, (parts, m, n_squares), of all panels of a pass."""
+        return self._joined("squares", self.n_squares, sums)
+
+    def _joined(self, name: str, width: int, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+        panels = target_panels(self.candidates.columns_a_frequency, self.candidates.n_frequencies, width)
+        return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
+
 
 @dataclass(frozen=True, eq=False)
 class PotentialState:
@@ -123,8 +134,7 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
 
 def target_panels(parts: int, size: int, width: int) -> list[slice]:
     """Ranges of target columns such that no accumulator of sums exceeds 64 MiB."""
-    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
-    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+    return list(spans(width, max(1, LARGEST_ACCUMULATOR // (8 * parts * size))))
 
 
 def _cut(name: str, sums: Any) -> dict[str, Any]:
@@ -143,12 +153,6 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     sums_of = {fold: potential_sums(block.rows(number == fold), operands) for fold in present}
     zeros = {name: np.zeros_like(sums) for name, sums in sums_of[present[0]].items()}
     return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in (*range(folds.count), -1)]) for name in zeros}
-
-
-def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of all panels of targets, joined into one array (parts, m, width)."""
-    panels = target_panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
-    return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
 
 
 def potential_record(problem: PotentialProblem) -> BlockSum:
@@ -191,7 +195,7 @@ class AlignmentDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        targets, features = sums["targets"], joined_sums("features", problem.n_targets, problem, sums)
+        targets, features = sums["targets"], problem.features_of(sums)
         is_regression = problem.n_classes is None
         if is_regression:
             values = regression_alignments(features, targets)
@@ -199,7 +203,7 @@ class AlignmentDriver(_PotentialDriver):
             values = class_alignments(features, targets, center=problem.center, similarity=problem.similarity)
         if problem.needs_squares:
             # minus the terms i = j of (4); for pairs they are the same for all candidates, and change no weight
-            squares = joined_sums("squares", problem.n_squares, problem, sums)
+            squares = problem.squares_of(sums)
             if is_regression:
                 values = values - regression_diagonal(squares, targets)
             else:
@@ -214,7 +218,7 @@ class PosteriorDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        features = joined_sums("features", problem.n_targets, problem, sums)
+        features = problem.features_of(sums)
         return PotentialState(values=pair_losses(features, sums["targets"]), total=total_weight(problem, sums))
 
 

@@ -30,9 +30,11 @@ from dkl.version import __version__
 P = ParamSpec("P")
 M = TypeVar("M")
 
-# reading a package's version parses its metadata, which is long
+# the version of a package is read once, since its metadata is parsed for it
 _version_of = functools.cache(version)
+# Least seconds between two measurements of memory, as small passes have thousands of events a second.
 _LOOK_EVERY_S = 0.005
+# Packages whose versions may change the bits of a fit.
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
 
 
@@ -107,7 +109,7 @@ class _Recording:
         self._started = time.perf_counter()
 
     def heard(self, event: Event) -> None:
-        """Measure memory at an event, but at most every 5 ms, since small passes have thousands of events a second."""
+        """Count an event, and measure memory unless that was done just before."""
         self.tally(event)
         now = time.perf_counter()
         if now - self._looked >= _LOOK_EVERY_S:

@@ -20,7 +20,6 @@ from dkl.methods.parameters import (
     Constraints,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.room import check_room
 
@@ -95,23 +94,19 @@ class RandomFeatures(LearnedMetricMixin, FeatureLearner):
     metric: MetricKind | None = None
     scaling: ScalingChoice | None = None
 
-    def _check_room(self, dataset: Dataset) -> None:
-        size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
-        check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
-
     def _check_rest(self) -> None:
-        kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        self._n_frequencies(family_of(self))
 
     def _learn(self, dataset: Dataset) -> None:
+        # a pair of cosine and sine has two columns, so half as many frequencies are drawn
+        size = self._n_frequencies(family_of(self))
         # the plan, which refuses too many features, covers only rows that are not in memory
-        self._check_room(dataset)
+        check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
         scaler = self._prepare(dataset)
         self._learn_metric(dataset, scaler)
         if self._plan:
             # frequencies are drawn without reading rows
             return
-        # a pair of cosine and sine has two columns, so half as many frequencies are drawn
-        size = kept_frequencies(type(self).__name__, self.n_features, self.family_)
         drawn = self.family_.draw(size, dataset.n_columns, self.seed_, self.dtype)
         # m frequencies with amplitude c / sqrt(m) make phi(x).phi(y) the mean of m unbiased estimates of k(x, y)
         amplitude = self.family_.feature_scale(dataset.n_columns) / np.sqrt(size)

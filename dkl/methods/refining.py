@@ -74,7 +74,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
         If the features are not cosines and sines, or no row is held out.
     """
     run = learner._running("refinement")
-    problem = _problem(learner, dataset, learner.feature_map_)
+    problem = _problem(learner, dataset)
     # trials of one fold that refine other features share the moments of its targets
     known: dict[Any, Any] = {} if learner._context.prepared is None else learner._context.prepared
     if (key := (dataset.source, problem.held_out)) not in known:
@@ -97,13 +97,13 @@ def descent(refine: int | str, n_rows: int) -> Refinement:
     return Refinement(epochs=epochs, patience=_PATIENCE, epoch_rows=_EPOCH_ROWS)
 
 
-def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
+def _problem(learner: Refinable, dataset: Dataset) -> LinearProblem:
     """The linear problem of the descent, with the learner's loss, or the squared hinge if that has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
     loss = "squared_hinge" if loss == "hinge" else loss
     held_out = learner._context.judging(learner.validation_fraction, learner.seed_)
     return LinearProblem(
-        feature_map,
+        learner.feature_map_,
         loss,
         alpha="auto",
         classes=dataset.classes,
@@ -174,7 +174,7 @@ def refine_features(
     Returns
     -------
     Refined
-        ``(feature_map, coef, intercept, history)``.
+        With the best epoch's feature map and model.
 
     Raises
     ------

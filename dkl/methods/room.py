@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,13 +37,14 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import Passes, bytes_beside, largest_held, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
 
+# Bytes of a float64, and of an int64.
 _NUMBER = 8
-# Copies of the coefficients while a linear model is fitted, at least: means, steps and gradients.
+# Copies of the coefficients that exist while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
 # Square matrices of the landmarks that exist while they are factored, at most.
 _MATRICES = 4
-# Up to this many bytes of candidates and coefficients are never refused here, so that a plan can list the sums of each
-# pass.
+# Candidates and coefficients of at most this many bytes are not refused here, whatever the memory, so that a plan can
+# list the sums of each pass.
 _DRAWN = 128 << 20
 # Bytes of a structured frequency for each column: signs and a length.
 _STRUCTURED = 3 + _NUMBER
@@ -92,8 +94,8 @@ def check_room(
         each = _NUMBER
     drawn = 0 if n_frequencies is None else int(n_frequencies)
     # each frequency, its amplitude, and a coefficient for each of its features
-    frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
     n_features = drawn * columns_a_frequency(family)
+    frequencies = drawn * (each + _NUMBER) + n_features * _NUMBER
     n_mapped = min(n_mapped, cached_tile(n_features, learner.dtype)) if n_features else 0
     needed = frequencies + int(n_points) * n_columns * _NUMBER
     needed += n_mapped * n_features * np.dtype(learner.dtype).itemsize
@@ -108,7 +110,7 @@ def check_room(
 
 
 def check_matrices(learner: object, n_landmarks: int) -> None:
-    """Raise MemoryLimitError if the matrices of so many landmarks exceed memory, before one is computed."""
+    """Raise MemoryLimitError if the matrices of `n_landmarks` landmarks exceed memory, before one is computed."""
     needed, room = _MATRICES * _NUMBER * n_landmarks**2, own_room(None)
     if needed > room.nbytes:
         raise MemoryLimitError(
@@ -302,7 +304,7 @@ def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
     needed, room = _COEFFICIENTS * _NUMBER * n_features, own_room(learner.memory_limit)
     if needed > max(room.nbytes, _DRAWN):
         raise MemoryLimitError(
-            f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on so many "
+            f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on these "
             f"features, their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer "
             "features"
         )
@@ -401,9 +403,6 @@ def _features_that_fit(
             return False
         return _too_large(kinds, rows, room, own, in_driver=in_driver) is None
 
-    low, high = 0, len(sizes)
-    # sizes[:low] fit, sizes[high:] do not
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if fits(sizes[middle]) else (low, middle)
-    return sizes[low - 1] if low else None
+    # a smaller size fits if a larger one does
+    n_fitting = bisect_left(sizes, True, key=lambda size: not fits(size))
+    return sizes[n_fitting - 1] if n_fitting else None

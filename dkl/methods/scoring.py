@@ -161,7 +161,9 @@ def check_log_rows(dataset: Dataset, loss: str, *, of_fit: bool = True) -> None:
         check_log_targets(y, loss, first_row, f" of {dataset.source.place}")
         first_row, largest = first_row + len(y), np.maximum(largest, y.max(axis=0, initial=0.0))
     if of_fit and not np.all(largest > 0.0):
-        raise ValueError("y holds nothing but 0: loss='poisson' needs a count above 0, of which a mean can be told")
+        raise ValueError(
+            "y holds nothing but 0: loss='poisson' needs a count above 0, as the mean must have a logarithm"
+        )
 
 
 def _weighted_sums(weight: da.Array, *values: da.Array) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
 from dkl.data.sources.summed import SummedSource
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
+from dkl.kernels.newton.gram import MOST_IN_ONE_GRAM
 from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.validation import check_classes, check_columns
@@ -26,9 +27,6 @@ from dkl.version import __version__
 
 P = TypeVar("P")
 S = TypeVar("S")
-
-# The most columns of a Gram matrix that is stored: a larger one would exceed one accumulator of 64 MiB.
-_KEPT_COLUMNS = 4_094
 
 
 class Updated:
@@ -85,11 +83,12 @@ class Updated:
         return self
 
     def _check_update(self, dataset: Dataset) -> None:
+        """Raise ValueError for rows that the fit cannot be updated with, before any is read."""
         if self.sums is None:
             raise ValueError(f"{type(self).__name__} has no sums of its blocks: {self._without_sums()}")
         if not isinstance(dataset, Dataset):
             raise ValueError(
-                f"update takes a Dataset in a store, whose blocks are told apart, not {type(dataset).__name__}: append "
+                f"update takes a Dataset in a store, whose blocks it recognises, not {type(dataset).__name__}: append "
                 "rows to the dataset of the fit, ds = ds.append(X, y), then update(ds)"
             )
         refuse_codes(dataset, "update", WHY_NO_UPDATE)
@@ -100,16 +99,16 @@ class Updated:
     def _without_sums(self) -> str:
         """The remedy in the error for a learner without stored sums."""
         return (
-            "fit with sums='folder', or fit all rows again. A model that was loaded is told where they are by "
-            "set_params(sums='folder'), a machine by features__sums"
+            "fit with sums='folder', or fit all rows again. For a model that was loaded, name their folder by "
+            "set_params(sums='folder'), for a machine by features__sums"
         )
 
     def _check_gram(self, n_columns: int, parameter: str) -> None:
         """Raise ValueError if the Gram matrix of `n_columns` columns, set by `parameter`, is too large to be stored."""
-        if n_columns > _KEPT_COLUMNS:
+        if n_columns > MOST_IN_ONE_GRAM:
             raise ValueError(
                 f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
-                f"{_KEPT_COLUMNS:,} columns; {parameter}={getattr(self, parameter)} makes {n_columns:,}. Set "
+                f"{MOST_IN_ONE_GRAM:,} columns; {parameter}={getattr(self, parameter)} makes {n_columns:,}. Set "
                 f"{parameter}, or leave sums out"
             )
 
@@ -136,6 +135,7 @@ class Updated:
         raise TypeError(f"{type(self).__name__} does not say what it sums")
 
     def _weigh(self, dataset: Dataset) -> None:
+        """Compute the weights of the present candidates from the rows, and choose features by them."""
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
 
 
@@ -168,11 +168,11 @@ def updatable(features: object, sums: StorePath) -> Any:
             "alone by partial_fit (solver='sgd'); AlignedFeatures, PosteriorFeatures, LandmarkFeatures and "
             "LeverageFeatures take sums= for it"
         )
-    taking: Updated = copy.copy(features)
+    updated: Updated = copy.copy(features)
     if sums is not None:
         # a loaded model does not know the folder of its sums
-        taking.sums = sums
-    return taking
+        updated.sums = sums
+    return updated
 
 
 def kept_sums(store: str | os.PathLike[str], record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:

@@ -61,9 +61,9 @@ def rows_to_fit(
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
+    task : {"auto", "classification", "regression"}
     own_dates : bool
         Hold rows out by time if one of their columns gives their dates.
-    task : {"auto", "classification", "regression"}
 
     Raises
     ------
@@ -142,7 +142,7 @@ def one_dimensional(y: Any) -> Any:
     return column_or_1d(y, warn=True) if is_column else y
 
 
-def check_labels(classes: np.ndarray, regressor: str) -> None:
+def check_whole_labels(classes: np.ndarray, regressor: str) -> None:
     """Raise ValueError for labels (K,) that are fractions, and name the regressor to use."""
     if classes.dtype.kind == "f" and (parts := classes[classes != np.floor(classes)]).size:
         raise ValueError(

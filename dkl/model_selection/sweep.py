@@ -23,7 +23,7 @@ from dkl.linear.judge import Folds, mean_over_rows, ranked
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
-from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, sums_by_fold, total_weight
+from dkl.methods.potential_sums import PotentialProblem, potential_record, sums_by_fold, total_weight
 from dkl.methods.validation import first_targets, numbered_rows, rows_to_fit, without_splits
 from dkl.model_selection.folds import fold_views
 from dkl.passes.devices import computing_device
@@ -248,11 +248,7 @@ class Judge:
         seed : int
             Seed of the pairs of rows.
         """
-        problem = replace(
-            fitted._problem(fitted.pool_, dataset),
-            class_weight=fitted._class_weights(dataset),
-            pivot=first_targets(dataset),
-        )
+        problem = replace(fitted._summing(dataset)[1], pivot=first_targets(dataset))
         records: list[Record] = [fold_record(problem, folds), RowSample("pairs", 2 * _PAIRS, seed)]
         by_fold, rows = run_pass(
             dataset.source,
@@ -279,7 +275,7 @@ class Judge:
             between.append(np.sum(_centred(problem, inside[f]) * alike, axis=(0, 2)))
         # The mean of the features over all rows, (parts, D): the sum over classes, or in regression the sums for the
         # last target, a column of ones.
-        features = [_features(problem, sums) for sums in inside]
+        features = [problem.features_of(sums) for sums in inside]
         summed = [of_fold[:, :, -1] if problem.n_classes is None else of_fold.sum(axis=2) for of_fold in features]
         means = np.sum(summed, axis=0) / sum(total_weight(problem, sums) for sums in inside)
         pairs = centred_pairs(rows, problem.candidates, means, dtype=problem.dtype)
@@ -357,16 +353,11 @@ def centred_pairs(rows: Block, candidates: FeatureMap, means: np.ndarray, *, dty
     return kernels
 
 
-def _features(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of each candidate's features times each target, (parts, D, K)."""
-    return joined_sums("features", problem.n_targets, problem, sums)
-
-
 def _centred(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """The mean over rows of the features times centred targets, (parts, D, K)."""
     # sum_i phi(x_i) (y_i - mean) = sum_i phi(x_i) y_i - mean sum_i phi(x_i). For indicators of classes the factor
     # sqrt(2) makes the product of two such sums equal to that of targets -1 and +1.
-    features, targets, weight = _features(problem, sums), sums["targets"], total_weight(problem, sums)
+    features, targets, weight = problem.features_of(sums), sums["targets"], total_weight(problem, sums)
     if problem.n_classes is None:
         return (features[:, :, :-1] - features[:, :, -1:] * (targets[:-1] / weight)) / weight
     return np.sqrt(2.0) * (features - features.sum(axis=2, keepdims=True) * (targets / weight)) / weight

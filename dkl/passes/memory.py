@@ -25,10 +25,9 @@ from dkl.passes.room import Room
 from dkl.passes.tasks import AT_ONCE_ON_GPU, narrowed
 from dkl.passes.tree_sum import root, task_level
 from dkl.passes.work import Limits
-from dkl.protocols.records import BlockSum, Fold, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, BlockSum, Fold, Record, RowSample
 from dkl.protocols.source import BlockSource
 
-LARGEST_ACCUMULATOR = 64 << 20
 # Largest share of the memory of a process for blocks that are kept for the next pass.
 CACHE_SHARE = 0.25
 # Limits the cache without a setting, also for workers with much memory, since reading a block again costs little.

@@ -18,6 +18,9 @@ from dkl.protocols.block import Block
 
 # a sine or cosine takes as long as about 25 operations of a matrix product
 SINCOS_FLOPS = 25
+# The most bytes of one accumulator, which a pass holds and sends whole, once for each block in flight: methods cut
+# larger sums into panels, each an accumulator of its own.
+LARGEST_ACCUMULATOR = 64 << 20
 
 
 @dataclass(frozen=True)

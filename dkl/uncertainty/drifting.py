@@ -19,6 +19,7 @@ from dkl.features.families import Family, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import column_sums, moments_of, moments_record
+from dkl.kernels.newton.gram import MOST_IN_ONE_GRAM
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.fitting import Run
@@ -47,8 +48,6 @@ from dkl.uncertainty.drift_sums import counts_record
 _SAMPLED_ROWS, _SAMPLED_BLOCKS = 1_000, 8
 # The most edges of a column's bins, and the least rows of the smaller sample for each bin; fewer rows give fewer bins.
 _MOST_EDGES, _ROWS_A_BIN = 9, 10
-# The most features: their second moments fill one accumulator of 64 MiB.
-_MOST_FEATURES = 4_094
 # The number of columns of sparse rows that are converted to dense ones at once.
 _DENSE_COLUMNS = 512
 
@@ -183,10 +182,10 @@ def drift(
 
 def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: str) -> None:
     """Raise ValueError for parameters without a meaning, before any row is read."""
-    if n_features > _MOST_FEATURES:
+    if n_features > MOST_IN_ONE_GRAM:
         raise ValueError(
-            f"n_features is {n_features:,}; drift sums the second moments of at most {_MOST_FEATURES:,} features: take "
-            "n_features=500, which sees what 4,000 see unless the kernel is very narrow"
+            f"n_features is {n_features:,}; drift sums the second moments of at most {MOST_IN_ONE_GRAM:,} features: "
+            "take n_features=500, which sees what 4,000 see unless the kernel is very narrow"
         )
     if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0.0 < float(alpha) < 1.0:
         raise ValueError(f"alpha is {alpha!r}; expected a probability between 0 and 1, such as 0.05")

@@ -73,8 +73,8 @@ def test_a_refinement_chooses_its_penalty_and_its_epoch_on_different_rows(held_b
     dataset, held_with = blocks_of(held_by)
     learner = learners()["refined"]
     learner.seed_, learner._context = 5, FitContext()
-    feature_map = dkl.Gaussian(1.0).draw(10, 1, 0)
-    problem = refining._problem(learner, dataset, feature_map)
+    learner.feature_map_ = dkl.Gaussian(1.0).draw(10, 1, 0)
+    problem = refining._problem(learner, dataset)
     epoch, penalty = problem.held_out.mask(held_with), problem.validation.mask(held_with)
     assert epoch.any()
     assert penalty.any()

@@ -13,7 +13,7 @@ from dkl.kernels import device, threads
 from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.sums import feature_sums
 from dkl.methods.frequency_search import landscape as ascent
-from dkl.methods.frequency_search.landscape import landscape, potentials, potentials_and_gradients
+from dkl.methods.frequency_search.landscape import landscape
 from tests.definitions import blocks as definitions
 from tests.kernels.cases import DTYPES, PRECISION, STORAGES, holey_rows, stored
 
@@ -34,14 +34,14 @@ def case(
 def test_potentials_and_gradients_are_their_definitions(outputs: int, storage: str, dtype: str) -> None:
     X, S, W = case(outputs=outputs)
     tolerance = 20 * PRECISION[dtype] * outputs
-    v, gradient = potentials_and_gradients(stored(X, storage), S, W, dtype)
+    v, gradient = landscape(stored(X, storage), S, dtype)(W)
     expected_v, expected_gradient = definitions.potentials_and_gradients(X, S, W)
     assert v.dtype == "float64"
     assert gradient.dtype == dtype
     np.testing.assert_allclose(v, expected_v, rtol=0, atol=tolerance)
     np.testing.assert_allclose(gradient, expected_gradient, rtol=0, atol=tolerance)
     np.testing.assert_allclose(
-        potentials(stored(X, storage), S, W, dtype), definitions.potentials(X, S, W), atol=tolerance
+        landscape(stored(X, storage), S, dtype).potentials(W), definitions.potentials(X, S, W), atol=tolerance
     )
 
 
@@ -50,7 +50,7 @@ def test_potentials_and_gradients_are_their_definitions(outputs: int, storage: s
 def test_frequencies_on_a_few_columns_are_their_definition(storage: str, dtype: str) -> None:
     X, S, W = case()
     W = W[:, :3]
-    v, gradient = potentials_and_gradients(stored(X, storage), S, W, dtype, columns=COLUMNS)
+    v, gradient = landscape(stored(X, storage), S, dtype, columns=COLUMNS)(W)
     expected_v, expected_gradient = definitions.potentials_and_gradients(X, S, W, columns=COLUMNS)
     np.testing.assert_allclose(v, expected_v, rtol=0, atol=20 * PRECISION[dtype])
     np.testing.assert_allclose(gradient, expected_gradient, rtol=0, atol=20 * PRECISION[dtype])
@@ -64,8 +64,8 @@ def test_few_columns_climb_as_the_same_frequencies_written_out(storage: str) -> 
     wide = np.zeros((3, D_IN))
     for j, row in enumerate(columns):
         wide[j, row[row >= 0]] = W[j, :2][row >= 0]
-    v, gradient = potentials_and_gradients(stored(X, storage), S, W[:3, :2], "float64", columns=columns)
-    wide_v, wide_gradient = potentials_and_gradients(stored(X, storage), S, wide, "float64")
+    v, gradient = landscape(stored(X, storage), S, "float64", columns=columns)(W[:3, :2])
+    wide_v, wide_gradient = landscape(stored(X, storage), S, "float64")(wide)
     np.testing.assert_allclose(v, wide_v, rtol=1e-11)
     for j, row in enumerate(columns):
         np.testing.assert_allclose(gradient[j, row >= 0], wide_gradient[j, row[row >= 0]], rtol=1e-9, atol=1e-11)
@@ -74,9 +74,9 @@ def test_few_columns_climb_as_the_same_frequencies_written_out(storage: str) -> 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_the_gradient_is_the_derivative_of_the_potential(storage: str) -> None:
     X, S, W = case(n=2_500)
-    step, (_, gradient) = 1e-6, potentials_and_gradients(stored(X, storage), S, W, "float64")
+    step, (_, gradient) = 1e-6, landscape(stored(X, storage), S, "float64")(W)
     direction = np.random.default_rng(9).standard_normal(W.shape)
-    ends = [potentials(stored(X, storage), S, W + sign * step * direction, "float64") for sign in (1, -1)]
+    ends = [landscape(stored(X, storage), S, "float64").potentials(W + sign * step * direction) for sign in (1, -1)]
     expected = (ends[0] - ends[1]) / (2 * step)
     np.testing.assert_allclose(np.sum(gradient * direction, axis=1), expected, rtol=1e-5, atol=1e-7)
 
@@ -85,7 +85,7 @@ def test_potentials_follow_from_the_block_sums() -> None:
     X, S, W = case(n=4_000, outputs=3)
     feature_map = FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W)))
     (C, Q), (U, V) = feature_sums(X, S, feature_map, "float64"), gradient_sums(X, S, feature_map, "float64")
-    v, gradient = potentials_and_gradients(X, S, W, "float64")
+    v, gradient = landscape(X, S, "float64")(W)
     np.testing.assert_allclose(v, np.sum(C**2 + Q**2, axis=1), rtol=1e-11)
     expected = 2 * np.sum(Q[:, :, None] * U - C[:, :, None] * V, axis=1)
     np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-11)
@@ -94,10 +94,10 @@ def test_potentials_follow_from_the_block_sums() -> None:
 @pytest.mark.parametrize("storage", STORAGES)
 def test_rows_and_chains_are_cut_without_changing_the_sums(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, S, W = case(n=5_000, chains=37)
-    whole = potentials_and_gradients(stored(X, storage), S, W, "float64")
+    whole = landscape(stored(X, storage), S, "float64")(W)
     monkeypatch.setattr(ascent, "_WAVE_BYTES", 1 << 20)
     monkeypatch.setattr(ascent, "_GRADIENT_BYTES", 1)
-    cut = potentials_and_gradients(stored(X, storage), S, W, "float64")
+    cut = landscape(stored(X, storage), S, "float64")(W)
     np.testing.assert_allclose(cut[0], whole[0], rtol=1e-11)
     np.testing.assert_allclose(cut[1], whole[1], rtol=1e-9, atol=1e-12)
 
@@ -109,7 +109,7 @@ def test_bits_do_not_depend_on_the_number_of_cores(columns: Any, monkeypatch: py
     found = []
     for cores in (1, 2, 7):
         monkeypatch.setattr(threads, "usable_cores", lambda cores=cores: cores)
-        found.append(potentials_and_gradients(X, S, W, columns=columns))
+        found.append(landscape(X, S, columns=columns)(W))
     for v, gradient in found[1:]:
         assert v.tobytes() == found[0][0].tobytes()
         assert gradient.tobytes() == found[0][1].tobytes()
@@ -128,7 +128,7 @@ def test_a_landscape_is_looked_at_again_without_harm() -> None:
 def test_weights_of_another_number_of_rows_are_refused() -> None:
     X, S, W = case()
     with pytest.raises(ValueError, match="the weight columns S have shape"):
-        potentials_and_gradients(X, S[:-1], W)
+        landscape(X, S[:-1])(W)
 
 
 @pytest.mark.parametrize("columns", [None, COLUMNS])
@@ -142,6 +142,6 @@ def test_the_arithmetic_of_a_gpu_is_the_same(columns: Any, monkeypatch: pytest.M
 
         place = cupy.asarray
     v, gradient = device.DeviceLandscape(place(X), S, np.dtype("float64"), columns)(place(W))
-    expected = potentials_and_gradients(X, S, W, "float64", columns=columns)
+    expected = landscape(X, S, "float64", columns=columns)(W)
     np.testing.assert_allclose(device.on_host(v), expected[0], rtol=1e-11)
     np.testing.assert_allclose(device.on_host(gradient), expected[1], rtol=1e-9, atol=1e-12)

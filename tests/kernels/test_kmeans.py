@@ -72,7 +72,7 @@ def test_rows_and_weights_add_up_over_tiles_and_panels(monkeypatch: pytest.Monke
     centers, block = centers_of(None), block_of("dense")
     whole = cluster_sums(block, {"centers": centers})
     monkeypatch.setattr(kmeans, "_TILE_ROWS", 16)
-    monkeypatch.setattr(kmeans, "_PANEL_BYTES", 8 * D * 3)
+    monkeypatch.setattr(kmeans, "LARGEST_ACCUMULATOR", 8 * D * 3)
     cut = cluster_sums(block, {"centers": centers})
     assert [name for name in cut if name.startswith("points")] == ["points0", "points3", "points6"]
     assert {name: value.shape for name, value in cut.items()} == {

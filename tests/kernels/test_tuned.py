@@ -75,7 +75,7 @@ def test_misfit_sums_are_their_definition() -> None:
 def test_margin_sums_are_their_definition(loss: str, follows: bool) -> None:
     phi, values, weight = some_rows()
     trial, smooth = some_trial(), smoothing(follows=follows)
-    sums, curvature = margin_sums(phi, np.sign(values), weight, trial, smooth, MarginOptions(loss, dtype="float64"))
+    sums, curvature = margin_sums(phi, np.sign(values), weight, trial, smooth, loss)
     expected, curved = definitions.margin_sums(phi, np.sign(values), weight, trial, smooth, loss)
     assert sums.keys() == expected.keys()
     for name, value in sums.items():
@@ -89,11 +89,10 @@ def test_the_slope_of_the_smoothed_losses_is_minus_the_sums_of_the_dual_weights(
     phi, values, weight = some_rows()
     same = Smoothing(0.3, 0.3, smoothing(follows=False).past, 0.4)
     trial = some_trial()
-    options = MarginOptions("hinge", dtype="float64")
     start = TrialSteps(trial.coefficients, trial.directions, np.zeros((K, 1)))
-    dual_sums = margin_sums(phi, np.sign(values), weight, start, same, options)[0]["dual_sums"].sum(axis=0)
+    dual_sums = margin_sums(phi, np.sign(values), weight, start, same, "hinge")[0]["dual_sums"].sum(axis=0)
     ends = [
-        margin_sums(phi, np.sign(values), weight, TrialSteps(*parts, np.full((K, 1), h)), same, options)[0]["smooth"][
+        margin_sums(phi, np.sign(values), weight, TrialSteps(*parts, np.full((K, 1), h)), same, "hinge")[0]["smooth"][
             :, 0
         ]
         for parts, h in [
@@ -109,7 +108,7 @@ def test_sharp_hinges_stay_finite_far_from_the_kink() -> None:
     phi, values, weight = some_rows()
     trial = some_trial()
     far = Smoothing(1e-9, 1e-9, 1e9 * smoothing(follows=False).past, 1e9)
-    sums, curvature = margin_sums(phi, np.sign(values), weight, trial, far, MarginOptions("hinge", dtype="float64"))
+    sums, curvature = margin_sums(phi, np.sign(values), weight, trial, far, "hinge")
     assert all(np.isfinite(value).all() for value in sums.values())
     assert np.isfinite(curvature).all()
 

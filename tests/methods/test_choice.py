@@ -80,7 +80,7 @@ def test_blocks_of_one_candidate_are_chosen_as_candidates_are(weights: np.ndarra
     for estimator in ("auto", "draw", "support"):
         for kept in (None, 5, 12, 40):
             expected = choice.choose_features(weights, kept, 3, estimator=estimator)  # type: ignore[arg-type]
-            found = choice.choose_blocks(weights, singles, kept, 3, estimator=estimator)  # type: ignore[arg-type]
+            found = choice.choose_features(weights, kept, 3, estimator=estimator, groups=singles)  # type: ignore[arg-type]
             np.testing.assert_array_equal(found.index, expected.index)
             np.testing.assert_allclose(found.amplitudes, expected.amplitudes, rtol=1e-14)
 
@@ -93,7 +93,7 @@ def test_blocks_are_kept_whole_and_fit() -> None:
     weights[3] = 0.0
     for room in range(int(sizes.max()), len(groups) + 3):
         for estimator in ("auto", "draw", "support"):
-            found = choice.choose_blocks(weights, groups, room, 1, estimator=estimator)  # type: ignore[arg-type]
+            found = choice.choose_features(weights, room, 1, estimator=estimator, groups=groups)  # type: ignore[arg-type]
             of_blocks = np.bincount(groups[found.index], minlength=12)
             assert set(zip(of_blocks, sizes, strict=True)) <= {(0, size) for size in sizes} | {(s, s) for s in sizes}
             assert len(found.index) <= room
@@ -103,4 +103,4 @@ def test_blocks_are_kept_whole_and_fit() -> None:
                 expected = definition.largest_blocks(weights, sizes, room)
                 np.testing.assert_array_equal(np.flatnonzero(of_blocks), expected)
     with pytest.raises(ValueError, match="no block of candidates fits into 1 columns: the smallest that counts has 2"):
-        choice.choose_blocks(np.ones(2), np.array([0, 0, 1, 1, 1]), 1, 0)
+        choice.choose_features(np.ones(2), 1, 0, groups=np.array([0, 0, 1, 1, 1]))

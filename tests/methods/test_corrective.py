@@ -502,7 +502,7 @@ def test_more_features_than_a_round_has_room_for_take_more_rounds(n_rows: int, m
         most.append(8 * int(np.prod(shape)))
         return accumulator(shape, *rest)
 
-    monkeypatch.setattr(one_family, "_PANEL_BYTES", 1 << 17)
+    monkeypatch.setattr(one_family, "LARGEST_ACCUMULATOR", 1 << 17)
     monkeypatch.setattr(one_family, "Accumulator", seen)
     dkl.plan(dkl.MarginFeatures(n_features=200), X, y)
     features = dkl.MarginFeatures(n_features=200, random_state=0).fit(X, y)

@@ -195,6 +195,6 @@ def test_hinges_of_numbers_are_refused(cancer: Any) -> None:
 
 
 def test_a_fit_that_may_not_go_on_says_where_it_stands(cancer: Any) -> None:
-    with pytest.warns(UserWarning, match=r"JointFeatures stands where max_passes is reached.* % above the minimum"):
+    with pytest.warns(UserWarning, match=r"JointFeatures ended above tol: max_passes is reached.* % above the minimum"):
         learner = learner_of(max_passes=4).fit(*cancer)
     assert learner.duality_gap_ > 1e-3 * learner.objective_

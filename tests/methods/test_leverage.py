@@ -104,7 +104,7 @@ def test_another_mu_takes_no_pass() -> None:
 def test_a_large_gram_matrix_comes_in_panels_a_few_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     X, weight = rows_of()
     pool = pool_of(Gaussian(1.0))
-    monkeypatch.setattr(leverage, "_PANEL_BYTES", 8 * 40)
+    monkeypatch.setattr(leverage, "LARGEST_ACCUMULATOR", 8 * 40)
     table = Table(blocks_of(X, np.zeros(30), weight))
     problem = LeverageProblem(pool, 1e-3, n_rows=30, dtype="float64")
     scores = found(GramDriver(), problem, table).scores
@@ -137,7 +137,7 @@ def test_a_sample_of_rows_is_drawn_by_their_weights_and_then_counts_each_once() 
 def test_the_certificate_of_the_dictionary_holds(columns: int, mu: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """No score is too large, and together they miss no more than is said; so does the law of the draws."""
     monkeypatch.setattr(leverage_dictionary, "DICTIONARY_COLUMNS", columns)
-    monkeypatch.setattr(leverage_dictionary, "_PANEL_BYTES", 8 * columns * 2 * 7)
+    monkeypatch.setattr(leverage_dictionary, "LARGEST_ACCUMULATOR", 8 * columns * 2 * 7)
     X, weight = rows_of(40, seed=columns)
     pool = pool_of(Matern(1.5, 1.0), 25)
     exact = definitions.leverage_scores(X, weight, pool, mu)
@@ -174,7 +174,7 @@ def test_a_dictionary_serves_the_mu_of_its_sweeps_only() -> None:
 def test_what_a_driver_holds_is_counted(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what NumPy allocates while the last state and the scores are computed."""
     monkeypatch.setattr(leverage, "_TILE_BYTES", 1 << 18)
-    for name, value in (("DICTIONARY_COLUMNS", 200), ("_PANEL_BYTES", 1 << 18)):
+    for name, value in (("DICTIONARY_COLUMNS", 200), ("LARGEST_ACCUMULATOR", 1 << 18)):
         monkeypatch.setattr(leverage_dictionary, name, value)
     X, weight = rows_of(400, seed=1)
     problem = LeverageProblem(pool_of(Gaussian(1.0), 300), 1e-2, n_rows=400)

@@ -220,7 +220,7 @@ def test_a_fit_that_was_broken_off_ends_with_the_same_bits(
 ) -> None:
     """By a dictionary, whose two sweeps are the only search here of many passes."""
     monkeypatch.setattr(leverage, "EXACT_SIZE", 100)
-    monkeypatch.setattr("dkl.methods.leverage.dictionary_driver._PANEL_BYTES", 8 * 400 * 100)
+    monkeypatch.setattr("dkl.methods.leverage.dictionary_driver.LARGEST_ACCUMULATOR", 8 * 400 * 100)
     unfitted = learner(n_candidates=200, n_rows=1_000, family=Gaussian(3.0))
     whole = bits_of(clone(unfitted).fit(dataset))
     step, calls = DictionaryDriver.step, []

@@ -156,6 +156,6 @@ def test_sums_of_many_classes_are_cut_into_accumulators_of_64_mib(rows: Any, mon
     X, codes, weights = rows
     small = PotentialProblem(ArcCosine(1).draw(7, 5, 0, np.float64), 3, dtype="float64", diagonal=False)
     whole = play(AlignmentDriver(), small, blocks_of(X, codes, weights))
-    monkeypatch.setattr(potential_sums, "_ACCUMULATOR_BYTES", 2 * 8 * 7)
+    monkeypatch.setattr(potential_sums, "LARGEST_ACCUMULATOR", 2 * 8 * 7)
     assert len(potential_record(small).accumulators) == 5
     np.testing.assert_array_equal(play(AlignmentDriver(), small, blocks_of(X, codes, weights)).values, whole.values)

@@ -149,7 +149,9 @@ def test_adam_comes_near_the_full_solver(loss: Any, iris: Any) -> None:
 
 
 def test_a_solver_that_runs_out_of_passes_says_so(iris: Any) -> None:
-    with pytest.warns(UserWarning, match=r"TunedClassifier stands where max_passes is reached; a larger lam or tol"):
+    with pytest.warns(
+        UserWarning, match=r"TunedClassifier ended above tol: max_passes is reached; a larger lam or tol"
+    ):
         model = classifier(max_passes=2).fit(*iris)
     assert model.duality_gap_ > 1e-4 * model.objective_
     assert "max_passes" in model.message_

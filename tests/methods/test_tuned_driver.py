@@ -382,7 +382,7 @@ def test_sums_cut_into_panels_lead_to_the_same_model(loss: str, monkeypatch: pyt
     problem = some_problem(loss)
     blocks = blocks_of(X, target_of(problem, codes, y[:, :1]), 17)
     whole = solved(problem, blocks)
-    monkeypatch.setattr(tuned_records, "_ACCUMULATOR_BYTES", 300)
+    monkeypatch.setattr(tuned_records, "LARGEST_ACCUMULATOR", 300)
     records = driver_of(problem.loss).request(problem, driver_of(problem.loss).init(problem))
     assert records is not None
     assert len(records) == 3

@@ -368,13 +368,16 @@ def similar_names_warnings(
     found = [sorted(group, key=lambda text: (len(text), text)) for group in alike.values()]
     found.sort(key=lambda group: (group[0].strip(), group))
     by = [how for how in _WAYS_TO_DIFFER if any(_differ_by(group) == how for group in found)]
-    groups = [" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group) for group in found]
     remedy = " (of a frame: rows[column].str.strip() removes blanks)" if _WAYS_TO_DIFFER[0] in by else ""
     if otherwise and by != [_WAYS_TO_DIFFER[0]]:
         remedy += f", {otherwise}"
+
+    def text_of(group: list[str]) -> str:
+        return " and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group)
+
     return [
         f"{name} holds names that differ by {' or by '.join(by)} alone, and are taken for different ones: "
-        f"{'; '.join(first_few(groups, 3))}. Where they mean the same, write them in one way{remedy}"
+        f"{'; '.join(first_few(found, 3, text_of=text_of))}. Where they mean the same, write them in one way{remedy}"
     ]
 
 

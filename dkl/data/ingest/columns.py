@@ -56,9 +56,11 @@ def why_unusable(name: str, dtype: pa.DataType) -> str:
 def check_kinds(schema: pa.Schema) -> None:
     """Raise a TypeError that lists every column of a type that cannot be encoded."""
     # all are listed, so that the user need not read the files once for each
-    problems = [why_unusable(field.name, field.type) for field in schema if column_kind(field.type) is None]
-    if problems:
-        raise TypeError("; ".join(first_few(problems, 10, "columns")))
+    unusable = [field for field in schema if column_kind(field.type) is None]
+    if unusable:
+        raise TypeError(
+            "; ".join(first_few(unusable, 10, "columns", lambda field: why_unusable(field.name, field.type)))
+        )
 
 
 def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Table:

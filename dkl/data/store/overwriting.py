@@ -201,7 +201,7 @@ def check_no_other_files(location: Location, names: Iterable[str], belongs: Call
     """Raise FileExistsError, with a list, if files that do not belong to an output would be deleted with it."""
     others = sorted(name for name in names if not _SYSTEM_FILES.fullmatch(name) and not belongs(name))
     if others:
-        shown = ", ".join(first_few(list(map(repr, others)), _SHOWN))
+        shown = ", ".join(first_few(others, _SHOWN, text_of=repr))
         raise FileExistsError(
             f"{location.place} holds files that dkl did not write: {shown}. "
             "overwrite=True would delete them, so nothing was replaced; move them away, or choose another path"

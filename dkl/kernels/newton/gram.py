@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,9 +21,13 @@ from dkl.kernels.device import (
 )
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
+from dkl.protocols.records import LARGEST_ACCUMULATOR
 
 # Limits the rows of a GPU's sums in float32: longer sums would lose digits.
 PRODUCT_ROWS = 8192
+# The most features whose whole packed Gram matrix, with the constant feature, is one accumulator: m features have
+# (m + 1)(m + 2) / 2 numbers of 8 bytes.
+MOST_IN_ONE_GRAM = math.isqrt(LARGEST_ACCUMULATOR // 4) - 2
 
 
 def packed_size(start: int, stop: int) -> int:

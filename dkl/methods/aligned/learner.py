@@ -20,18 +20,16 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
-from dkl.methods.choice import Estimator, FeatureChoice, block_means, choose_blocks
+from dkl.methods.choice import Estimator, block_means
 from dkl.methods.parameters import (
     ALIGNMENT,
     COMMON,
     POOL,
     Constraints,
-    bandwidth_factors,
     check_finite_pool,
     columns_a_frequency,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.potential_sums import AlignmentDriver, PotentialProblem, PotentialState
 from dkl.protocols.driver import Driver
@@ -39,7 +37,6 @@ from dkl.solvers.kernel_alignment import divergence, effective_features, maximis
 
 # The default radius rho of the divergence ball, as a share of the number of candidates.
 RHO_SHARE = 0.005
-
 
 # S of two labels: a matrix over the classes, or a function of two labels.
 Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float]
@@ -250,9 +247,9 @@ class AlignedFeatures(Certified, SelectingLearner):
                 "the matrix of its values, [[S(a, b) for b in classes] for a in classes], or leave checkpoint out"
             )
         if self.n_features is not None:
-            kept_frequencies(type(self).__name__, self.n_features, family)
+            self._n_frequencies(family)
 
-    def _check_task(self, dataset: Dataset) -> None:
+    def _check_targets(self, dataset: Dataset) -> None:
         if self.similarity is not None:
             similarity_of_classes(self.similarity, dataset.classes)
 
@@ -262,9 +259,9 @@ class AlignedFeatures(Certified, SelectingLearner):
             self.similarity_ = problem.similarity
         return driver, problem
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+    def _problem(self, dataset: Dataset) -> PotentialProblem:
         S = None if self.similarity is None else similarity_of_classes(self.similarity, dataset.classes)
-        return replace(super()._problem(pool, dataset), center=self.center, similarity=S, diagonal=self.diagonal)
+        return replace(super()._problem(dataset), center=self.center, similarity=S, diagonal=self.diagonal)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the alignments v."""
@@ -279,8 +276,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         if size is None:
             candidates = self._planned_pool(family, dataset).n_features
         else:
-            factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
-            candidates = size * len(factors) * columns_a_frequency(family)
+            candidates = size * len(self._factors) * columns_a_frequency(family)
         return min(super().planned_features(dataset) or candidates, candidates)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
@@ -322,12 +318,6 @@ class AlignedFeatures(Certified, SelectingLearner):
         # the support has at least D / (1 + rho)^(1/(k-1)) candidates; this radius keeps the bound of k = 2 for smaller
         # k
         return radius if self.k >= 2 else math.expm1((self.k - 1.0) * math.log1p(radius))
-
-    def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The choice of candidates by the weights of the blocks."""
-        # a pair has two of the columns that `n_features` bounds
-        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
-        return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)
 
 
 def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) -> np.ndarray:

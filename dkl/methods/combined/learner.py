@@ -187,8 +187,7 @@ class CombinedFeatures(FeatureLearner):
         return self
 
     def _learn(self, dataset: Dataset) -> None:
-        if dataset.classes is not None:
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         learners = []
         for learner in self._new(self.seed_):
             learners.append(self._running("").learn(learner, dataset, self._context))

@@ -71,7 +71,7 @@ class WholeForm:
 
     def at(self, u: np.ndarray) -> Eliminated:
         # with w = sqrt(u) v the system is (sqrt(u) A sqrt(u) + lam) v = sqrt(u) C, whatever u is near to 0
-        root = np.sqrt(columns_of(u, len(self.A)))[:, None]
+        root = np.sqrt(on_columns(u, len(self.A)))[:, None]
         factor = ridge_factor(self.A * root * root.T, self.lam)
         scaled = lapack.dpotrs(factor, self.C * root, lower=0)[0]
         w = root * scaled
@@ -85,7 +85,7 @@ class WholeForm:
 
     def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
         # B M^-1 B' = (1 - lam (sqrt(u) A sqrt(u) + lam)^-1) / (sqrt(u) sqrt(u)'), for A = BB' and M = B'uB + lam
-        root = np.sqrt(np.maximum(columns_of(u, len(self.A)), np.finfo(float).tiny))
+        root = np.sqrt(np.maximum(on_columns(u, len(self.A)), np.finfo(float).tiny))
         inner = lapack.dpotri(point.factor, lower=0)[0]
         inner = np.triu(inner) + np.triu(inner, 1).T
         inner *= -self.lam
@@ -114,7 +114,7 @@ class ThinForm:
         self.B, self.t, self.lam = B, t, lam
 
     def at(self, u: np.ndarray) -> Eliminated:
-        scaled = self.B * np.sqrt(columns_of(u, len(self.B)))[:, None]
+        scaled = self.B * np.sqrt(on_columns(u, len(self.B)))[:, None]
         factor = ridge_factor(blas.dsyrk(1.0, scaled.T), self.lam)
         dual = lapack.dpotrs(factor, self.t, lower=0)[0]
         value = 0.5 * self.lam * float(np.sum(self.t * dual)) - 0.5 * float(np.sum(self.t**2))
@@ -148,6 +148,11 @@ class DensityFit:
     points: tuple[Eliminated, ...]
     value: float
     steps: int
+
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """w of each data term, (m, K): the ratios w / u times the density of each column."""
+        return [on_columns(self.density, len(point.ratios))[:, None] * point.ratios for point in self.points]
 
 
 def tuned_density(
@@ -212,8 +217,8 @@ def frequency_squares(values: np.ndarray, n_frequencies: int) -> np.ndarray:
     return np.einsum("pjk,pjk->j", *[values.reshape(-1, n_frequencies, values.shape[1])] * 2)
 
 
-def columns_of(u: np.ndarray, m: int) -> np.ndarray:
-    """The density of each of m columns, of which all cosines come first, then all sines."""
+def on_columns(u: np.ndarray, m: int) -> np.ndarray:
+    """The density (D,) of each of m columns, of which all cosines come first, then all sines."""
     return np.tile(u, m // len(u))
 
 

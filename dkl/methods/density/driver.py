@@ -89,14 +89,14 @@ class SquaredErrorDriver:
     def _first_optimum(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
         """The optimum from the sums of the first pass, which is final unless their products are in float32."""
         (sums,) = self._sums(problem).collect(results)
+        center, scale = np.zeros(0), None
         if problem.deviations is not None and isinstance(sums, SquaredSums):
             # stored sums are in the units of the first fit's targets, while lam is in those of these rows
             sums, center, scale = sums.standardised(problem.deviations)
-            optimum = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
+        optimum = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
+        if scale is not None:
             intercept = optimum.intercept * scale + center
             optimum = replace(optimum, coef=optimum.coef * scale[:, None], intercept=intercept)
-        else:
-            optimum = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
         state = self._accepted_state(optimum, replace(state, passes=state.passes + 1)).noted()
         if problem.product_dtype == "float64" or not isinstance(sums, SquaredSums):
             return replace(state, ended=True)
@@ -116,7 +116,7 @@ class SquaredErrorDriver:
         models[:, -1:] += shift
         descent = descent - shift * first.means
         squares = sums["squares"] / first.weight - shift[:, 0] ** 2
-        u = state.density[0] if problem.shared else state.density
+        u = problem.density_of(state.density)
         # the dual weights are the residuals, so the gradient itself is the feasible dual point
         duals = descent[:, :-1].T
         residual, gap = optimality(problem.penalty, problem.lam, (models[:, :-1], u), (duals, duals))

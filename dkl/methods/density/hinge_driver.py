@@ -20,7 +20,6 @@ from dkl.methods.density.density_step import WholeForm, tuned_density
 from dkl.methods.density.pass_records import margin_records
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import balance_of_sides, optimality, ridge_value
-from dkl.methods.density.sums import MarginOptions
 from dkl.protocols.records import BlockSum
 from dkl.protocols.sampling import row_fractions
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
@@ -29,12 +28,10 @@ from dkl.solvers.losses import loss_of
 # The width of the smoothed hinge is multiplied by _SHRINK once a step has lowered the objective by nearly what its
 # model promised (_KEPT_PROMISE), or promised little (_LITTLE, a share of the gap); but not while the gap has grown by
 # more than the factor _WORSE.
-_SHRINK = 0.6
-_LEAST_WIDTH = 1e-12
-_NEAR_WIDTH = 0.1
-_KEPT_PROMISE = 0.9
-_LITTLE = 0.01
-_WORSE = 2.0
+_SHRINK, _KEPT_PROMISE, _LITTLE, _WORSE = 0.6, 0.9, 0.01, 2.0
+# The least width, and the first one of a fit that starts from an earlier solution; others start at 1, the slack of a
+# row with the score 0.
+_LEAST_WIDTH, _NEAR_WIDTH = 1e-12, 0.1
 # From this width, or this relative gap, on the prior of the rows' dual weights follows the model.
 _FOLLOWED_WIDTH = 0.3
 _FOLLOWED_GAP = 0.1
@@ -47,6 +44,7 @@ _ROUNDING = 1e-12
 _ZERO = 1e-12
 # The usual passes of one model, and of several classes, where the slowest determines them.
 _USUAL_PASSES, _USUAL_OF_SEVERAL = 10, 20
+# Why a fit ended whose gap is still above tol.
 _TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
 # Least curvature of the intercept, which no rows determine if none is near the kink.
 _INTERCEPT = 1e-4
@@ -97,9 +95,16 @@ class HingeDriver:
         trial = TrialSteps(state.coefficients, state.moves, np.tile(trial_steps(state), (problem.n_outputs, 1)))
         # with zero weights the rows' curvature is the same for all models, which share one Hessian
         hessian_of = (0,) if state.fresh and problem.start is None else tuple(range(problem.n_outputs))
-        options = MarginOptions(problem.loss, hessian_of=hessian_of, dtype=problem.product_dtype)
-        sample = SampledShare(state.share) if state.share < 1.0 else None
-        return margin_records(problem.feature_map, problem.targets, trial, state.smoothing, options, sample)
+        return margin_records(
+            problem.feature_map,
+            problem.targets,
+            trial,
+            state.smoothing,
+            SampledShare(state.share) if state.share < 1.0 else None,
+            loss=problem.loss,
+            hessian_of=hessian_of,
+            dtype=problem.product_dtype,
+        )
 
     def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
         """Accept or shorten the step; at an accepted point, compute gap and next step."""
@@ -187,7 +192,7 @@ def density_after(problem: TunedProblem, state: TunedState, length: float) -> np
 
 def penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray, lam: float) -> float:
     """lam/2 sum_j |w_j|^2/u_j and the penalty of the density: the objective without the losses."""
-    u = density[0] if problem.shared else density
+    u = problem.density_of(density)
     return ridge_value(coefficients[:, :-1], u, lam) + problem.penalty.value(u)
 
 
@@ -227,7 +232,7 @@ def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np
     conjugate = square_of_duals(scale, loss, problem.loss)
     coef = state.coefficients[:, :-1]
     data_gap = float(loss.sum() - 2.0 * mass.min(axis=0).sum() + np.sum(feasible.T * coef)) + conjugate
-    u = state.density[0] if problem.shared else state.density
+    u = problem.density_of(state.density)
     descent = dual_sums[:, :, :-1].sum(axis=0).T
     residual, gap = optimality(problem.penalty, problem.lam, (coef, u), (descent, feasible))
     state = replace(
@@ -309,9 +314,8 @@ def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, h
         before += ridge_value(coef, state.density[g], state.lam) + problem.penalty.value(state.density[g])
         fit = tuned_density(forms, problem.penalty, state.density[g], offset=state.objective - before, tol=tol)
         density[g] = fit.density
-        columns = np.tile(fit.density, targets.shape[1] // len(fit.density))
-        for k, point in zip(group, fit.points, strict=True):
-            targets[k] = columns * point.ratios[:, 0]
+        for k, weights in zip(group, fit.weights, strict=True):
+            targets[k] = weights[:, 0]
         promise += fit.value - (state.objective - before) - before
     moves = np.empty_like(state.coefficients)
     moves[:, :-1] = targets - state.coefficients[:, :-1]

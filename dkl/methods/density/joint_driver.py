@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import FeatureMap, columns_of
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.methods.density.driver import driver_of
@@ -36,6 +36,7 @@ _KEPT = 1.2
 # A round has stalled if its gap is above this share of the previous one: if it also ended early, new candidates will
 # not help.
 _STALLED = 0.99
+# The most evaluations of all candidates.
 _MOST_ROUNDS = 40
 
 
@@ -224,7 +225,8 @@ def dual_point(problem: JointProblem, state: JointState, sums: Mapping[str, np.n
     if is_squared:
         # the optimal intercept subtracts the mean of the residuals
         data = float(losses.sum() - 0.5 * np.sum(mass[0] ** 2))
-        linear = float(np.sum(duals[:, state.columns(pool.n_frequencies, pool.columns_a_frequency)] * coef))
+        columns = columns_of(state.working, pool.n_frequencies, pool.columns_a_frequency).ravel()
+        linear = float(np.sum(duals[:, columns] * coef))
         return DualPoint(data + ridge, data + linear + best.value, squares, best.density)
     conjugate = square_of_duals(mix, losses, problem.loss)
     dual = 2.0 * float(mass.min(axis=0).sum()) - conjugate + best.value

@@ -13,7 +13,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
 from dkl.errors import warn_user
 from dkl.features.families import Family
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.aligned.learner import RHO_SHARE
@@ -24,7 +23,6 @@ from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.problem import matrix_bytes
-from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import (
     COMMON,
@@ -34,7 +32,7 @@ from dkl.methods.parameters import (
     check_finite_pool,
     estimator,
     family_of,
-    kept_frequencies,
+    weight_of,
 )
 from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
@@ -182,20 +180,18 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         family = family_of(self)
         check_finite_pool(self, family)
         if self.n_features is not None:
-            kept_frequencies(type(self).__name__, self.n_features, family)
+            self._n_frequencies(family)
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)
-        if dataset.classes is not None:
-            self.classes_ = np.asarray(dataset.classes)
+        self._take_targets(dataset)
         if self._plan is None:
             # parameters that do not match these rows raise an error before any pass
             self.replayed(dataset)
         if start is None:
-            scaler = self._prepare(dataset)
-            self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+            self._draw_for(dataset)
         scale = target_units(dataset, self._running("targets"))
-        problem = replace(self._problem(self.pool_, dataset, scale), start=start)
+        problem = replace(self._problem(dataset, scale), start=start)
         state = self._run(
             JointDriver(),
             problem,
@@ -204,7 +200,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             keep=lambda learner, state: learner._keep_solution(problem, state, scale),
         )
         if state.gap > problem.tol * state.objective and not state.was_stopped:
-            warn_user(f"{type(self).__name__} stands where {state.message}")
+            warn_user(f"{type(self).__name__} ended above tol: {state.message}")
 
     def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The solution of the last fit, with `warm_start`; else None."""
@@ -217,7 +213,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             )
         return self._solution
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
+    def _problem(self, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
         """The problem, from the parameters.
 
         Raises
@@ -225,7 +221,8 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         ValueError
             If the loss does not match the targets, or more candidates must have weight than may be solved for at once.
         """
-        D, classes = pool.n_frequencies, dataset.classes
+        pool, classes = self.pool_, dataset.classes
+        D = pool.n_frequencies
         rho = RHO_SHARE * D if self.rho is None else float(self.rho)
         ball = DivergenceBall(D, rho, float(self.k))
         targets = model_targets(dataset, scale, self._class_weights(dataset))
@@ -276,9 +273,8 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         self.weights_[state.working] = density / density.sum()
         self.divergence_, self.rho_ = divergence(self.weights_, problem.penalty.k), problem.penalty.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
-        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         # if more candidates have weight than wanted, the largest stay, and the model loses the others
-        choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
+        choice = choose_features(self.weights_, self._n_kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients
         # the solver has features of amplitude 1 / sqrt(D), the feature map those of the choice

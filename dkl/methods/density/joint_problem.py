@@ -116,10 +116,6 @@ class JointState(TunedState):
             f"{100.0 * self.gap / max(self.objective, 1e-300):.2g} % above the minimum"
         )
 
-    def columns(self, n_candidates: int, parts: int) -> np.ndarray:
-        """The columns of the working candidates in the feature map of all candidates, (parts s,)."""
-        return columns_of(self.working, n_candidates, parts).ravel()
-
     def moved_to(self, working: np.ndarray) -> JointState:
         """The same point with other working candidates; new ones have zero weight and density."""
         index = np.searchsorted(working, self.working)

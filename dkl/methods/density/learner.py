@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import numpy as np
 from sklearn.utils import Tags
 
+from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.methods.density.tuned_learner import TunedLearner
 from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints, estimator
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
-from dkl.methods.validation import check_labels
+from dkl.methods.validation import check_whole_labels
 
 
 class TunedClassifier(ClassPredictions, TunedLearner):
@@ -129,10 +129,9 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     _parameter_constraints: ClassVar[Constraints] = TUNED_CLASSIFIER
     _task: ClassVar[TaskChoice] = "classification"
 
-    def _check_classes(self, classes: np.ndarray) -> None:
-        """Store the labels; raises an error for numbers, which need a regressor."""
-        check_labels(classes, "TunedRegressor")
-        self.classes_ = classes
+    def _check_targets(self, dataset: Dataset) -> None:
+        if dataset.classes is not None:
+            check_whole_labels(dataset.classes, "TunedRegressor")
 
 
 @estimator

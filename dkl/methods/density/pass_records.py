@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,8 @@ from dkl.methods.density.sums import (
     squared_block,
 )
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.squared_sums import Squared, SquaredRows, SquaredSums
-
-# The most bytes that one accumulator may take: packed matrices above it are cut into panels of columns, a record each.
-_ACCUMULATOR_BYTES = 1 << 26
 
 RowFunction = Callable[[np.ndarray], np.ndarray]
 
@@ -85,7 +82,7 @@ class FoldSums:
         # n rows of m features take n m numbers, their sums m^2 / 2: the smaller of the two goes to the driver
         if self.keeps_rows and self.n_rows is not None:
             return [RowSample("rows", self.n_rows, seed=0)]
-        panels = packed_panels(self.feature_map.n_features + 1, _ACCUMULATOR_BYTES // self.n_folds)
+        panels = packed_panels(self.feature_map.n_features + 1, LARGEST_ACCUMULATOR // self.n_folds)
         return [self._record(columns, first=number == 0) for number, columns in enumerate(panels)]
 
     def collect(self, results: Sequence[Any]) -> list[Squared]:
@@ -133,8 +130,11 @@ def margin_records(
     targets: NewtonTargets,
     trial: TrialSteps,
     smoothing: Smoothing,
-    options: MarginOptions,
     sample: RowFunction | None,
+    *,
+    loss: TunedLoss,
+    hessian_of: tuple[int, ...],
+    dtype: str,
 ) -> list[BlockSum]:
     """Losses, gradients and Hessians of a step on margin losses, cut into panels of the Hessians' columns."""
     operands = {
@@ -144,12 +144,12 @@ def margin_records(
         "smoothing": smoothing,
         "sample": sample,
     }
-    n_hessians, records = len(options.hessian_of), []
-    for number, columns in enumerate(packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // n_hessians)):
-        panel = replace(options, columns=columns, first_order=number == 0)
-        accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, panel).items()}
-        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, options.dtype)
-        records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": panel}, cost))
+    n_hessians, records = len(hessian_of), []
+    for number, columns in enumerate(packed_panels(feature_map.n_features + 1, LARGEST_ACCUMULATOR // n_hessians)):
+        options = MarginOptions(loss, columns, hessian_of, first_order=number == 0, dtype=dtype)
+        accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, options).items()}
+        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, dtype)
+        records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": options}, cost))
     return records
 
 

@@ -21,7 +21,9 @@ from dkl.solvers.losses import namespace_of
 
 # D x D float64 matrices in memory at once: eigenvectors and the work array of eigh, or eigenvectors, H and its factor.
 _MATRICES = 3
+# Bytes of the rows of a meta-kernel's matrix that are computed at once.
 _TILE_BYTES = 1 << 22
+# The most bytes of these matrices, whatever the memory of the process.
 MOST_BYTES = 8 << 30
 # Newton steps on the cubic of `eliminate`, which starts near the root and converges quadratically.
 _CUBIC_STEPS = 8

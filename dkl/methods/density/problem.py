@@ -100,6 +100,10 @@ class TunedProblem:
         """The number of densities: 1 if all outputs share one, else K."""
         return 1 if self.shared else self.n_outputs
 
+    def density_of(self, density: np.ndarray) -> np.ndarray:
+        """The density of a state in the shape of its penalty's argument: (D,) if all outputs share it, else (K, D)."""
+        return density[0] if self.shared else density
+
     def memory(self, n_hessians: int) -> dict[str, int]:
         """Bytes of the matrices of pairs of columns, for `n_hessians` Hessians, and of pairs of frequencies."""
         return {

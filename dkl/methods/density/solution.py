@@ -51,7 +51,7 @@ class TunedSolution:
         return cls(
             coef=state.coefficients[:, :-1],
             intercept=state.coefficients[:, -1],
-            density=state.density[0] if problem.shared else state.density,
+            density=problem.density_of(state.density),
             objective=state.objective,
             residual=state.residual,
             gap=state.gap,

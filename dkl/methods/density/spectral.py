@@ -40,7 +40,8 @@ def shift_kernel(shifts: np.ndarray, W: np.ndarray, density: np.ndarray | None =
     u = np.ones(len(W)) if density is None else np.asarray(density, dtype=np.float64)
     shifts = np.asarray(shifts, dtype=np.float64)
     # the density is even, so that the sines cancel and the kernel is real
-    parts = [np.cos(W @ shifts[rows].T) for rows in spans(len(shifts), _step(len(W)))]
+    tiles = spans(len(shifts), max(1, _TILE_BYTES // (8 * len(W))))
+    parts = [np.cos(W @ shifts[rows].T) for rows in tiles]
     return np.concatenate([u @ part for part in parts], axis=-1) / len(W) if parts else np.zeros((*u.shape[:-1], 0))
 
 
@@ -57,8 +58,3 @@ def steepest_direction(W: np.ndarray, density: np.ndarray) -> np.ndarray:
     direction = np.linalg.eigh((W * u[:, None]).T @ W)[1][:, -1]
     # the sign of an eigenvector is arbitrary; its largest entry is made positive
     return direction * np.sign(direction[np.argmax(np.abs(direction))])
-
-
-def _step(n_frequencies: int) -> int:
-    """The number of rows of a tile of `_TILE_BYTES`."""
-    return max(1, _TILE_BYTES // (8 * n_frequencies))

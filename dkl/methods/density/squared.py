@@ -121,9 +121,8 @@ class SquaredFit:
 
     @property
     def weights(self) -> np.ndarray:
-        """w, (m, K): the ratios w / u times the density of each column."""
-        ratios = self.fit.points[0].ratios
-        return np.tile(self.fit.density, len(ratios) // len(self.fit.density))[:, None] * ratios
+        """w, (m, K)."""
+        return self.fit.weights[0]
 
     def judged(self, penalty: DensityTerm) -> TunedSolution:
         """The model with residual and gap, to which the data term adds nothing, as the dual point is its gradient."""

@@ -63,8 +63,8 @@ class MarginOptions:
     Parameters
     ----------
     loss : {"hinge", "squared_hinge"}
-    columns : (int, int) or None
-        The columns of the Hessians to sum, or None for no Hessian.
+    columns : (int, int)
+        The columns of the Hessians to sum.
     hessian_of : tuple of int
         The models whose Hessian is summed.
     first_order : bool
@@ -74,8 +74,8 @@ class MarginOptions:
     """
 
     loss: TunedLoss
-    columns: tuple[int, int] | None = None
-    hessian_of: tuple[int, ...] = (0,)
+    columns: tuple[int, int]
+    hessian_of: tuple[int, ...]
     first_order: bool = True
     dtype: str = "float32"
 
@@ -189,7 +189,7 @@ def margin_sums(
     weight: Any,
     trial: TrialSteps,
     smoothing: Smoothing,
-    options: MarginOptions,
+    loss: TunedLoss,
 ) -> tuple[dict[str, Any], Any]:
     """The sums of a Newton step on losses of the margin, and the curvature of each row.
 
@@ -204,7 +204,7 @@ def margin_sums(
     weight : array of shape (n,)
     trial : TrialSteps
     smoothing : Smoothing
-    options : MarginOptions
+    loss : {"hinge", "squared_hinge"}
 
     Returns
     -------
@@ -217,9 +217,9 @@ def margin_sums(
     """
     wide = _wide(phi)
     # scores and dual weights are float64 for float32 features, too, since dual weights cancel at the optimum
-    smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
+    smooth, losses, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, loss)
     dual_sums = weighted_sums(sides.transpose(0, 2, 1), wide)
-    return {"smooth": smooth, "loss": loss, "mass": abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
+    return {"smooth": smooth, "loss": losses, "mass": abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
 
 
 def sided_duals(
@@ -314,14 +314,14 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     out: dict[str, Any] = {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
     if options.first_order:
         out["weight"] = total
-    hessians = [] if options.columns is None else [GramSum(options.columns, own) for own in out["hessian"]]
+    hessians = [GramSum(options.columns, own) for own in out["hessian"]]
     # losses of all steps and models are in memory at once
     for rows, phi in mapped_tiles(X, feature_map, options.dtype, trial.steps.size):
         y, s = in_float64(targets, rows)
-        sums, curvature = margin_sums(phi, y, s, trial, operands["smoothing"], options)
+        sums, curvature = margin_sums(phi, y, s, trial, operands["smoothing"], options.loss)
         if options.first_order:
             _add(out, sums)
-        for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
+        for model, hessian in zip(options.hessian_of, hessians, strict=True):
             if is_on_gpu(phi):
                 # on a GPU, finding the rows with curvature would wait for it, so the others stay with weight 0
                 hessian.add(phi, curvature[:, model])
@@ -336,17 +336,15 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[int, ...]]:
     """The shapes of the accumulators of `margin_block`, by name."""
     K, width = trial.coefficients.shape
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {"hessian": (len(options.hessian_of), packed_size(*options.columns))}
     if options.first_order:
-        shapes = {
+        shapes |= {
             "smooth": trial.steps.shape,
             "loss": (2, K),
             "mass": (2, K),
             "dual_sums": (2, K, width),
             "weight": (1,),
         }
-    if options.columns is not None:
-        shapes["hessian"] = (len(options.hessian_of), packed_size(*options.columns))
     return shapes
 
 

@@ -39,8 +39,7 @@ from dkl.methods.density.penalty import (
 )
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution, judged
-from dkl.methods.frequency_search.learner import weight_of
-from dkl.methods.parameters import estimator, family_of, kept_frequencies
+from dkl.methods.parameters import estimator, family_of, weight_of
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
@@ -198,7 +197,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _reference(self, family: Family, n_columns: int, *, seed: int) -> FeatureMap:
         """Frequencies of the reference kernel with amplitudes 1/sqrt(D); the density u is relative to it."""
-        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        size = self._n_frequencies(family)
         check_room(self, size, n_columns)
         drawn = family.draw(size, n_columns, seed, self.dtype)
         return replace(drawn, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
@@ -209,7 +208,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 f"{type(self).__name__} learns the density of cosine-sine pairs, and {family_of(self)!r} has none; use "
                 "a family such as Gaussian() with pairing='cos-sin'"
             )
-        size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
+        size = self._n_frequencies(self._planned_family())
         # an invalid penalty, or a matrix that does not fit in memory, raises an error before any pass
         if not self._planned_penalty(1).separable:
             check_density_size(size, min(MOST_BYTES, own_room(self.memory_limit).nbytes))
@@ -249,8 +248,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)
-        if dataset.classes is not None:
-            self._check_classes(np.asarray(dataset.classes))
+        self._take_targets(dataset)
         # a new fit stores new sums, in units of its own targets
         self.__dict__.pop("target_units_", None)
         if start is None:
@@ -299,11 +297,13 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped
         # the squared error is solved to rounding, whatever tol is
         if is_open and not problem.loss_row.takes_one_pass:
-            warn_user(f"{type(self).__name__} stands where {state.message}")
+            warn_user(f"{type(self).__name__} ended above tol: {state.message}")
 
     def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
         """Epochs of Adam, and a last pass that bounds the distance of their model from the optimum."""
         problem = self._linear_problem(dataset, reference)
+        patience = self.patience if self.early_stopping else None
+        descent = Descent(self.epochs, self.learning_rate, patience, self.shared_density)
 
         def keep(learner: TunedLearner, fit: AdamFit, end: TunedSolution, scale: TargetScale | None) -> None:
             # models that share a density have a single row of it
@@ -321,7 +321,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
         # subscribers may request the model after each epoch
         run = replace(self._running("descent"), estimator=so_far)
-        fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
+        fit, stats = fit_by_adam(problem, penalty, dataset.source, run, descent)
         scale = self._adam_units(dataset, fit)
         # Adam only knows the losses of minibatches, so one pass computes the objective and a bound of the optimum
         record = judging_record(reference, newton_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
@@ -360,11 +360,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         is_coupled = not isinstance(kernel, DeltaMetaKernel)
         vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if is_coupled else None
         return self._penalty(MetaSpectrum(np.ones(n_frequencies), vectors))
-
-    def _descent(self) -> Descent:
-        """The options of Adam."""
-        patience = self.patience if self.early_stopping else None
-        return Descent(self.epochs, self.learning_rate, patience, self.shared_density)
 
     def _linear_problem(self, dataset: Dataset, reference: FeatureMap) -> LinearProblem:
         """The linear problem with targets, weights and held-out rows, for the stochastic solver."""
@@ -410,9 +405,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
-
-    def _check_classes(self, classes: np.ndarray) -> None:
-        """Store the labels; raises ValueError for targets that are none."""
 
     def _keep(self, reference: FeatureMap, solution: TunedSolution, history: list[dict[str, float]]) -> None:
         """Set the fitted attributes: the feature map at the learned amplitudes, and coefficients for these."""

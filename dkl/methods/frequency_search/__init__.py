@@ -1,1 +1,1 @@
-"""The kit that peaks and margin share: where frequencies are searched for, and how."""
+"""Searches for frequencies with high potentials, which peaks, margin and the game share."""

@@ -10,13 +10,13 @@ from dkl.kernels.device import array_module, on_host
 from dkl.kernels.moments import dense_sums
 from dkl.protocols.arrays import Rows
 
-# The least and the largest number of columns of a neighbourhood; rows with fewer varying columns than the third have
-# none.
+# The fewest and the most columns of a neighbourhood.
 NARROWEST, WIDEST = 10, 150
+# Rows with fewer columns that vary have no neighbourhoods.
 LEAST_COLUMNS = 2 * WIDEST
-# Rows whose correlations define neighbourhoods. A column belongs to none if it deviates by less than this share of the
-# largest deviation.
+# The most rows whose correlations define neighbourhoods.
 _ROWS = 2_048
+# A column whose standard deviation is a smaller share of the largest one belongs to no neighbourhood.
 _LEAST_DEVIATION = 0.1
 # Neighbourhoods are used if the median, over columns, of the correlation with the _NEIGHBOUR-th nearest column is at
 # least _RELATED: pixels of digits have .7; histograms of gradients have .24, where neighbourhoods gained nothing clear,

@@ -172,7 +172,7 @@ class FourierSpace(FrequencySpace):
         # the Fourier transform of a Gaussian kernel of bandwidth sigma, but narrower, since potentials are small far
         # out
         drawn = scale * generator.standard_normal((count, self.origin.n_columns))
-        return self._moved(drawn).astype(np.float32)
+        return self._moved(drawn)
 
     @property
     def draws_plainly(self) -> bool:
@@ -187,7 +187,7 @@ class FourierSpace(FrequencySpace):
         if self.options.max_norm is not None:
             norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
             frequencies = frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
-        return self._moved(frequencies).astype(np.float32)
+        return self._moved(frequencies)
 
     def search(
         self,
@@ -208,7 +208,7 @@ class FourierSpace(FrequencySpace):
             X = X.astype(np.float32)
         peaks = search_peaks(X, S, self._sigma, options, seed, weight=weight)
         best = distinct_peaks(peaks.frequencies, peaks.potentials, count)
-        return self._moved(peaks.frequencies[best]).astype(np.float32), peaks.potentials[best]
+        return self._moved(peaks.frequencies[best]), peaks.potentials[best]
 
     def search_bytes(self, n_rows: int, count: int) -> int:
         d, chains = self.origin.n_columns, self._chains(count)
@@ -217,8 +217,8 @@ class FourierSpace(FrequencySpace):
         return ascent_bytes(n_rows, d, chains) + columns
 
     def _moved(self, frequencies: np.ndarray) -> np.ndarray:
-        """R w for each frequency w."""
-        return in_metric(frequencies, None if self.metric is None else self.metric.T)
+        """R w for each frequency w, float32."""
+        return in_metric(frequencies, None if self.metric is None else self.metric.T).astype(np.float32)
 
     @property
     def _sigma(self) -> float:
@@ -289,7 +289,7 @@ class FrequencyPool(FrequencySpace):
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         _, groups = np.unique(self.pool.groups[points], return_inverse=True)
         if len(groups) == 0:
-            return np.zeros(0, np.int64)
+            return self.none
         sizes = np.bincount(groups)
         # the mean over a block is the potential of its kernel, which is 1 at x.x like the kernel of a single point
         heights = np.bincount(groups, weights=potentials) / sizes
@@ -298,9 +298,7 @@ class FrequencyPool(FrequencySpace):
         order = order[sizes[order] <= (k if room is None else room)]
         fits = np.cumsum(sizes[order]) <= k
         n_blocks = max(1, int(np.argmin(fits)) if not fits.all() else len(fits))
-        return np.concatenate(
-            [np.flatnonzero(groups == group) for group in order[:n_blocks]] or [np.zeros(0, np.int64)]
-        )
+        return np.concatenate([np.flatnonzero(groups == group) for group in order[:n_blocks]] or [self.none])
 
 
 def potentials_of(features: FeatureMap, X: Rows, S: np.ndarray, dtype: str) -> np.ndarray:

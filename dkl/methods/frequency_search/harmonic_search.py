@@ -179,8 +179,9 @@ class HarmonicSpace(FrequencySpace):
         return best[kept], height[kept] * chance
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
-        _, first = np.unique(points[np.argsort(-potentials, kind="stable")], axis=0, return_index=True)
-        return np.argsort(-potentials, kind="stable")[np.sort(first)[:k]].astype(np.int64)
+        order = np.argsort(-potentials, kind="stable")
+        _, first = np.unique(points[order], axis=0, return_index=True)
+        return order[np.sort(first)[:k]].astype(np.int64)
 
 
 def finite_space(family: FiniteFamily, n_columns: int, scaler: Scaler | None, dtype: str) -> FrequencySpace:

@@ -18,48 +18,42 @@ from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import cache_tile, checked_dtype, checked_weights, spans
 from dkl.protocols.arrays import Array, Rows
 
-__all__ = ["potentials", "potentials_and_gradients"]
-
-# Rows of a tile; the most spans of rows that cores share, and the fewest tiles of a span; bytes of cosines and sines,
-# and of the spans' gradients, that are in memory at once.
-# _GRADIENT_BYTES bound the cosines and the spans' gradients that are in memory at once.
-_ROWS = 512
-_MOST_SPANS = 32
-_LEAST_TILES = 2
-# Chains evaluated at once on sparse rows, so that their frequencies and gradients stay in the second-level cache; it is
-# a multiple of _LANES, by which compiled loops proceed.
+# Rows of a tile; the most spans of rows that cores share, and the fewest tiles of a span.
+_ROWS, _MOST_SPANS, _LEAST_TILES = 512, 32, 2
+# Bytes in memory at once: of the cosines and sines of all rows, and of the gradients of spans.
+_WAVE_BYTES = _GRADIENT_BYTES = 1 << 26
+# Chains evaluated at once on sparse rows, so that their frequencies and gradients stay in the second-level cache: a
+# multiple of _LANES, the chains by which compiled loops proceed.
 _SPARSE_CHAINS, _LANES = 320, 32
-_WAVE_BYTES = 1 << 26
-_GRADIENT_BYTES = 1 << 26
 # Tasks for each core into which chains on few columns are divided, since their times differ.
 _SHARES = 3
 
 
 class Landscape(Protocol):
-    """The potential on rows in memory, prepared for many evaluations."""
+    """The potential v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 on rows in memory, prepared for many evaluations."""
 
     def __call__(self, W: Array) -> tuple[Array, Array]:
-        """v and its gradient, as in `potentials_and_gradients`."""
+        """The potentials of frequencies, (c,) float64, and their gradients, of the shape of W in the landscape's dtype.
+
+        W is of shape (c, d), one frequency a row; (c, q) where the landscape has `columns`, with gradients of 0 for no
+        column.
+        """
         ...
 
     def potentials(self, W: Array) -> Array:
-        """v without the gradient, as in `potentials`."""
+        """The potentials without their gradients, at half the cost."""
         ...
 
 
-def potentials_and_gradients(
-    X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 for each frequency, and its gradient in w_j.
+def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None) -> Landscape:
+    """The potential of rows and weights, as an object that shares the preparation of all evaluations.
 
     Parameters
     ----------
     X : ndarray, csr_array or CuPy array of shape (n, d)
-        Scaled rows.
+        Scaled rows; evaluations run where they are.
     S : array of shape (n, K) or (n,)
         Weight columns.
-    W : array of shape (c, d), or (c, q) with `columns`
-        Frequencies, one a row.
     dtype : {"float32", "float64"}
         Of the arithmetic within a tile of rows; tiles are added in float64.
     columns : ndarray of shape (c, q), int64, or None
@@ -68,9 +62,7 @@ def potentials_and_gradients(
 
     Returns
     -------
-    v : array of shape (c,), float64
-    gradient : array of the shape of W, in `dtype`
-        In the order of W; 0 for no column.
+    Landscape
 
     Notes
     -----
@@ -84,33 +76,12 @@ def potentials_and_gradients(
     Examples
     --------
     >>> import numpy as np
-    >>> from dkl.methods.frequency_search.landscape import potentials_and_gradients
-    >>> v, gradient = potentials_and_gradients(np.eye(2), np.array([1.0, -1.0]), np.array([[0.0, np.pi]]))
+    >>> from dkl.methods.frequency_search.landscape import landscape
+    >>> v, gradient = landscape(np.eye(2), np.array([1.0, -1.0]))(np.array([[0.0, np.pi]]))
     >>> v.round(3), gradient.round(3)
     (array([4.]), array([[0., 0.]], dtype=float32))
     """
-    return landscape(X, S, dtype, columns=columns)(W)
-
-
-def potentials(X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32") -> np.ndarray:
-    """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 without the gradient, at half the cost.
-
-    Parameters
-    ----------
-    X, S, W, dtype
-        As in `potentials_and_gradients`.
-
-    Returns
-    -------
-    array of shape (c,), float64
-    """
-    return landscape(X, S, dtype).potentials(W)
-
-
-def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None) -> Landscape:
-    """The potential of rows X and weights S as an object that shares the preparation of all evaluations."""
     dtype = checked_dtype(dtype)
-    # computed where the rows are: a search never moves them
     if device.is_on_gpu(X):
         return device.DeviceLandscape(X, S, dtype, columns)
     if columns is not None:

@@ -18,6 +18,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
+from dkl.methods.parameters import weight_of
 from dkl.methods.preparation.bandwidth import pair_bytes
 from dkl.passes.loop import ColumnStore, PlannedRun
 from dkl.protocols.driver import BETWEEN_PASSES, Driver
@@ -162,8 +163,3 @@ def check_searchable(name: str, family: Family) -> None:
             f"{name} looks for cosine-sine pairs, or among the features of a finite family, and {family!r} has "
             "neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
         )
-
-
-def weight_of(dataset: Dataset, class_weight: np.ndarray | None) -> float:
-    """The total weight of the rows, including class weights (K,)."""
-    return dataset.total_weight if class_weight is None else float(class_weight @ np.asarray(dataset.class_weights))

@@ -21,14 +21,16 @@ Gradient = Callable[[Array], tuple[Array, Array]]
 Bounded = Callable[[Array], Array]
 Judge = Callable[[Array], Array]
 
-# Pairs of steps and gradient differences that the quasi-Newton method stores, and the least product of such a pair that
-# it divides by.
+# Pairs of steps and gradient differences that the quasi-Newton method stores.
 _MEMORY = 6
+# The least product of such a pair, and the length added to that of every row: divisors that would be 0 otherwise.
 _LEAST = 1e-30
 # Factors on the step length of plain ascent, after a step that gained and after one that did not.
 _LONGER, _SHORTER = 1.3, 0.5
 # The most columns of a chain on a few columns: main effects and interactions that a person can interpret.
 _MOST_COLUMNS = 3
+# The most by which the lengths of two equal peaks differ, as a share of the length of the higher one.
+_EQUAL_LENGTHS = 0.2
 Method = Literal["langevin", "quasi-newton"]
 
 
@@ -180,9 +182,7 @@ def search_peaks(
     return Peaks(np.concatenate(frequencies), np.concatenate(heights), np.concatenate(supports) if narrow else None)
 
 
-def distinct_peaks(
-    frequencies: np.ndarray, potentials: np.ndarray, k: int, cosine: float = 0.9, length: float = 0.2
-) -> np.ndarray:
+def distinct_peaks(frequencies: np.ndarray, potentials: np.ndarray, k: int, cosine: float = 0.9) -> np.ndarray:
     """The k highest peaks of which no two are nearly equal; w and -w count as equal.
 
     Parameters
@@ -190,9 +190,9 @@ def distinct_peaks(
     frequencies : ndarray of shape (c, d)
     potentials : ndarray of shape (c,)
     k : int
-    cosine, length : float
-        Two peaks are equal if the cosine between their directions is at least `cosine` in absolute value, and their
-        lengths differ by at most this share of that of the higher one.
+    cosine : float
+        Two peaks are equal if the cosine between their directions is at least this in absolute value, and their lengths
+        differ by at most a fifth of that of the higher one.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def distinct_peaks(
             break
         others = norms[kept]
         along = np.abs(frequencies[kept] @ frequencies[j]) >= cosine * others * norms[j]
-        if not np.any(along & (np.abs(norms[j] - others) <= length * others)):
+        if not np.any(along & (np.abs(norms[j] - others) <= _EQUAL_LENGTHS * others)):
             kept.append(int(j))
     return np.array(kept, dtype=np.int64)
 
@@ -250,7 +250,7 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
     ----------
     potentials : ndarray of shape (c,)
     absolutes, squares : ndarray of shape (K,)
-        sum |s_ik| and sum s_ik^2 over the rows.
+        sum |s_ik| and sum s_ik^2 over the rows, for each weight column k.
 
     Returns
     -------
@@ -521,7 +521,7 @@ def _best_values(values: Array | None) -> Array:
 
 def row_norms(rows: Array) -> Array:
     """Lengths of rows, of shape (c, 1); never 0."""
-    return array_module(rows).sqrt((rows * rows).sum(axis=1, keepdims=True)) + 1e-30
+    return array_module(rows).sqrt((rows * rows).sum(axis=1, keepdims=True)) + _LEAST
 
 
 def langevin(slope: Slope, u: Array, steps: int, stride: float, *, noise: Callable[[], Array] | None = None) -> None:

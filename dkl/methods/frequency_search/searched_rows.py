@@ -17,6 +17,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
+# Rows whose features one core computes at once.
 _TILE_ROWS = 1024
 # Bytes of the sampled rows' features that stay in memory between rounds; further features are computed again each
 # round.
@@ -37,24 +38,19 @@ class SearchedRows:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._most_kept = kept_bytes
-        self._key: tuple[int, int, int] | None = None
-        self._block: Block | None = None
+        self._sample: tuple[tuple[int, int, int], Block] | None = None
         self._scaled: Rows | None = None
         self._features: list[list[np.ndarray]] = []
 
     @property
     def block(self) -> Block:
         """The rows themselves."""
-        if self._block is None:
-            raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
-        return self._block
+        return self._last[1]
 
     @property
     def key(self) -> tuple[int, int, int]:
         """The requested number of rows, the seed and the round that determine the sample."""
-        if self._key is None:
-            raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
-        return self._key
+        return self._last[0]
 
     @property
     def drawn(self) -> Block:
@@ -66,12 +62,11 @@ class SearchedRows:
 
     def has(self, record: RowSample) -> bool:
         """Whether these are the rows of a record."""
-        return self._key == _key(record)
+        return self._sample is not None and self._sample[0] == _key(record)
 
     def keep(self, record: RowSample, block: Block) -> None:
         """Store the rows of a record in place of the earlier ones."""
-        self._key, self._block = _key(record), block
-        self._scaled, self._features = None, []
+        self._sample, self._scaled, self._features = (_key(record), block), None, []
 
     def scaled(self, feature_map: FeatureMap, dtype: str) -> Rows:
         """The scaled rows."""
@@ -111,6 +106,13 @@ class SearchedRows:
         """The most bytes for `n_rows` rows: raw, scaled and with dual weights, and their features."""
         features = n_rows * n_features * np.dtype(dtype).itemsize
         return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(self._most_kept, features)}
+
+    @property
+    def _last(self) -> tuple[tuple[int, int, int], Block]:
+        """The key and the rows of the last sample."""
+        if self._sample is None:
+            raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
+        return self._sample
 
     def _weighted_features(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
         """Features times weights, by tiles of rows; stores the features if they are not too large."""

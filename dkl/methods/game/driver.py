@@ -45,6 +45,7 @@ from dkl.methods.game.problem import (
     verify_record,
 )
 from dkl.methods.game.projection import first_edges, project_dual
+from dkl.methods.rounds.loop import BETWEEN_ROUNDS
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -446,7 +447,9 @@ def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tup
     # v <= sum_k (sum_i |S_ik|)^2, so that no potential of S / norm is above 1
     norm = max(float(np.sqrt(np.square(totals).sum())), np.finfo(np.float64).tiny)
     X = scale_rows(block.X, space.scaler, problem.dtype)
-    points, potentials = space.search(X, S / norm, problem.n_candidates, problem.seed + 7919 * (round + 1))
+    # `further_seed` without its modulus, by which seeds near 2^31 would search from other starts than they have done
+    seed = problem.seed + BETWEEN_ROUNDS * (round + 1)
+    points, potentials = space.search(X, S / norm, problem.n_candidates, seed)
     return points, pair_potentials(potentials, totals / norm, squares / norm**2)
 
 

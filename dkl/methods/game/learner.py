@@ -15,7 +15,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
-from dkl.methods.choice import choose_blocks
+from dkl.methods.choice import choose_features
 from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficients
@@ -36,7 +36,7 @@ _FIRST_SAMPLE, _MOST_SAMPLED, _SAMPLE_BYTES = 4_000, 100_000, 64 << 20
 
 
 @dataclass(frozen=True)
-class KeptColumns:
+class DualColumns:
     """Row columns and, if they are temporary, their folder, which is deleted once nothing refers to it."""
 
     columns: RowColumns
@@ -44,18 +44,18 @@ class KeptColumns:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy in another process reads the columns, but does not keep this process's folder
-        return KeptColumns, (self.columns,)
+        return DualColumns, (self.columns,)
 
-    def values(self, name: str, index: int) -> np.ndarray:
-        """One column for the rows of a block."""
-        return self.columns.values(name, index)
+    def mean_duals(self, index: int) -> np.ndarray:
+        """The mean dual weights of the rows of a block."""
+        return self.columns.values("mean", index)
 
-    def lazy(self, name: str) -> da.Array:
-        """One column for all rows as a Dask array, with a chunk for each block."""
-        first = self.values(name, 0)
-        read = dask.delayed(KeptColumns.values, pure=False)
+    def all_mean_duals(self) -> da.Array:
+        """The mean dual weights of all rows as a Dask array, with a chunk for each block."""
+        first = self.mean_duals(0)
+        read = dask.delayed(DualColumns.mean_duals, pure=False)
         parts = [
-            da.from_delayed(read(self, name, index), (rows, *first.shape[1:]), first.dtype)
+            da.from_delayed(read(self, index), (rows, *first.shape[1:]), first.dtype)
             for index, rows in enumerate(self.columns.block_rows)
             if rows
         ]
@@ -69,14 +69,14 @@ class PlayedGame:
     Attributes
     ----------
     state : GameState or ExcessiveGapState
-    columns : KeptColumns
+    columns : DualColumns
     seed : int
     terms : dict
         Values by name that a continued game must share: its dual weights are feasible for no others.
     """
 
     state: GameState | ExcessiveGapState
-    columns: KeptColumns
+    columns: DualColumns
     seed: int
     terms: dict[str, Any]
 
@@ -251,13 +251,9 @@ class GameSolver(SearchStrategy):
         if len(weights) > problem.rules.most:
             # A game on a pool may choose more features than `n_features`: the heaviest are kept, a block as a whole,
             # and lambda is scaled to sum 1. The product sqrt(lambda) coef stays as it was, so that coef is reduced.
-            heaviest = choose_blocks(
-                np.bincount(feature_map.groups, weights),
-                feature_map.groups,
-                problem.rules.most,
-                0,
-                estimator="support",
-            ).index
+            groups = feature_map.groups
+            of_blocks = np.bincount(groups, weights)
+            heaviest = choose_features(of_blocks, problem.rules.most, 0, estimator="support", groups=groups).index
             share = float(weights[heaviest].sum())
             message += (
                 f"; {len(heaviest)} of {len(weights)} frequencies are kept, with {100 * share:.1f} % of the measure"
@@ -267,8 +263,8 @@ class GameSolver(SearchStrategy):
             coef = parts.reshape(len(coef), -1) * np.sqrt(share)
             feature_map = feature_map.take(heaviest, np.sqrt(weights))
         store, folder = self._place
-        kept = KeptColumns(RowColumns.open(store, rows.dataset.source), folder)
-        dual = kept.lazy("mean")
+        kept = DualColumns(RowColumns.open(store, rows.dataset.source), folder)
+        dual = kept.all_mean_duals()
         return {
             "feature_map_": feature_map,
             "weights_": weights,

@@ -16,21 +16,23 @@ from dkl.features.scaling import Scaler
 from dkl.kernels.maps import map_rows
 from dkl.kernels.products import Product
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.tiles import spans
+from dkl.methods.choice import drawn_positions
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record, cluster_sums, square_distances, square_lengths
 from dkl.methods.posterior.weights import landmark_losses
-from dkl.methods.potential_sums import PotentialProblem, joined_sums, potential_record, total_weight
+from dkl.methods.potential_sums import PotentialProblem, potential_record, total_weight
 from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
-# k-means ends when a round lowers the sum of squared distances by less than this share of it.
-STILL = 1e-4
 Placement = Literal["random", "kmeans", "kmeans-joint"]
 
+# k-means ends when a round lowers the sum of squared distances by less than this share of it.
+_LEAST_FALL = 1e-4
 # The most rounds of k-means on the sample, which need no pass.
 _SAMPLE_ROUNDS = 50
-# Operations of a matrix product that take as long as one distance and its part of a mean, over all rounds that a fit
-# usually needs.
+# Time of one distance in k-means, its part of the means included, in operations of a matrix product. It is multiplied
+# by _SAMPLE_ROUNDS, of which a fit usually needs fewer.
 _A_DISTANCE = 700.0
 # The most bytes of the float64 frequencies of one tile of landmarks.
 _ANGLE_BYTES = 1 << 25
@@ -86,6 +88,11 @@ class PlacementProblem:
         """Whether each class has its own landmarks."""
         return self.placement != "kmeans-joint"
 
+    @property
+    def n_sampled(self) -> int:
+        """The most rows of the sample, over all classes."""
+        return min(self.sample_rows * (len(self.shares) if self.by_class else 1), self.n_rows)
+
     def centers(self, points: np.ndarray, codes: np.ndarray) -> Centers:
         """A state's landmarks as the centres of a round."""
         # a centre of a class is the mean of rows of this class only
@@ -138,7 +145,7 @@ class PlacementDriver:
         centers = moved_centers(problem.centers(state.points, state.codes), sums)
         codes = state.codes if problem.by_class else majorities(sums["mass"])
         message, n_rounds = "", len(inertia)
-        if n_rounds > 1 and inertia[-1] >= (1.0 - STILL) * inertia[-2]:
+        if n_rounds > 1 and inertia[-1] >= (1.0 - _LEAST_FALL) * inertia[-2]:
             message = f"k-means changes little after {n_rounds} rounds on all rows"
         elif n_rounds == problem.rounds:
             message = (
@@ -156,11 +163,10 @@ class PlacementDriver:
     def plan(self, problem: PlacementProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The pass of the sample, and the rounds of k-means if the sample does not have all rows."""
         first: tuple[Sequence[Record], int] = ((self._sample(problem),), 1)
-        is_whole = problem.sample_rows * (len(problem.shares) if problem.by_class else 1) >= problem.n_rows
-        if problem.placement == "random" or is_whole or not problem.rounds:
+        if problem.placement == "random" or problem.n_sampled == problem.n_rows or not problem.rounds:
             return [first]
-        points = np.zeros((int(problem.shares.sum()), problem.n_columns))
-        return [first, ((cluster_record(problem.centers(points, np.zeros(len(points), np.int64))),), problem.rounds)]
+        placed = replace(self.planned(problem), message="")
+        return [first, (self.request(problem, placed) or (), problem.rounds)]
 
     def planned(self, problem: PlacementProblem) -> PlacementState:
         """Landmarks at arbitrary places."""
@@ -169,16 +175,14 @@ class PlacementDriver:
 
     def memory(self, problem: PlacementProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the sample, raw and scaled, and of the landmarks."""
-        sampled = min(problem.sample_rows * (len(problem.shares) if problem.by_class else 1), problem.n_rows)
         row, d = row_bytes if problem.is_sparse else 8 * problem.n_columns, problem.n_columns
-        return {"rows and landmarks": 2 * row * sampled + 16 * d * int(problem.shares.sum())}
+        return {"rows and landmarks": 2 * row * problem.n_sampled + 16 * d * int(problem.shares.sum())}
 
     def driving(self, problem: PlacementProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
         """Seconds of k-means on the sample."""
         if problem.placement == "random":
             return 0.0
-        sampled = problem.sample_rows * (len(problem.shares) if problem.by_class else 1)
-        distances = _SAMPLE_ROUNDS * min(sampled, problem.n_rows) * float(problem.shares.max())
+        distances = _SAMPLE_ROUNDS * problem.n_sampled * float(problem.shares.max())
         return _A_DISTANCE * distances / flops_per_second
 
     def _sample(self, problem: PlacementProblem) -> RowSample:
@@ -275,7 +279,7 @@ class LandmarkDriver:
         """Equation (10) of each candidate around its landmark."""
         (sums,) = results
         potentials = problem.potentials
-        features = joined_sums("features", potentials.n_targets, potentials, sums)
+        features = potentials.features_of(sums)
         # cosines and sines, by landmark, candidate and class
         features = features.reshape(2, 1 if problem.shared else len(problem.points), -1, potentials.n_targets)
         angles = landmark_angles(problem.points, potentials.candidates, shared=problem.shared)
@@ -315,16 +319,18 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap, *, shared: bool 
     projection = candidates.projection
     if isinstance(projection, DenseProjection):
         # stored frequencies: some landmarks at a time, each with its own candidates
-        step = max(1, _ANGLE_BYTES // (8 * D * points.shape[1]))
-        parts = [slice(start, start + step) for start in range(0, len(points), step)]
         W = projection.matrix.reshape(len(points), D, -1)
-        return np.concatenate([np.einsum("ld,lmd->lm", points[part], W[part].astype(np.float64)) for part in parts])
+        return np.concatenate(
+            [
+                np.einsum("ld,lmd->lm", points[part], W[part].astype(np.float64))
+                for part in spans(len(points), max(1, _ANGLE_BYTES // (8 * D * points.shape[1])))
+            ]
+        )
     # structured frequencies: all angles of a tile are computed, and each landmark keeps those of its candidates
     product = Product(points, forms, np.dtype(np.float64))
     angles = np.empty((len(points), D))
     for rows, tile in product.tiles:
-        for start in range(0, forms.n_frequencies, product.step):
-            part = slice(start, min(start + product.step, forms.n_frequencies))
+        for part in spans(forms.n_frequencies, product.step):
             z, columns = product(tile, part), np.arange(part.start, part.stop)
             own = columns // D
             inside = (own >= rows.start) & (own < rows.stop)
@@ -403,23 +409,16 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
     trials = 2 + int(np.log(max(count, 1)))
     squares = square_lengths(X)
 
-    def draw(masses: np.ndarray, n_draws: int) -> np.ndarray:
-        """Rows drawn with probability proportional to `masses`, by inversion of their cumulative sums."""
-        edges = np.cumsum(masses)
-        rows = np.searchsorted(edges, generator.random(n_draws) * edges[-1], side="right")
-        # rounding may select a position after the last row with mass
-        return np.minimum(rows, np.flatnonzero(masses)[-1])
-
     def distances_to(rows: np.ndarray) -> np.ndarray:
         distances = square_distances(X, dense_rows(X[rows]), squares)
         # rounding would leave a row some distance from itself, so that it might be drawn again
         distances[rows, np.arange(len(rows))] = 0.0
         return distances
 
-    seeds = [int(draw(weights, 1)[0])]
+    seeds = [int(drawn_positions(weights, generator.random(1))[0])]
     closest = distances_to(np.array(seeds))[:, 0]
     while len(seeds) < count and weights @ closest > 0.0:
-        drawn = draw(weights * closest, trials)
+        drawn = drawn_positions(weights * closest, generator.random(trials))
         nearer = np.minimum(closest[:, None], distances_to(drawn))
         # of the candidates the one with the smallest sum of squared distances
         best = int(np.argmin(weights @ nearer))
@@ -462,7 +461,7 @@ def lloyd(centers: Centers, rows: Block, most: int) -> tuple[Centers, np.ndarray
         sums = cluster_sums(rows, {"centers": centers})
         centers, mass, inertia = moved_centers(centers, sums), sums["mass"], float(sums["inertia"])
         # the sum of squared distances never rises; once it hardly falls, further rounds gain little
-        if inertia >= (1.0 - STILL) * before:
+        if inertia >= (1.0 - _LEAST_FALL) * before:
             return centers, mass, number
         before = inertia
     return centers, mass, most

@@ -18,11 +18,10 @@ from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
 from dkl.protocols.arrays import Rows, dense_rows
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost
 
+# Rows of a tile, whose distances to all centres exist at once.
 _TILE_ROWS = 1_024
-# The most bytes of one accumulator of sums of rows by centre.
-_PANEL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class Centers:
     @property
     def panels(self) -> list[slice]:
         """Ranges of centres such that no accumulator of sums exceeds 64 MiB."""
-        step = max(1, _PANEL_BYTES // (8 * self.points.shape[1]))
+        step = max(1, LARGEST_ACCUMULATOR // (8 * self.points.shape[1]))
         return list(spans(len(self.points), step))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
@@ -33,13 +32,11 @@ from dkl.methods.parameters import (
     LANDMARKS,
     POOL,
     Constraints,
-    bandwidth_factors,
     check_labels,
     check_waves,
     estimator,
-    family_of,
 )
-from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import draw_pool
@@ -178,7 +175,8 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             )
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
-        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        n = self.total_weight_
+        t = minimised_t(self.beta, n) if t is None else t
         # the choice of landmarks depends on the labels, since each class has the same number
         bound = landmark_bound(
             self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
@@ -217,32 +215,32 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return _CANDIDATES[self.pool] if self.n_candidates is None else self.n_candidates
 
     def _check_rest(self) -> None:
-        check_waves(type(self).__name__, family_of(self))
-        bandwidth_factors(type(self).__name__, self.sigma_factors)
+        check_waves(self)
+
+    def _check_targets(self, dataset: Dataset) -> None:
+        check_labels(self, dataset)
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one landmark are consecutive, and spread over the bandwidths."""
-        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
         check_room(self, size, dataset.n_columns, n_points=n_landmarks)
-        pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+        pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=self._factors)
         # the loss belongs to cos(w.(x_l - x)), which a pair represents, but not a cosine with one phase
         pool = replace(pool, activation="cos-sin", phases=None)
-        if len(factors) == 1 or self._is_shared:
+        if len(self._factors) == 1 or self._is_shared:
             return pool
         # candidates are drawn by bandwidth, and interleaved so that each landmark has some of all bandwidths
         return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
-        check_labels(type(self).__name__, dataset)
-        self.classes_ = dataset.classes
-        class_weight = self._class_weights(dataset)
+        self._take_targets(dataset)
+        # wrong class weights are refused before any pass
+        self._class_weights(dataset)
         scaler = self._prepare(dataset)
-        placement = self._placement(dataset, scaler, class_weight, seed=self.seed_)
-        placed = self._run(PlacementDriver(), placement, dataset, "landmarks")
+        placed = self._run(PlacementDriver(), self._placement(dataset, scaler), dataset, "landmarks")
         self.landmarks_, self.message_ = placed.points, placed.message
         self.landmark_classes_ = np.asarray(dataset.classes)[placed.codes]
         drawn = self._drawn(self.family_, dataset, len(placed.points), seed=self.seed_)
@@ -251,9 +249,15 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             self._weigh(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+        """The losses of the candidates around the placed landmarks."""
+        classes = np.asarray(self.classes_)
+        class_weight = self._class_weights(dataset)
+        potentials = PotentialProblem(self.pool_, len(classes), class_weight=class_weight, dtype=self.dtype)
         # classes are sorted, so the position of a landmark's label among them is its code
-        codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
-        return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
+        codes = np.searchsorted(classes, self.landmark_classes_)
+        centroids = self.landmarks != "random"
+        problem = LandmarkProblem(potentials, self.landmarks_, codes, centroids=centroids, shared=self._is_shared)
+        return LandmarkDriver(), problem
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
@@ -268,11 +272,9 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
         self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
 
-    def _placement(
-        self, dataset: Dataset, scaler: Scaler | None, class_weight: np.ndarray | None, *, seed: int
-    ) -> PlacementProblem:
+    def _placement(self, dataset: Dataset, scaler: Scaler | None) -> PlacementProblem:
         """The placement of landmarks, from the parameters."""
-        totals = np.asarray(dataset.class_weights, dtype=np.float64)
+        totals, class_weight = np.asarray(dataset.class_weights, dtype=np.float64), self._class_weights(dataset)
         shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
         is_joint = self.landmarks == "kmeans-joint"
         # a sample of each class must contain its landmarks; centroids start from as many rows as fit in 8 MiB
@@ -288,20 +290,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             rounds=self.rounds,
             scaler=scaler,
             class_weight=class_weight,
-            seed=seed,
+            seed=self.seed_,
             is_sparse=dataset.source.is_sparse,
         )
-
-    def _losses(
-        self,
-        pool: FeatureMap,
-        dataset: Dataset,
-        points: np.ndarray,
-        codes: np.ndarray,
-        class_weight: np.ndarray | None,
-    ) -> LandmarkProblem:
-        """The losses of the candidates around landmarks of these classes."""
-        n_classes = len(np.asarray(dataset.classes))
-        potentials = PotentialProblem(pool, n_classes, class_weight=class_weight, dtype=self.dtype)
-        centroids = self.landmarks != "random"
-        return LandmarkProblem(potentials, points, codes, centroids=centroids, shared=self._is_shared)

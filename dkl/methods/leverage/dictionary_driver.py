@@ -22,15 +22,12 @@ from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.tiles import spans
-from dkl.methods.leverage.driver import Leverage, LeverageProblem, cholesky, gram_record
+from dkl.methods.leverage.driver import EXACT_SIZE, PANELS_A_PASS, Leverage, LeverageProblem, cholesky, gram_record
 from dkl.methods.leverage.sums import cross_gram_block, squares_block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record
 
 # Columns of the dictionary: its Gram matrix fits one accumulator, and its eigenvectors take some seconds.
 DICTIONARY_COLUMNS = 2_000
-# Bytes of the products of a panel of candidates with the dictionary, and panels that one pass computes.
-_PANEL_BYTES = 1 << 26
-_PANELS_A_PASS = 2
 # Eigenvalues of the dictionary's Gram matrix below this fraction of the largest are rounding errors.
 _SMALLEST = 1e-10
 
@@ -121,7 +118,7 @@ class DictionaryDriver:
 
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The first pass, and the passes of both sweeps."""
-        sweeps = 2 * -(-len(candidate_panels(problem)) // _PANELS_A_PASS)
+        sweeps = 2 * -(-len(candidate_panels(problem)) // PANELS_A_PASS)
         return [(self._first_records(problem), 1), (self._sweep_records(problem, 0), sweeps)]
 
     def leverage(self, problem: LeverageProblem, state: DictionaryState, mu: float) -> Leverage:
@@ -135,7 +132,7 @@ class DictionaryDriver:
         if mu != problem.mu:
             raise ValueError(
                 f"the scores of this pool were approximated at mu={problem.mu!r}, and another mu needs the rows again: "
-                "fit with it, or with n_rows of at most 8,000, for which scores at any mu are kept"
+                f"fit with it, or with n_rows of at most {EXACT_SIZE:,}, for which scores at any mu are kept"
             )
         # sum_j f((A - A^)_jj), f(a) = a / (a + mu): an upper bound on what the scores lack in total
         missed = np.sum(state.squares / (state.squares + mu))
@@ -144,7 +141,7 @@ class DictionaryDriver:
     def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the dictionary's Gram matrix with its eigenvectors, of panels, and of two numbers a column."""
         columns = problem.candidates.columns_a_frequency * len(dictionary_of(problem))
-        panels = (2 * _PANELS_A_PASS + 2) * _PANEL_BYTES
+        panels = (2 * PANELS_A_PASS + 2) * LARGEST_ACCUMULATOR
         return {
             "candidates": problem.candidates.projection.nbytes,
             "span of the dictionary": 6 * 8 * columns**2 + panels,
@@ -168,7 +165,7 @@ class DictionaryDriver:
         """The products of the dictionary with the next panels of candidates."""
         records: list[Record] = []
         dictionary = problem.candidates.take(dictionary_of(problem))
-        for panel in candidate_panels(problem)[first:][:_PANELS_A_PASS]:
+        for panel in candidate_panels(problem)[first:][:PANELS_A_PASS]:
             candidates = problem.candidates.take(np.arange(panel.start, panel.stop))
             record = BlockSum(
                 name="products with the dictionary",
@@ -200,7 +197,7 @@ def dictionary_basis(gram: np.ndarray) -> np.ndarray:
 def candidate_panels(problem: LeverageProblem) -> list[slice]:
     """Panels of candidates whose products with the dictionary take at most 64 MiB each."""
     parts = problem.candidates.columns_a_frequency
-    step = max(1, _PANEL_BYTES // (8 * parts * parts * len(dictionary_of(problem))))
+    step = max(1, LARGEST_ACCUMULATOR // (8 * parts * parts * len(dictionary_of(problem))))
     return list(spans(problem.candidates.n_frequencies, step))
 
 

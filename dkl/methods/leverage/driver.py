@@ -25,21 +25,22 @@ from dkl.kernels.newton.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
-from dkl.methods.choice import FeatureChoice, choose_blocks
+from dkl.methods.choice import FeatureChoice, choose_features
 from dkl.methods.leverage.sums import gram_block
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
-# Bytes of a panel of columns of a packed Gram matrix, and panels that one pass sums.
-_PANEL_BYTES = 1 << 26
-_PANELS_A_PASS = 2
-# Bytes of the sampled rows' features in memory at once, and rows in one product of these.
+# Largest system that is solved exactly, in at most half a minute and 1 GiB.
+EXACT_SIZE = 8_000
+# Panels of `LARGEST_ACCUMULATOR` bytes that one pass sums.
+PANELS_A_PASS = 2
+# Bytes of the sampled rows' features that one core has in memory at once, and rows in one product of these.
 _TILE_BYTES = 1 << 25
 _TILE_ROWS = 512
-# Time of products and solutions in tiles, relative to one large product with as many operations; 0.9 and 1.7 were
-# measured on two machines.
+# Time of products and solutions in tiles, as a multiple of that of one large product with as many operations: between
+# the 0.9 and 1.7 that were measured on two machines.
 _TILED_SLOWDOWN = 1.25
 
 
@@ -113,7 +114,7 @@ class GramDriver:
 
     def request(self, problem: LeverageProblem, state: GramState) -> Sequence[Record] | None:
         """The next panels of the matrix, at most 128 MiB."""
-        panels = self._panels(problem)[len(state.panels) :][:_PANELS_A_PASS]
+        panels = self._panels(problem)[len(state.panels) :][:PANELS_A_PASS]
         return [gram_record(problem.candidates, panel, problem.dtype) for panel in panels] or None
 
     def step(self, problem: LeverageProblem, state: GramState, results: Sequence[Any]) -> GramState:
@@ -123,8 +124,8 @@ class GramDriver:
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The passes over panels; each is counted like the last, which is the largest."""
         panels = self._panels(problem)
-        records = [gram_record(problem.candidates, panel, problem.dtype) for panel in panels[-_PANELS_A_PASS:]]
-        return [(records, -(-len(panels) // _PANELS_A_PASS))]
+        records = [gram_record(problem.candidates, panel, problem.dtype) for panel in panels[-PANELS_A_PASS:]]
+        return [(records, -(-len(panels) // PANELS_A_PASS))]
 
     def leverage(self, problem: LeverageProblem, state: GramState, mu: float) -> Leverage:
         """The scores at `mu`, from the stored matrix."""
@@ -145,7 +146,7 @@ class GramDriver:
 
     def _panels(self, problem: LeverageProblem) -> list[tuple[int, int]]:
         """The columns of each panel; the very last column is the intercept's, with the sum of the weights."""
-        return list(packed_panels(problem.candidates.n_features + 1, _PANEL_BYTES))
+        return list(packed_panels(problem.candidates.n_features + 1, LARGEST_ACCUMULATOR))
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +364,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
         )
     # p of each group
     shares = shares / shares.sum()
-    choice = choose_blocks(shares, groups, n_kept, seed, estimator="draw")
+    choice = choose_features(shares, n_kept, seed, estimator="draw", groups=groups)
     if not weighted:
         return choice
     # in expectation sum_j 1{j drawn} phi_j phi_j' / (p_j M) is the mean over the pool

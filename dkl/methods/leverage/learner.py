@@ -14,12 +14,11 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
-from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, resample
+from dkl.methods.leverage.driver import EXACT_SIZE, GramDriver, LeverageProblem, RowsDriver, resample
 from dkl.methods.parameters import (
     COMMON,
     LEVERAGE,
@@ -28,20 +27,16 @@ from dkl.methods.parameters import (
     columns_a_frequency,
     estimator,
     family_of,
-    kept_frequencies,
 )
 from dkl.methods.updating import Updated
 from dkl.protocols.source import rows_within
 
-# Largest system that is solved exactly, in at most half a minute and 1 GiB.
-EXACT_SIZE = 8_000
-# Rows that scores are computed on for n_rows=None; for n_candidates=None, candidates for each kept frequency, and the
-# largest number of candidates.
+# The most rows that scores are computed on for n_rows=None.
 _DEFAULT_ROWS = 4_000
+# For n_candidates=None: candidates for each frequency that is kept, and the most candidates.
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
-# Limits the bytes of the row sample.
-_SAMPLE_BYTES = 64 << 20
-
+# Limits the bytes of the row sample, but not below this number of rows.
+_SAMPLE_BYTES, _FEWEST_ROWS = 64 << 20, 1_000
 
 # An algorithm for scores: its passes, and `leverage`, the scores at a given mu from their results, without a pass.
 ScoreDriver = GramDriver | RowsDriver | DictionaryDriver
@@ -191,7 +186,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
 
     def _check_rest(self) -> None:
         family = family_of(self)
-        kept_frequencies(type(self).__name__, self.n_features, family)
+        self._n_frequencies(family)
         if self.sums is not None:
             # 0 columns where their number depends on the rows
             planned = self._planned_family()
@@ -202,17 +197,35 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         """`n_candidates`, or a multiple of the kept frequencies if it is None; None means a whole finite family."""
         if self.n_candidates is not None or isinstance(family, FiniteFamily):
             return self.n_candidates
-        kept = kept_frequencies(type(self).__name__, self.n_features, family)
+        kept = self._n_frequencies(family)
         return min(_CANDIDATES_A_FEATURE * kept, _DEFAULT_CANDIDATES)
 
     def _learn(self, dataset: Dataset) -> None:
-        scaler = self._prepare(dataset)
-        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self._draw_for(dataset)
         if self._context.weighs:
             self._weigh(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[ScoreDriver, LeverageProblem]:
-        return self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
+        """The algorithm for the scores of the pool: the smaller exact system, or a dictionary if both are large."""
+        pool = self.pool_
+        # with this amplitude the products of features sum to the kernel over the pool
+        amplitude = self.family_.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
+        n_rows = self._n_rows_used(dataset.n_rows)
+        problem = LeverageProblem(
+            replace(pool, amplitudes=np.full(pool.n_frequencies, amplitude)),
+            self.mu,
+            n_rows,
+            is_sample=n_rows < dataset.n_rows,
+            seed=self.seed_,
+            dtype=self.dtype,
+        )
+        if self.sums is not None:
+            return GramDriver(), problem
+        # whether a sample of the rows and their kernel matrix fit into memory
+        fits = n_rows <= min(EXACT_SIZE, max(_FEWEST_ROWS, rows_within(_SAMPLE_BYTES, dataset.source)))
+        if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
+            return GramDriver(), problem
+        return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _weigh(self, dataset: Dataset) -> None:
         driver: Any
@@ -224,29 +237,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
-
-    def _scoring(
-        self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
-    ) -> tuple[ScoreDriver, LeverageProblem]:
-        """The algorithm for the scores of a pool: the smaller exact system, or a dictionary if both are large."""
-        # with this amplitude the products of features sum to the kernel over the pool
-        amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
-        n_rows = self._n_rows_used(dataset.n_rows)
-        problem = LeverageProblem(
-            replace(pool, amplitudes=np.full(pool.n_frequencies, amplitude)),
-            self.mu,
-            n_rows,
-            is_sample=n_rows < dataset.n_rows,
-            seed=seed,
-            dtype=self.dtype,
-        )
-        if self.sums is not None:
-            return GramDriver(), problem
-        # whether a sample of the rows and their kernel matrix fit into memory
-        fits = n_rows <= min(EXACT_SIZE, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
-        if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
-            return GramDriver(), problem
-        return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _n_rows_used(self, n_rows: int) -> int:
         """L, the number of rows that scores are computed on, for `n_rows`."""

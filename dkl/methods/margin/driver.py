@@ -19,7 +19,7 @@ from dkl.methods.margin.sums import CorrectiveRound, corrective_block
 from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
-from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
 # The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
@@ -29,8 +29,6 @@ _USUAL_SAMPLE = 0.45
 _SAMPLE_PASSES = 4
 # The sample doubles if verified potentials fall below this share of the sampled ones.
 _TRUSTED = 0.3
-# The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
-_PANEL_BYTES = 1 << 26
 # With several models, the Hessian of each is approximated by the common Gram matrix times this factor and the model's
 # mean curvature, which is nearly an upper bound. With factors of 2 to 4, ten classes of digits converge as well as with
 # a matrix for each. So models whose mean curvatures differ by a factor of less than 2 can share a factorisation.
@@ -154,7 +152,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         panels, start = [], 0
         changes = problem.active or state.gram_at.size == 0
         while changes and start < len(old):
-            stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
+            stop = min(len(old), start + max(1, LARGEST_ACCUMULATOR // (8 * (len(old) - start))))
             panels.append((start, stop))
             start = stop
         round_ = CorrectiveRound(
@@ -502,7 +500,7 @@ def most_candidates(parts: int, n_old: int) -> int:
     """The number of candidates whose Gram columns with `n_old` points take at most 64 MiB; at least one."""
     # q candidates have parts^2 q (n_old + q) numbers: the larger root of a quadratic equation, minus one against
     # rounding
-    numbers = _PANEL_BYTES / (8 * parts**2)
+    numbers = LARGEST_ACCUMULATOR / (8 * parts**2)
     return max(1, int((np.sqrt(n_old**2 + 4.0 * numbers) - n_old) / 2.0) - 1)
 
 

@@ -22,7 +22,7 @@ from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
@@ -215,7 +215,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
 
     def _check_room(self, dataset: Dataset) -> None:
         if self.n_features != "auto":
-            size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            size = self._n_frequencies(family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
 
     def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
@@ -254,7 +254,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
                 "them, or take metric=None"
             )
         if self.n_features != "auto":
-            kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            self._n_frequencies(family_of(self))
 
     def _strategy(self) -> SearchStrategy:
         """The solver, which defines what the parameters mean; the other methods do not depend on it."""
@@ -287,8 +287,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         self._learn_metric(dataset, scaler)
         for name in ("points_", "dual_", "_played", "duality_gap_", "loss_"):
             self.__dict__.pop(name, None)
-        if dataset.task == "classification":
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         rows = self._prepared(dataset, scaler, target_units(dataset, self._running("targets")))
         self.total_weight_ = rows.total_weight
         problem = solver.problem(rows, start)

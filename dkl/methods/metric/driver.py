@@ -21,17 +21,20 @@ from dkl.protocols.arrays import dense_rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
 
-# The ridges that held-out rows choose from, in units of the kernel's own norm.
+# The ridges that held-out rows choose from: factors of the kernel's own norm in the objective.
 _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)
 # Factor on the chosen ridge for the model whose gradients define the metric. The best ridge of a first round smooths
 # the effect of single columns away: on puma32h its gradients left the loss at .87 in two of eight draws, those of the
 # smaller ridge reached .25 in all.
 _LIGHTER = 1.0 / 300.0
-# Multiple of the identity added to a metric of trace d; and the relative fall of the held-out loss that a round must
-# reach.
-_FLOOR, _LEAST_GAIN = 1e-4, 1e-3
-# Landmarks whose median distance is the bandwidth.
+# Multiple of the identity added to a metric of trace d, so that no column loses its effect for good.
+_FLOOR = 1e-4
+# Relative fall of the held-out loss below which a round counts as one without a gain.
+_LEAST_GAIN = 1e-3
+# The most landmarks whose median distance is the bandwidth, of which all pairs are computed.
 _DISTANCES = 1_000
+# Multiple of the identity added to the Gram matrix of a kernel model, so that rounding leaves its system definite: this
+# share of the mean diagonal entry of the sum of that matrix and the landmarks' kernel matrix.
 _JITTER = 1e-8
 
 
@@ -272,9 +275,8 @@ def _state_with_metrics(problem: MetricProblem, state: MetricState, sums: dict[s
         values, vectors = np.linalg.eigh((M + M.T) / 2.0 + _FLOOR * np.eye(d))
         whole = (vectors * np.sqrt(np.maximum(values, _FLOOR))) @ vectors.T
         metrics = np.stack([np.diag(np.sqrt(np.diagonal(M) + _FLOOR)), whole])
-    some = state.landmarks[:_DISTANCES]
-    apart = np.array([np.median(distance.pdist(in_metric(some, R))) for R in metrics])
-    before = float(np.median(distance.pdist(some)))
+    apart = np.array([_median_distance(in_metric(state.landmarks[:_DISTANCES], R)) for R in metrics])
+    before = _median_distance(state.landmarks)
     if not (apart.min() > 0.0 and before > 0.0):
         return replace(state, phase="done")
     sigma = before if problem.kernel.needs_bandwidth else float(problem.kernel.sigma)
@@ -285,5 +287,10 @@ def _bandwidth(problem: MetricProblem, landmarks: np.ndarray) -> float:
     """The kernel's bandwidth in scaled columns; 1 if all landmarks are equal, so that no round can learn."""
     if not problem.kernel.needs_bandwidth:
         return float(problem.kernel.sigma)
+    return _median_distance(landmarks) or 1.0
+
+
+def _median_distance(landmarks: np.ndarray) -> float:
+    """The median distance between two of the first landmarks; 0 for fewer than two."""
     apart = distance.pdist(landmarks[:_DISTANCES])
-    return float(np.median(apart)) or 1.0 if len(apart) else 1.0
+    return float(np.median(apart)) if len(apart) else 0.0

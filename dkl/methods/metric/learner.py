@@ -64,7 +64,7 @@ class LearnedMetricMixin(FeatureLearner):
             self.family_ = self.family_.with_bandwidth(float(getattr(self, "sigma_factor", 1.0)) * sigma)
             return
         scale = target_units(dataset, self._running("targets"))
-        problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
+        problem = self._metric_problem(dataset, scaler, scale)
         state = self._run(MetricDriver(), problem, dataset, "metric")
         self.metric_history_ = state.lines()
         self.metric_, family = state.best_metric, self.family_
@@ -78,9 +78,7 @@ class LearnedMetricMixin(FeatureLearner):
         else:
             self.family_ = family.with_bandwidth(state.best_sigma)
 
-    def _metric_problem(
-        self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int
-    ) -> MetricProblem:
+    def _metric_problem(self, dataset: Dataset, scaler: Scaler | None, scale: TargetScale | None) -> MetricProblem:
         """The problem of learning the metric.
 
         Raises
@@ -89,6 +87,7 @@ class LearnedMetricMixin(FeatureLearner):
             For kernels without a gradient in closed form, families without a bandwidth, and a full metric for sparse
             rows or many columns.
         """
+        kernel: Any = self.family_
         n_landmarks = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
         if self._metric_of_own_kernel and getattr(kernel, "norm", None) == "l1":
             # this kernel is not differentiable at the columns of landmarks, so another one learns the metric
@@ -111,7 +110,7 @@ class LearnedMetricMixin(FeatureLearner):
                 f"metric='full' is a matrix of columns times columns, for dense rows of at most {_MOST_COLUMNS:,}; "
                 f"for {rows} take metric='diagonal'"
             )
-        held_out = self._context.judging(getattr(self, "validation_fraction", _JUDGES), seed)
+        held_out = self._context.judging(getattr(self, "validation_fraction", _JUDGES), self.seed_)
         targets = model_targets(dataset, scale, self._class_weights(dataset))
         return MetricProblem(
             kernel=kernel,
@@ -121,5 +120,5 @@ class LearnedMetricMixin(FeatureLearner):
             n_columns=dataset.n_columns,
             n_landmarks=int(min(np.clip(n_landmarks, LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
             is_full=self.metric == "full",
-            seed=seed,
+            seed=self.seed_,
         )

@@ -16,8 +16,15 @@ Landmarks = Literal["uniform", "kmeans", "leverage", "rpcholesky"]
 # Added to the diagonal of the landmarks' kernel matrix, as a share of its mean; ten times more at each try until the
 # matrix has a Cholesky factor.
 _JITTER = 1e-8
-# Steps of k-means: few, since landmarks must be spread, not optimal.
+# The most steps of k-means: few, since landmarks must be spread, not optimal.
 _KMEANS_STEPS = 10
+# Halvings, on a logarithmic scale, of the interval that holds the ridge of leverage scores; its lower end, as a share
+# of the largest eigenvalue.
+_HALVINGS, _LEAST_RIDGE = 60, 1e-12
+# Pivots end when the residual of the kernel, in the mean over the rows, is below this: the rest is rounding.
+_LEAST_RESIDUAL = 1e-12
+# Part of the seed of the choice, so that it does not depend on other draws of the fit.
+_STREAM = 0x4E59
 
 
 def choose_landmarks(
@@ -43,21 +50,20 @@ def choose_landmarks(
     -------
     ndarray of shape (at most m, d)
     """
-    rng = np.random.default_rng([seed, 0x4E59])
-    different, first = np.unique(rows, axis=0, return_index=True)
+    rng = np.random.default_rng([seed, _STREAM])
+    first = np.unique(rows, axis=0, return_index=True)[1]
     first = np.sort(first)
-    if len(different) <= m:
-        return rows[first]
-    if how == "uniform":
-        return rows[first[:m]]
+    # each row once, in the order of the sample
+    distinct = rows[first]
+    if how == "uniform" or len(distinct) <= m:
+        return distinct[:m]
     if how == "kmeans":
-        start = rows[first[:m]]
-        means = KMeans(m, init=start, n_init=1, max_iter=_KMEANS_STEPS, random_state=0).fit(rows, sample_weight=weight)
-        return np.unique(means.cluster_centers_, axis=0)
+        means = KMeans(m, init=distinct[:m], n_init=1, max_iter=_KMEANS_STEPS, random_state=0)
+        return np.unique(means.fit(rows, sample_weight=weight).cluster_centers_, axis=0)
     if how == "leverage":
-        scores = leverage_scores(rows[first], weight[first], kernel, m)
-        return rows[first[np.sort(rng.choice(len(first), m, replace=False, p=scores / scores.sum()))]]
-    return rows[first][np.sort(pivots(rows[first], kernel, m, rng))]
+        scores = leverage_scores(distinct, weight[first], kernel, m)
+        return distinct[np.sort(rng.choice(len(distinct), m, replace=False, p=scores / scores.sum()))]
+    return distinct[np.sort(pivots(distinct, kernel, m, rng))]
 
 
 def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -> np.ndarray:
@@ -69,8 +75,8 @@ def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -
     phi = KernelValues(kernel, rows[:m], np.dtype(np.float64))(rows) @ whitening_of(rows[:m], kernel)
     values, vectors = np.linalg.eigh((phi * weight[:, None]).T @ phi)
     values = np.maximum(values, 0.0)
-    low, high = 1e-12 * values.max(), values.sum()
-    for _ in range(60):
+    low, high = _LEAST_RIDGE * values.max(), values.sum()
+    for _ in range(_HALVINGS):
         nu = np.sqrt(low * high)
         low, high = (nu, high) if np.sum(values / (values + nu)) > m / 2 else (low, nu)
     return np.sum((phi @ vectors) ** 2 / (values + nu), axis=1) + np.finfo(np.float64).tiny
@@ -85,7 +91,7 @@ def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> n
     factor, chosen = np.zeros((len(rows), m)), []
     for i in range(m):
         total = left.sum()
-        if not total > 1e-12 * len(rows):
+        if not total > _LEAST_RESIDUAL * len(rows):
             break
         pivot = int(rng.choice(len(rows), p=left / total))
         column = kernel.kernel(rows, rows[pivot][None])[:, 0] - factor[:, :i] @ factor[pivot, :i]

@@ -12,7 +12,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.scaling import Scaler, ScalingChoice
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
@@ -167,7 +167,18 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
             self.family_ = self.family_.with_bandwidth(float(sigma) * self.sigma_factor)
         self._learn_metric(dataset, scaler)
         metric = self.metric_ if moving is None else moving
-        problem = replace(self._problem(dataset, self.family_, scaler, self.seed_), metric=metric)
+        n_sampled = self.n_features
+        if self.landmarks != "uniform":
+            n_sampled = max(n_sampled, min(_ROWS_A_LANDMARK * n_sampled, _MOST_ROWS))
+        problem = NystromProblem(
+            self.family_,
+            scaler,
+            self.n_features,
+            min(n_sampled, dataset.n_rows),
+            self.landmarks,
+            self.seed_,
+            metric,
+        )
         landmarks = self._run(NystromDriver(), problem, dataset, "landmarks").landmarks
         whitening = whitening_of(landmarks, self.family_)
         projection = NystromProjection(self.family_, landmarks, whitening, metric)
@@ -184,12 +195,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
             )
         return ordered_columns(dataset.encoding, dataset.n_columns)
 
-    def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
+    def _preparation(self, dataset: Dataset) -> PreparationProblem:
         """The preparation, with the bandwidth of rows whose ordered categories are ranks."""
-        return replace(super()._preparation(dataset, family, seed), moving=self._ranks(dataset))
-
-    def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
-        n_sampled = self.n_features
-        if self.landmarks != "uniform":
-            n_sampled = max(n_sampled, min(_ROWS_A_LANDMARK * n_sampled, _MOST_ROWS))
-        return NystromProblem(kernel, scaler, self.n_features, min(n_sampled, dataset.n_rows), self.landmarks, seed)
+        return replace(super()._preparation(dataset), moving=self._ranks(dataset))

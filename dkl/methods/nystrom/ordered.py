@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-# For fewer than three values, ranks contain no more than one-hot columns.
+# The fewest values of a category that are ranked: ranks of fewer say no more than one-hot columns.
 _FEWEST = 3
+# A number in a text.
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 

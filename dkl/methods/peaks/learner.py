@@ -234,7 +234,7 @@ class PeakFeatures(SearchingLearner):
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
             # memory for a candidate of the search, and for the frequency that is kept
-            size = kept_frequencies(type(self).__name__, self.n_features, family)
+            size = self._n_frequencies(family)
             check_room(self, size, dataset.n_columns, n_points=size)
 
     def _check_rest(self) -> None:
@@ -253,8 +253,7 @@ class PeakFeatures(SearchingLearner):
         # the search of this fit may miss peaks of the last one
         if goes_on(self, dataset, ("family", "scaling", "dtype")):
             start = strategy.start(self.feature_map_, self.n_peaks_)
-        if dataset.classes is not None:
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         scale = target_units(dataset, self._running("targets"))
         # frequencies of the last fit belong to the rows as it scaled them
         scaler = self._prepare(dataset) if start is None else self.scaler_

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
@@ -14,11 +13,10 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
-from dkl.methods.choice import Estimator, FeatureChoice, choose_features
+from dkl.methods.choice import Estimator
 from dkl.methods.parameters import (
     COMMON,
     POOL,
@@ -28,9 +26,8 @@ from dkl.methods.parameters import (
     check_waves,
     estimator,
     family_of,
-    kept_frequencies,
 )
-from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PosteriorDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import effective_features
 
@@ -138,7 +135,8 @@ class PosteriorFeatures(Certified, SelectingLearner):
         ----------
         Letarte, Morvant & Germain 2019, theorem 3, corollaries 2 and 5.
         """
-        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        n = self.total_weight_
+        t = minimised_t(self.beta, n) if t is None else t
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         # corollary 2 has t where theorem 3 has 2 t; both penalise the Kullback-Leibler divergence from the prior
@@ -151,15 +149,16 @@ class PosteriorFeatures(Certified, SelectingLearner):
         return Bounds([*by_kl, by_chi])
 
     def _check_rest(self) -> None:
-        check_waves(type(self).__name__, family_of(self))
-        kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        check_waves(self)
+        self._n_frequencies(family_of(self))
 
-    def _check_task(self, dataset: Dataset) -> None:
-        check_labels(type(self).__name__, dataset)
+    def _check_targets(self, dataset: Dataset) -> None:
+        check_labels(self, dataset)
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+    def _problem(self, dataset: Dataset) -> PotentialProblem:
         # the loss belongs to the kernel cos(w.(x - x')), which is that of a pair, but not of a cosine with one phase
-        return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
+        pairs = replace(self.pool_, activation="cos-sin", phases=None)
+        return replace(super()._problem(dataset), candidates=pairs)
 
     def _keep_values(self, state: PotentialState) -> None:
         """Store the empirical losses."""
@@ -169,15 +168,10 @@ class PosteriorFeatures(Certified, SelectingLearner):
         """Set the weights, and the features chosen by them, without a pass."""
         self.weights_ = self.weighed(self.losses_, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
+        # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
         self._keep(self.chosen(self.weights_))
 
     def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
         """The pseudo-posterior from the losses of all candidates and the total weight of the rows."""
         # equation (12): q_j proportional to exp(-beta sqrt(n) L_j)
         return pseudo_posterior(values, self.beta, total)
-
-    def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The choice of candidates by their weights."""
-        kept = self.n_features // self.pool_.columns_a_frequency
-        # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
-        return choose_features(weights, kept, self.seed_, estimator=self.estimator)

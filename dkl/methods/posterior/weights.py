@@ -122,3 +122,8 @@ def pseudo_posterior(losses: np.ndarray, beta: float, n: float) -> np.ndarray:
     exponents = -beta * math.sqrt(n) * (losses - losses.min(axis=-1, keepdims=True))
     weights = np.exp(exponents)
     return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def minimised_t(beta: float, n: float) -> float:
+    """The t of the PAC-Bayesian bounds that the pseudo-posterior minimises: beta sqrt(n), or sqrt(n) for beta = 0."""
+    return (beta or 1.0) * math.sqrt(n)

@@ -16,9 +16,8 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, target_units
 from dkl.methods.base import FeatureLearner
-from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import STEPS, Constraints, estimator
+from dkl.methods.parameters import STEPS, Constraints, estimator, weight_of
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState, first_state
@@ -167,8 +166,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         return FeatureMap("steps", steps, np.ones(len(factors)))
 
     def _learn(self, dataset: Dataset) -> None:
-        if dataset.classes is not None:
-            self.classes_ = dataset.classes
+        self._take_targets(dataset)
         loss = WorkingLoss.of(self, dataset)
         if loss.name in LOG_LINK and self._plan is None:
             check_log_rows(dataset, loss.name)
