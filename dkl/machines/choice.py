@@ -208,7 +208,7 @@ class Choice:
         """One trial, if the time suffices for it and the last fit; before the first variant ask for the log loss."""
         race, clock, work = self._race, self._clock, self._race.trial_work(one)
         if race.tried and not clock.allows(work + race.fitting(one.contender)):
-            one.left_out = "takes more work"
+            one.left_out = "takes more time"
             self._cut_short = f"since time_limit={self._terms.time_limit:g} left no time for others"
             return
         try:

@@ -428,6 +428,18 @@ def test_what_a_race_has_tried_is_a_plan_of_the_same_race() -> None:
     again = race_of(n=4, folds=3, vary=larger, plan=race.tried)
     run(again, scores)
     assert (again.tried, again.winner.number, again.rounds) == (race.tried, race.winner.number, race.rounds)
+    # what the plan skips takes no more work than what it names
+    of_features, of_choice = reasons_of(again, 10, again.winner, measure="R^2")
+    assert "not tried, since not among the given trials: 2)" in of_features
+    assert "work" not in of_features
+    assert of_choice.endswith("as was asked for.")
+
+
+def test_a_plan_with_a_number_that_no_candidate_has_says_why_it_ends() -> None:
+    race = race_of(n=2, plan=[0, 9])
+    run(race, lambda number, fold: 0.5)
+    assert race.tried == [0]
+    assert race.ended == "as no further candidate of these rows is among the given trials"
 
 
 def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:
