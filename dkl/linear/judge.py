@@ -256,8 +256,8 @@ class PenaltyChoice:
         All penalties, from the strongest to the weakest.
     scores : ndarray of shape (A,)
         One minus the mean loss on held-out rows: of standardised targets for regression without a log link, and of the
-        whole square for the squared error. Minus infinity for penalties that were not tried, since stronger ones had
-        stopped gaining.
+        whole square for the squared error, which is the squared hinge for classes. Minus infinity for penalties that
+        were not tried, since stronger ones had stopped gaining.
     start : ndarray of shape (K, m + 1)
         Coefficients at the best penalty, the mean over the folds, on the features on which penalties were compared.
     strengths : ndarray of shape (A,)

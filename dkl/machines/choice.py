@@ -27,6 +27,7 @@ from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
 from dkl.linear.judge import PenaltyChoice, agreed, gains
+from dkl.linear.penalty_choice import comparing_loss
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
     ColumnChoice,
@@ -169,7 +170,7 @@ class Choice:
         penalty, temperature, shift = settled(
             self._bench, (won.pilots[0], choices[0]), choices, self._sample, self._rows
         )
-        name, stopped = self._score_name("R^2"), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
+        name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         return Chosen(
             self._columns,
             (grown or won.contender).learner,
@@ -279,14 +280,17 @@ class Choice:
         }
         return Event("advanced", "choice", len(race.tried), race.most_trials(), seconds=clock.elapsed, detail=detail)
 
-    def _score_name(self, of_squares: str) -> str:
+    def _score_name(self) -> str:
         """The name of 1 minus the held-out loss by which candidates are compared."""
-        loss = self._terms.judging_loss.replace("_", " ").removesuffix(" loss")
-        return of_squares if loss == "squared error" else f"1 less the mean {loss} loss"
+        loss = comparing_loss(self._terms.judging_loss, has_classes=self._rows.classes is not None)
+        if loss == "squared_error":
+            # targets are standardised
+            return "R^2"
+        return f"1 less the mean {loss.replace('_', ' ').removesuffix(' loss')} loss"
 
     def _reasons(self, won: Candidate, grown: Contender | None, of_loss: tuple[str, ...]) -> tuple[str, ...]:
         """Sentences on the features, their loss, rows and scalings, columns that are too good, and chosen columns."""
-        measure, rows = self._score_name("R^2 of the scores"), self._sample.rows
+        measure, rows = self._score_name(), self._sample.rows
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
         alone = too_good(perfect_columns(rows, self._run, self._terms.seed))
@@ -414,7 +418,7 @@ Compared = tuple[PenaltyChoice, float, float]
 
 
 class LogLoss:
-    """Decides whether the log loss replaces the squared error, by which candidates are compared.
+    """Decides whether the last fit minimises the log loss, or the squared error like the trials.
 
     Parameters
     ----------
@@ -481,7 +485,7 @@ class LogLoss:
             Its remaining work must suffice; the comparison is added to its `spent`.
         won : Candidate
         expected : float
-            Factor that more landmarks are expected to leave of the squared error, if they take all remaining work; the
+            Factor that more landmarks are expected to leave of the held-out loss, if they take all remaining work; the
             log loss is used only if it is lower by more than this gain.
 
         Returns

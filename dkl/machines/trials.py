@@ -89,7 +89,11 @@ class Terms:
 
     @property
     def judging_loss(self) -> str:
-        """The loss that compares candidates: the machine's own if Newton steps minimise it, else the squared error."""
+        """The loss that trials minimise: the machine's own if Newton steps minimise it, else the squared error.
+
+        Held-out rows compare candidates by the same loss, but classes by the squared hinge where it is the squared
+        error (`comparing_loss`).
+        """
         return self.settings.loss if self.settings.loss in NEWTON_LOSSES else "squared_error"
 
     @property
