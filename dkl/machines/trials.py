@@ -315,9 +315,10 @@ def gathered_bytes(sample: Dataset) -> int:
 
 
 def most_gathered(dataset: Dataset) -> int:
-    """The largest sample that one pass reads into memory; 0 for sparse rows, which trials read from the store."""
-    if isinstance(dataset.source, ArraySource):
-        return dataset.n_rows
+    """The largest sample that one pass reads into memory; 0 for sparse rows, which trials read from their source.
+
+    It bounds the sample of an array in memory, too, so that the same rows in a store give the same model.
+    """
     return 0 if dataset.source.is_sparse else _MOST_BYTES // _row_bytes(dataset)
 
 
