@@ -1,4 +1,4 @@
-"""KernelClassifier and KernelRegressor: learned features and a linear model on them, as one estimator."""
+"""KernelClassifier and KernelRegressor; their `fit` is that of `KernelMachine` in `machine.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""KernelMachine, the base of the classifier and the regressor: it fits features, and a linear model on them."""
+"""KernelMachine, the base of the classifier and the regressor: it fits features, and a linear model on them.
+
+From `fit` to a sine, once the features are learned, in a last fit by exact steps (`tests/test_architecture.py` checks
+that these functions exist):
+
+    machines/machine.py: KernelMachine.fit, KernelMachine._fit_on, KernelMachine._fit_linear
+    linear/newton.py: fit_by_newton, newton_state
+    passes/loop.py: Run.drive
+    linear/head.py: NewtonDriver.request, NewtonDriver.step
+    passes/engine.py: run_pass
+    passes/tasks.py: sum_blocks
+    kernels/normal_equations.py: newton_block, newton_sums
+    kernels/maps.py: row_mapper
+    kernels/sincos.py: write_waves
+"""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from dkl.methods.bounds_mixin import Certified
 from dkl.methods.landmarks.driver import (
     LandmarkDriver,
     LandmarkProblem,
+    LandmarkState,
     Placement,
     PlacementDriver,
     PlacementProblem,
@@ -46,6 +47,7 @@ from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.passes.loop import PlannedRun
+from dkl.protocols.driver import Driver
 from dkl.protocols.source import rows_within
 
 Pool = Literal["own", "shared"]
@@ -250,14 +252,17 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _summing(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[Driver[LandmarkProblem, LandmarkState], LandmarkProblem]:
         # classes are sorted, so the position of a landmark's label among them is its code
         codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
         return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
-        state = self._run(*self._with_sums(*self._summing(dataset), dataset), "losses")
+        driver, problem = self._summing(dataset)
+        if self.sums is not None:
+            driver, dataset = self._with_sums(driver, problem, dataset)
+        state = self._run(driver, problem, dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 
