@@ -243,10 +243,12 @@ def penalty_candidates(
     calibrated: bool = False,
     rule: str = "auto",
 ) -> Candidates:
-    """All penalties for one problem, on folds of its rows.
+    """Models at the penalties of the loss, on folds of the rows of one problem.
 
-    If the Hessians of several classes do not fit in memory, penalties are compared on fewer features: each pass would
-    otherwise serve one model, and the best penalty hardly depends on the number of features.
+    With `near` they are the three penalties nearest to the best one there, and of very many features every third
+    penalty of the squared error. If the Hessians of several classes take more than 64 MiB, penalties are compared on
+    the first features alone, as many as do not: each pass would otherwise serve one model, and the best penalty hardly
+    depends on the number of features.
 
     Parameters
     ----------
@@ -258,7 +260,7 @@ def penalty_candidates(
     square_length : float
         The mean squared length of mapped rows, by which the penalties are scaled.
     start : ndarray of shape (K, m + 1) or None
-        The model from which all candidates start.
+        The model of all features from which all candidates start. It is ignored where they have fewer features.
     single : bool
         Use one fold only, however few rows it has.
     near : PenaltyChoice or None

@@ -26,7 +26,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PenaltyChoice, agreed, gains
+from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds
 from dkl.linear.penalty_choice import comparing_loss
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
@@ -158,7 +158,7 @@ class Choice:
         self._run_trials()
         won, grown, expected = race.winner, None, 1.0
         if not self._cut_short and race.plan is None:
-            won, grown, expected = race.settled()
+            won, grown, expected = race.winner_after_growth()
         by_log_loss, of_loss = self._log_loss.taken(race, won, expected)
         loss = terms.settings.loss if by_log_loss is None else "log_loss"
         choices = won.choices[: race.rounds] if by_log_loss is None else [by_log_loss]
@@ -345,9 +345,9 @@ def settled(
     if settings.solver != "newton":
         return None, None, None
     calibration = bench.calibration(first, sample) if settings.calibrate else (None, None)
-    agreed_on = agreed(choices)
+    mean = mean_over_folds(choices)
     # keeps the C of the sample, the factor on the sum of the losses; alpha is relative to their mean
-    return replace(agreed_on, alphas=agreed_on.alphas * (sample.rows.total_weight / rows.total_weight)), *calibration
+    return replace(mean, alphas=mean.alphas * (sample.rows.total_weight / rows.total_weight)), *calibration
 
 
 def race_of(
@@ -366,7 +366,7 @@ def race_of(
         len(sample.folds),
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
-        judging=cache(lambda contender, is_near: judged.judging(contender.learner, is_near)),
+        judging=cache(lambda contender, is_near: judged.trial_work(contender.learner, is_near)),
         joining=cache(lambda contender: judged.comparing(contender.learner, True)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
@@ -515,7 +515,7 @@ def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
 
 def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     """The penalty near which those of the log loss are compared: the best C of squares over its curvature at 0."""
-    squares = agreed(choices)
+    squares = mean_over_folds(choices)
     return replace(squares, strengths=squares.strengths / loss_of("log_loss").largest_curvature)
 
 

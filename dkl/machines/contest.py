@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from sklearn.base import clone
 
-from dkl.linear.judge import PenaltyChoice, agreed, gains, near_least
+from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds, near_least
 from dkl.machines.contenders import Contender
 from dkl.methods.base import FeatureLearner
 
@@ -75,7 +75,7 @@ class Candidate:
 
     def loss(self, folds: int | None = None) -> float:
         """The mean loss of the best penalty over the first folds; None is all that it has been scored on."""
-        return agreed(self.choices[:folds]).loss
+        return mean_over_folds(self.choices[:folds]).loss
 
     def ratio(self, other: Candidate) -> float:
         """Its loss over that of another one, on the folds that both have been scored on."""
@@ -130,7 +130,7 @@ class Race:
     """Candidates on held-out rows: all on one fold, those not behind on further folds, then variants of the best.
 
     The next trial depends on the losses so far and on counted work alone, so that the same rows give the same race on
-    any machine. `trials` has the rule of the trials, and `settled` that of the winner.
+    any machine. `trials` has the rule of the trials, and `winner_after_growth` that of the winner.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class Race:
             one.left_out = "not among the trials"
             return
         if one.parents and not one.choices:
-            one.preferred = agreed(one.parents[0].choices)
+            one.preferred = mean_over_folds(one.parents[0].choices)
         yield one, len(one.choices)
 
     def _waiting(self, fold: int) -> list[Candidate] | None:
@@ -432,7 +432,7 @@ class Race:
         left = max(self.allowed - self.spent, 0.0)
         return len(self.tried) + int(left / max(min(works, default=np.inf), 1.0))
 
-    def settled(self) -> tuple[Candidate, Contender | None, float]:
+    def winner_after_growth(self) -> tuple[Candidate, Contender | None, float]:
         """The winner, its version with the most landmarks that the budget allows, and its expected loss over its loss.
 
         Candidates near the best are compared by the expected loss after the last fit: if a kernel, alone or joined, was

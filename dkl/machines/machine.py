@@ -44,7 +44,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, agreed, clear_gain, judging_folds
+from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, clear_gain, judging_folds, mean_over_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.linear.target_statistics import TargetScale
@@ -660,8 +660,8 @@ class KernelMachine(
             for changes in self._rivals(template)
         )
         if not rivals or clear_gain(choices, rivals[0]):
-            return agreed(choices), {}
-        searched, drawn = agreed(choices), agreed(rivals[0])
+            return mean_over_folds(choices), {}
+        searched, drawn = mean_over_folds(choices), mean_over_folds(rivals[0])
         message = (
             "features are drawn, since a search for them gains nothing on held-out rows: "
             f"{searched.score:.4f} with it, {drawn.score:.4f} without"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dkl.linear.judge import agreed
+from dkl.linear.judge import mean_over_folds
 from dkl.machines.contenders import Contender
 from dkl.machines.contest import Candidate, Race
 from dkl.progress import short_score
@@ -100,7 +100,7 @@ def sentence_of(race: Race, won: Candidate, grown: Contender | None, measure: st
 
 def shown_score(race: Race, one: Candidate) -> float:
     """The score in the summary: the accuracy on held-out rows, for numbers 1 minus the loss."""
-    accuracy = agreed(one.choices[: race.rounds]).accuracy
+    accuracy = mean_over_folds(one.choices[: race.rounds]).accuracy
     return 1.0 - one.loss() if accuracy is None else accuracy
 
 

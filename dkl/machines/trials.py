@@ -139,7 +139,7 @@ class Terms:
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:
-            if sum(replace(shape, n_rows=more).judging(learner) for learner in candidates) > MOST_SPENT * left:
+            if sum(replace(shape, n_rows=more).trial_work(learner) for learner in candidates) > MOST_SPENT * left:
                 break
             n_rows = more
         return n_rows

@@ -89,7 +89,14 @@ class FoldSums:
         return [self._record(columns, first=number == 0) for number, columns in enumerate(panels)]
 
     def collect(self, results: Sequence[Any]) -> list[Squared]:
-        """The sums (or the rows) of each fold from the results of the pass."""
+        """The sums of each fold from the results of the pass, or its mapped rows where there are few rows.
+
+        Parameters
+        ----------
+        results : sequence
+            As of `records`: one `Block` of all rows, or for each panel of columns its share of the Gram matrix of each
+            fold.
+        """
         if self.keeps_rows:
             rows: Block = results[0]
             values, weight = self.targets(rows)
