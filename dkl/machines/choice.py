@@ -1,6 +1,6 @@
 """The choice of a machine without settings: columns, features, loss, penalty and calibration, from held-out rows.
 
-The guide's page on how the machine chooses states the rule, in the same order. `choose` returns a `Chosen`.
+The guide's page on how the machine chooses states the rule. `choose` returns a `Chosen`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds, near_least
 from dkl.machines.contenders import Contender
 from dkl.methods.base import FeatureLearner
 
-# The constants of the rule, in the order in which the page of the guide on how the machine chooses explains them. They
-# were set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
+# The constants of the rule, which the page of the guide on how the machine chooses (`choosing.md`) explains. They were
+# set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
 
 # Fewest rows for a comparison, and for one that gives candidates up.
 FEWEST_ROWS = 60
