@@ -187,12 +187,14 @@ class Problems:
             self.add(error)
 
     def raise_all(self, remark: str = "") -> None:
-        """Raise the one error as it came, or one that lists all of them; nothing when there is none.
+        """Raise the only error, or one error that lists all of them; do nothing if there is none.
+
+        The only error keeps its type, and its message goes through `words`.
 
         Parameters
         ----------
         remark : str
-            A last line for the list.
+            Added to what is raised: a note of the only error, the last line of a list.
         """
         if not self._errors:
             return
@@ -200,6 +202,8 @@ class Problems:
             (error,) = self._errors
             if error.args and self._words is not str:
                 error.args = (self._words(str(error.args[0])), *error.args[1:])
+            if remark:
+                error.add_note(remark)
             raise error
         # A note says where an error happened (see `located`). In a list of errors it has to stand in its own line.
         lines: list[str] = []

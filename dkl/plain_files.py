@@ -26,12 +26,14 @@ class NoPlainFileError(OSError):
 
 
 def open_plain(path: str | os.PathLike[str], flags: int) -> int:
-    """A descriptor of a file, for ``open(..., opener=open_plain)``; a pipe is refused, and not waited for.
+    """A descriptor of a file, for ``open(..., opener=open_plain)``; a pipe, socket or device is refused unread.
+
+    A folder is left to `open`, which refuses it by itself.
 
     Raises
     ------
     NoPlainFileError
-        If there is something else.
+        If there is a pipe, a socket or a device.
     OSError
         As `os.open`.
     """

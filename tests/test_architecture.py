@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -429,6 +430,17 @@ def test_what_users_import_documents_every_parameter(name: str) -> None:
     assert re.match(r"\S.*[.:]", text), f"{name} has no one-line summary"
     if expected:
         assert documented_parameters(text) == expected
+
+
+def test_the_way_from_fit_to_a_sine_names_functions_that_exist() -> None:
+    machine = importlib.import_module("dkl.machines.machine")
+    steps = re.findall(r"^    (\S+)\.py: (.+)$", machine.__doc__ or "", flags=re.MULTILINE)
+    assert 5 < len(steps) <= 10
+    for path, names in steps:
+        module = importlib.import_module("dkl." + path.replace("/", "."))
+        for name in names.split(", "):
+            function = attrgetter(name)(module)
+            assert inspect.getmodule(function) is module, (path, name)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "deploy/README.md", "examples/guide/guarantees.md"])

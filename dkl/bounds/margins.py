@@ -30,7 +30,11 @@ def guaranteed_regret(
 ) -> Bound:
     """Theorem 4.1: how far max F(., lambda) can lie above the mean of F(alpha_t, lambda_t), before a round is played.
 
-    With the steps of the theorem, exact projections and lambda the mean of the answers. Hinge: 3 D G / (2 sqrt(T)) with
+    F(alpha, lambda) is the dual objective of a machine with dual weights alpha (n,) on the kernel of the density lambda
+    of frequencies. Round t of the game plays the weights alpha_t, answered by lambda_t, a density at the highest peak;
+    lambda is the mean of the answers. The bound is the regret of the player of the weights.
+
+    With the steps of the theorem and exact projections. Hinge: 3 D G / (2 sqrt(T)) with
     D = C sqrt(n), G = (1 + C n) sqrt(n), steps D / (G sqrt(t)) (Zinkevich 2003); as printed 3 (C + 2 C^2) n /
     (4 sqrt(T)). Squared hinge: F is 1/C'-strongly concave, C' = 2 C, and C' G^2 (1 + log T) / (2 T) with steps C' / t
     (Hazan, Agarwal & Kale 2007), where alpha <= C' sqrt(n) bounds G by (1 + C' n^(3/2) + sqrt(n)) sqrt(n); the paper

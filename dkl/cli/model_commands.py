@@ -374,7 +374,7 @@ def predict(
         try:
             with open_writer(output, overwrite=overwrite, inputs=[model, data], exact_text=exact_text) as writer:
                 for part in parts:
-                    writer.write(answers.in_text(part) if output.endswith(".csv") else part)
+                    writer.write(answers.rounded_for_text(part) if output.endswith(".csv") else part)
         except ValueError as error:
             if exposure is None and exposure_column is not None and repr(exposure_column) in str(error):
                 error.add_note(

@@ -230,7 +230,7 @@ class Answers:
         scorer: Scorer = self.estimator._scorer
         return scorer if posterior is None else replace(scorer, posterior=posterior)
 
-    def in_text(self, part: Part) -> Part:
+    def rounded_for_text(self, part: Part) -> Part:
         """The columns rounded to the precision of float32 features, for formats that write numbers as text.
 
         Predicted numbers are rounded to about 1e-7 of the standard deviation of the targets, so that a prediction of

@@ -243,7 +243,11 @@ class FittedEncoding:
         dtype: np.dtype | None = None,
         differences: Differences | None = None,
     ) -> np.ndarray | sparse.csr_array:
-        """Encode the rows of a data frame; see `TableEncoding.transform` for the arguments and what is refused."""
+        """Encode the rows of a data frame; see `TableEncoding.transform` for the arguments and what is refused.
+
+        Codes become the target means over all rows of the fit. The fit itself used, for each of its rows, means without
+        the fold of this row, so that its rows are not encoded here as they were there.
+        """
         rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
         return self.places.with_numbers(rows, self.stacked, None)
 

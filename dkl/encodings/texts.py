@@ -141,7 +141,19 @@ def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> 
 
 
 def _ridge(gram: np.ndarray, answers: np.ndarray, factor: float) -> np.ndarray:
-    """Coefficients of ridge regression with an unpenalised intercept, (K + 1, T); zeros where there are no rows."""
+    """Coefficients of ridge regression with an unpenalised intercept, (K + 1, T), the intercept first.
+
+    Zeros where there are no rows, or all directions are 0.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (K + 1, K + 1)
+        sum_i v_i z_i z_i^T over the rows, where z_i is 1 followed by the row's K directions, and v_i its weight.
+    answers : ndarray of shape (K + 1, T)
+        sum_i v_i z_i y_i^T.
+    factor : float
+        The penalty of a squared coefficient, in units of the mean diagonal entry of `gram` without the first.
+    """
     weight, spread = gram[0, 0], float(np.trace(gram[1:, 1:]))
     if not weight > 0.0 or not spread > 0.0:
         return np.zeros_like(answers)

@@ -36,11 +36,11 @@ def fit_from_sums(
 ) -> Any:
     """Learn from the sums of all sites what a fit to their rows in one store learns; no row is read.
 
-    The sums are added up in the tree over all block numbers, in which a fit adds up those of blocks, so that the result
-    has the bits of `update` of the agreed learner on a store to which the sites' rows were appended in their order; and
-    those of a new `fit` where the agreement took nothing from rows: a number for the bandwidth, no scaling, labels.
-    A site that has dropped rows sums again, and a site that leaves is named in `without`: the result has the bits of a
-    fit without these rows, since nothing is subtracted.
+    The sums are added up in the tree over all block numbers, in which a fit adds up those of blocks. In general the
+    result therefore has the bits of `update` of the agreed learner, on a store to which the sites' rows were appended
+    in their order. It has those of a new `fit` only where the agreement took nothing from rows: a number for the
+    bandwidth, no scaling, labels. A site that has dropped rows sums again, and a site that leaves is named in
+    `without`: the result has the bits of a fit without these rows, since nothing is subtracted.
 
     Parameters
     ----------
@@ -53,14 +53,16 @@ def fit_from_sums(
     Returns
     -------
     learner
-        Fitted, of the kind that was agreed on. Weights that are not whole numbers may differ in rounding where a
-        learner uses their total.
+        Fitted, of the kind that was agreed on, with ``sums=None``: it stores no sums of blocks, and cannot be updated.
+        Weights that are not whole numbers may differ in rounding where a learner uses their total.
 
     Raises
     ------
     ValueError
         If sums of a site are missing, come twice, or belong to another agreement, version of dkl or device; or if
         counts, weights or sums are none that rows can have.
+    TypeError
+        If `sums` or `without` is no list: a single site's sums, a path, a name or a mapping.
 
     Examples
     --------

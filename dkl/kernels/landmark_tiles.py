@@ -237,9 +237,10 @@ def similarity_values(xp: ModuleType, z: Array, feature_map: FeatureMap, dtype: 
 
 
 def wave_map(feature_map: FeatureMap) -> FeatureMap:
-    """The waves that the similarities of a map are sums of, with the same scaler.
+    """The map to the waves of which the similarities to landmarks are linear combinations, with the same scaler.
 
-    A "cos" map of the cosines of each landmark's own frequencies, times their weights; for shared ones a "cos-sin" map.
+    If each landmark has its own frequencies, it is a "cos" map of one cosine for each of them, times its weight. If all
+    landmarks share their frequencies, it is a "cos-sin" map with amplitudes 1.
     """
     projection = _projection(feature_map)
     if isinstance(projection, SharedLandmarkProjection):

@@ -25,7 +25,7 @@ from dkl.kernels.device import (
     together_on_host,
     weighted_rows_on_gpu,
 )
-from dkl.kernels.maps import map_rows, map_spans, row_mapper
+from dkl.kernels.maps import cached_tile, map_rows, mapped_tiles, newton_tile, row_mapper
 from dkl.kernels.moments import sum_in_order
 from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
@@ -37,12 +37,6 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
 from dkl.solvers.losses import SOFTMAX, namespace_of, newton_loss
 
-# Bytes of a tile of mapped rows whose products are formed at once, and bounds on its number of rows. Only rows with
-# curvature enter a Hessian, and products are faster with many rows.
-_TILE_BYTES = 1 << 24
-_LEAST_ROWS, _MOST_ROWS = 1024, 8192
-# Bytes of a tile of mapped rows that must stay in the cache of a core, and the unit of its number of rows.
-_CACHED_BYTES, _LEAST_CACHED = 1 << 21, 256
 # Bound on the slopes and curvatures of losses with a mean exp(f), so that sums in float32 are finite for steps that are
 # far too long.
 _LARGEST_SLOPE = 1e30
@@ -134,40 +128,6 @@ class NewtonOptions:
     quantiles: tuple[float, ...] | None = None
 
 
-def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
-    """Row tiles of the design matrix, mapped rows with a last column of ones, on the device of the rows.
-
-    On the host all tiles use the same memory; on a GPU a tile is as large as the memory allows.
-    """
-    if is_on_gpu(X):
-        xp = array_module(X)
-        for rows in spans(X.shape[0], tile_rows(feature_map.n_features + 1, np.dtype(dtype).itemsize)):
-            phi = map_rows(X[rows], feature_map, dtype)
-            yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
-        return
-    step = design_rows(feature_map.n_features, dtype)
-    buffer = np.ones((min(step, X.shape[0]), feature_map.n_features + 1), dtype)
-    for rows, _ in map_spans(X, feature_map, dtype, step, buffer):
-        yield rows, buffer[: rows.stop - rows.start]
-
-
-def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str, width: int = 0) -> Iterator[tuple[slice, Any]]:
-    """Row tiles of mapped rows, of a size for fast matrix products, on the device of the rows.
-
-    On the host all tiles use the same memory; on a GPU a tile is as large as the memory allows if `width` float64
-    numbers for each row are in memory, too.
-    """
-    if is_on_gpu(X):
-        itemsize = np.dtype(dtype).itemsize
-        for rows in spans(X.shape[0], tile_rows(max(feature_map.n_features, 8 * width // itemsize), itemsize)):
-            yield rows, map_rows(X[rows], feature_map, dtype)
-        return
-    # new memory for each tile would take a fifth of the time of the map
-    step = newton_tile(feature_map.n_features, dtype)
-    buffer = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
-    yield from map_spans(X, feature_map, dtype, step, buffer)
-
-
 def model_scores(phi: Any, models: np.ndarray) -> Any:
     """``phi . w + b`` for mapped rows (n, m) and models (g, m + 1): (n, g), on the rows' device, float64 on a GPU."""
     if is_on_gpu(phi):
@@ -248,23 +208,6 @@ def _cached_tiles(
         yield rows, phi
     if kept is not None and whole is not None:
         kept.put(whole)
-
-
-def cached_tile(n_features: int, dtype: str) -> int:
-    """Number of rows whose mapped form fits into the cache; depends only on dtype and the number of features."""
-    rows = _CACHED_BYTES // (n_features * np.dtype(dtype).itemsize)
-    return int(np.clip(rows // _LEAST_CACHED * _LEAST_CACHED, _LEAST_CACHED, _MOST_ROWS))
-
-
-def design_rows(n_features: int, dtype: str) -> int:
-    """Number of rows of a tile of the design matrix: `cached_tile`, but enough rows to outweigh the cost of calls."""
-    return max(_LEAST_ROWS, cached_tile(n_features, dtype))
-
-
-def newton_tile(n_features: int, dtype: str) -> int:
-    """Number of rows of a tile for Hessians; depends only on dtype and the number of features."""
-    rows = _TILE_BYTES // (n_features * np.dtype(dtype).itemsize)
-    return int(np.clip(rows // _LEAST_ROWS * _LEAST_ROWS, _LEAST_ROWS, _MOST_ROWS))
 
 
 def loss_sums(

@@ -86,7 +86,11 @@ def squared_slopes(
 
 
 def linear_slopes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
-    """The coefficients (d, K) of the scaled columns for coef (K, m) of linear forms; a column may be in several."""
+    """The coefficients (d, K) of the scaled columns in a linear model with coefficients `coef` (K, m) of the features.
+
+    The features must be linear forms of the scaled columns themselves (activation "identity"), which is not checked. A
+    column may occur in several of them.
+    """
     weights, projection = (coef * feature_map.amplitudes).T, feature_map.projection
     if not isinstance(projection, ColumnProjection):
         return formed(projection).T @ weights

@@ -131,20 +131,20 @@ def score_error(score: float, n_rows: float, *, is_share: bool) -> float:
     return float(2.0 * np.sqrt(max(score, 0.0)) * (1.0 - score) / np.sqrt(n_rows))
 
 
-def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
+def is_clear(differences: np.ndarray, errors: float | None = None) -> bool:
     """Whether the mean of paired gains is significantly above 0, by a one-sided t-test at 2.5 %.
 
     Parameters
     ----------
-    gains : ndarray of shape (n,)
-        The differences of losses on each row or fold, rival minus own. A single one is never clear.
+    differences : ndarray of shape (n,)
+        The gain on each row or fold: the rival's loss minus the own. A single one is never clear.
     errors : float or None
         Standard errors by which the mean must exceed 0; None uses the quantile of the test.
     """
-    if len(gains) < 2:
+    if len(differences) < 2:
         return False
-    errors = special.stdtrit(len(gains) - 1, 1.0 - _BY_CHANCE) if errors is None else errors
-    return bool(gains.mean() > errors * gains.std(ddof=1) / np.sqrt(len(gains)))
+    errors = special.stdtrit(len(differences) - 1, 1.0 - _BY_CHANCE) if errors is None else errors
+    return bool(differences.mean() > errors * differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,8 @@ class PenaltyChoice:
         All penalties, from the strongest to the weakest.
     scores : ndarray of shape (A,)
         One minus the mean loss on held-out rows: of standardised targets for regression without a log link, and of the
-        whole square for the squared error. Minus infinity for penalties that were not tried, since stronger ones had
-        stopped gaining.
+        whole square for the squared error, which is the squared hinge for classes. Minus infinity for penalties that
+        were not tried, since stronger ones had stopped gaining.
     start : ndarray of shape (K, m + 1)
         Coefficients at the best penalty, the mean over the folds, on the features on which penalties were compared.
     strengths : ndarray of shape (A,)
@@ -319,8 +319,8 @@ class PenaltyChoice:
         return best_multiplier(label, uniform, self.judging_weight, JUDGED_MULTIPLIERS)
 
 
-def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
-    """The mean scores over choices on different folds; the start is that of the first choice.
+def mean_over_folds(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
+    """The plain mean of the scores over choices on different folds; the start is that of the first choice.
 
     All choices begin with the same penalties, and those that every fold has tried are compared: jointly fitted classes
     end in each fold after the first penalty that gains nothing.
@@ -342,7 +342,7 @@ def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
 
 def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]) -> bool:
     """Whether models are clearly better than rivals on the same folds, each at its best mean penalty."""
-    ours, theirs = ([choice.scores[agreed(judged).best] for choice in judged] for judged in (choices, rivals))
+    ours, theirs = ([choice.scores[mean_over_folds(judged).best] for choice in judged] for judged in (choices, rivals))
     return is_clear(np.subtract(ours, theirs))
 
 

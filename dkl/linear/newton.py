@@ -112,10 +112,10 @@ def fit_by_newton(
             if choice is None:
                 # rows held out by time have a single fold, the newest rows
                 single = source.most_folds == 1
-                candidates = penalty_problem(
+                candidates = _candidates_of(
                     problem, task, summary, mean_square_length(problem, source, run), single=single
                 )
-                choice = choose_penalty(candidates, source, run)
+                choice = compare_penalties(candidates, source, run)
             # the best candidate is a start if it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
@@ -205,11 +205,11 @@ def chosen_penalty(
     """
     with one_blas_thread():
         task = newton_problem(problem, summary)
-        candidates = penalty_problem(problem, task, summary, square_length, single=True)
-        return choose_penalty(candidates, source, run)
+        candidates = _candidates_of(problem, task, summary, square_length, single=True)
+        return compare_penalties(candidates, source, run)
 
 
-def choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+def compare_penalties(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
     """Fit all candidates in the same passes, and judge each on the rows that it has not seen.
 
     Judging takes one more pass, unless the sums of each fold suffice.
@@ -407,7 +407,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     return np.column_stack(summary.units.standardised(start[:, :-1], start[:, -1]))
 
 
-def penalty_problem(
+def _candidates_of(
     problem: LinearProblem, task: NewtonProblem, summary: TargetMoments, square_length: float, *, single: bool = False
 ) -> Candidates:
     """All candidates of a chosen penalty, scaled by the mean squared length of mapped rows."""

@@ -51,6 +51,15 @@ NEIGHBOURS = 3
 _MOST_JOINT = 4
 
 
+def comparing_loss(loss: str, *, has_classes: bool) -> str:
+    """The loss on held-out rows that compares models which minimise `loss`: of classes by their margins.
+
+    >>> comparing_loss("squared_error", has_classes=True), comparing_loss("log_loss", has_classes=True)
+    ('squared_hinge', 'log_loss')
+    """
+    return "squared_hinge" if has_classes and loss == "squared_error" else loss
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """Linear models for every output, penalty and fold: model ``(k * A + a) * F + f`` of a Newton problem.
@@ -169,9 +178,7 @@ class Candidates:
         """The arguments of `newton_loss` for the outputs."""
         problem = self.problem
         quantiles = None if problem.quantiles is None else problem.quantiles[:: problem.n_models // self.n_outputs]
-        # classes are judged by margins, for either of the two squared losses
-        squares = problem.targets.n_classes is not None and problem.loss == "squared_error"
-        name = "squared_hinge" if squares else problem.loss
+        name = comparing_loss(problem.loss, has_classes=problem.targets.n_classes is not None)
         return {"name": name, "epsilon": problem.epsilon, "quantiles": quantiles}
 
     def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
@@ -236,10 +243,12 @@ def penalty_candidates(
     calibrated: bool = False,
     rule: str = "auto",
 ) -> Candidates:
-    """All penalties for one problem, on folds of its rows.
+    """Models at the penalties of the loss, on folds of the rows of one problem.
 
-    If the Hessians of several classes do not fit in memory, penalties are compared on fewer features: each pass would
-    otherwise serve one model, and the best penalty hardly depends on the number of features.
+    With `near` they are the three penalties nearest to the best one there, and of very many features every third
+    penalty of the squared error. If the Hessians of several classes take more than 64 MiB, penalties are compared on
+    the first features alone, as many as do not: each pass would otherwise serve one model, and the best penalty hardly
+    depends on the number of features.
 
     Parameters
     ----------
@@ -251,7 +260,7 @@ def penalty_candidates(
     square_length : float
         The mean squared length of mapped rows, by which the penalties are scaled.
     start : ndarray of shape (K, m + 1) or None
-        The model from which all candidates start.
+        The model of all features from which all candidates start. It is ignored where they have fewer features.
     single : bool
         Use one fold only, however few rows it has.
     near : PenaltyChoice or None

@@ -21,16 +21,9 @@ from dkl.kernels.device import (
     together_on_host,
     with_targets,
 )
-from dkl.kernels.maps import map_rows, row_mapper
+from dkl.kernels.maps import cached_tile, map_rows, mapped_tiles, row_mapper
 from dkl.kernels.moments import column_sums
-from dkl.kernels.normal_equations import (
-    NewtonTargets,
-    cached_tile,
-    is_plain_sparse,
-    mapped_tiles,
-    model_scores,
-    sparse_tiles,
-)
+from dkl.kernels.normal_equations import NewtonTargets, is_plain_sparse, model_scores, sparse_tiles
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets

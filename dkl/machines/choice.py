@@ -1,6 +1,6 @@
 """The choice of a machine without settings: columns, features, loss, penalty and calibration, from held-out rows.
 
-The guide's page on how the machine chooses states the rule, in the same order. `choose` returns a `Chosen`.
+The guide's page on how the machine chooses states the rule. `choose` returns a `Chosen`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PenaltyChoice, agreed, gains
+from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds
+from dkl.linear.penalty_choice import comparing_loss
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
     ColumnChoice,
@@ -157,7 +158,7 @@ class Choice:
         self._run_trials()
         won, grown, expected = race.winner, None, 1.0
         if not self._cut_short and race.plan is None:
-            won, grown, expected = race.settled()
+            won, grown, expected = race.winner_after_growth()
         by_log_loss, of_loss = self._log_loss.taken(race, won, expected)
         loss = terms.settings.loss if by_log_loss is None else "log_loss"
         choices = won.choices[: race.rounds] if by_log_loss is None else [by_log_loss]
@@ -169,7 +170,7 @@ class Choice:
         penalty, temperature, shift = settled(
             self._bench, (won.pilots[0], choices[0]), choices, self._sample, self._rows
         )
-        name, stopped = self._score_name("R^2"), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
+        name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         return Chosen(
             self._columns,
             (grown or won.contender).learner,
@@ -208,7 +209,7 @@ class Choice:
         """One trial, if the time suffices for it and the last fit; before the first variant ask for the log loss."""
         race, clock, work = self._race, self._clock, self._race.trial_work(one)
         if race.tried and not clock.allows(work + race.fitting(one.contender)):
-            one.left_out = "takes more work"
+            one.left_out = "takes more time"
             self._cut_short = f"since time_limit={self._terms.time_limit:g} left no time for others"
             return
         try:
@@ -279,14 +280,17 @@ class Choice:
         }
         return Event("advanced", "choice", len(race.tried), race.most_trials(), seconds=clock.elapsed, detail=detail)
 
-    def _score_name(self, of_squares: str) -> str:
+    def _score_name(self) -> str:
         """The name of 1 minus the held-out loss by which candidates are compared."""
-        loss = self._terms.judging_loss.replace("_", " ").removesuffix(" loss")
-        return of_squares if loss == "squared error" else f"1 less the mean {loss} loss"
+        loss = comparing_loss(self._terms.judging_loss, has_classes=self._rows.classes is not None)
+        if loss == "squared_error":
+            # targets are standardised
+            return "R^2"
+        return f"1 less the mean {loss.replace('_', ' ').removesuffix(' loss')} loss"
 
     def _reasons(self, won: Candidate, grown: Contender | None, of_loss: tuple[str, ...]) -> tuple[str, ...]:
         """Sentences on the features, their loss, rows and scalings, columns that are too good, and chosen columns."""
-        measure, rows = self._score_name("R^2 of the scores"), self._sample.rows
+        measure, rows = self._score_name(), self._sample.rows
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
         alone = too_good(perfect_columns(rows, self._run, self._terms.seed))
@@ -341,9 +345,9 @@ def settled(
     if settings.solver != "newton":
         return None, None, None
     calibration = bench.calibration(first, sample) if settings.calibrate else (None, None)
-    agreed_on = agreed(choices)
+    mean = mean_over_folds(choices)
     # keeps the C of the sample, the factor on the sum of the losses; alpha is relative to their mean
-    return replace(agreed_on, alphas=agreed_on.alphas * (sample.rows.total_weight / rows.total_weight)), *calibration
+    return replace(mean, alphas=mean.alphas * (sample.rows.total_weight / rows.total_weight)), *calibration
 
 
 def race_of(
@@ -362,7 +366,7 @@ def race_of(
         len(sample.folds),
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
-        judging=cache(lambda contender, is_near: judged.judging(contender.learner, is_near)),
+        judging=cache(lambda contender, is_near: judged.trial_work(contender.learner, is_near)),
         joining=cache(lambda contender: judged.comparing(contender.learner, True)),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
@@ -414,7 +418,7 @@ Compared = tuple[PenaltyChoice, float, float]
 
 
 class LogLoss:
-    """Decides whether the log loss replaces the squared error, by which candidates are compared.
+    """Decides whether the last fit minimises the log loss, or the squared error like the trials.
 
     Parameters
     ----------
@@ -481,7 +485,7 @@ class LogLoss:
             Its remaining work must suffice; the comparison is added to its `spent`.
         won : Candidate
         expected : float
-            Factor that more landmarks are expected to leave of the squared error, if they take all remaining work; the
+            Factor that more landmarks are expected to leave of the held-out loss, if they take all remaining work; the
             log loss is used only if it is lower by more than this gain.
 
         Returns
@@ -511,7 +515,7 @@ def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
 
 def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     """The penalty near which those of the log loss are compared: the best C of squares over its curvature at 0."""
-    squares = agreed(choices)
+    squares = mean_over_folds(choices)
     return replace(squares, strengths=squares.strengths / loss_of("log_loss").largest_curvature)
 
 

@@ -221,7 +221,7 @@ class ColumnChoice:
             if kernels and change == "crosses" and terms.knobs.n_features == "auto":
                 size = min(int(GROWTH * terms.budget.n_features), terms.budget.most_features)
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
-        self._spent += terms.shape(sample.rows).judging(chosen.learner)
+        self._spent += terms.shape(sample.rows).trial_work(chosen.learner)
         return self._bench.trial(chosen.learner, sample, 0, f"{stage}-{change}-{kind}")[1].score
 
 
@@ -230,7 +230,7 @@ def looks_for_categories(terms: Terms, dataset: Dataset) -> bool:
     candidates = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
     judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.judged_rows))
     trials = sum(
-        judged.judging(kind.learner)
+        judged.trial_work(kind.learner)
         for kind in (candidates[0], next((one for one in candidates if one.is_kernel), candidates[-1]))
     )
     return terms.finds_categories and CATEGORY_TRIALS * trials <= SIDE_SHARE * terms.budget.allowed(judged)
@@ -297,21 +297,21 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
         return []
     record = RowSample("rows to look at columns alone", min(sample.n_rows, MOST_ADVISED), seed)
     return run.read(
-        sample.source, [record], lambda passed: _perfect_alone(passed.results[0], names, sample.classes), []
+        sample.source, [record], lambda passed: _perfect_in_sample(passed.results[0], names, sample.classes), []
     )
 
 
-def _perfect_alone(
+def _perfect_in_sample(
     rows: Block, names: Sequence[str], classes: np.ndarray | None
 ) -> list[tuple[tuple[str, ...], float]]:
-    """`perfect_columns` of sampled rows."""
+    """`perfect_columns` of sampled rows: single columns, or pairs of columns where no single one is perfect."""
     judge = _HalfOfRows.of(np.asarray(rows.y), classes)
     if judge is None:
         return []
     columns = [dense_columns(rows.X, place, place + 1)[:, 0] for place in range(len(names))]
-    shares = {name: judge.share(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)}
+    scores = {name: judge.r_squared(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)}
     perfect: list[tuple[tuple[str, ...], float]] = [
-        ((name,), share) for name, share in shares.items() if share >= 1.0 - EQUAL_LOSS
+        ((name,), score) for name, score in scores.items() if score >= 1.0 - EQUAL_LOSS
     ]
     # a pair with a column that is perfect alone says nothing more
     return perfect or _perfect_pairs(names, columns, judge)
@@ -327,12 +327,12 @@ def _perfect_pairs(
     perfect: list[tuple[tuple[str, ...], float]] = []
     for first, second in combinations(range(len(columns)), 2):
         difference = columns[first] - columns[second]
-        shares = [judge.share(_quantile_bins(difference, split_at=0.0))]
+        scores = [judge.r_squared(_quantile_bins(difference, split_at=0.0))]
         n_first, n_second = len(codes[first][0]), len(codes[second][0])
         if n_first * n_second <= _BINS:
-            shares.append(judge.share(codes[first][1] * n_second + codes[second][1]))
-        if max(shares) >= 1.0 - EQUAL_LOSS:
-            perfect.append(((names[first], names[second]), max(shares)))
+            scores.append(judge.r_squared(codes[first][1] * n_second + codes[second][1]))
+        if max(scores) >= 1.0 - EQUAL_LOSS:
+            perfect.append(((names[first], names[second]), max(scores)))
     return perfect
 
 
@@ -375,7 +375,7 @@ class _HalfOfRows:
         """The squared error of predicting the mean, over the checked half."""
         return float((self.checked**2).sum())
 
-    def share(self, bins: np.ndarray) -> float:
+    def r_squared(self, bins: np.ndarray) -> float:
         """R^2 on the checked half, where a row's bin predicts its mean target; a bin without rows predicts the mean."""
         learned, checked, size = bins[::2], bins[1::2], int(bins.max()) + 1
         counts = np.maximum(np.bincount(learned, minlength=size), 1)

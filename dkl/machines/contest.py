@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 from sklearn.base import clone
 
-from dkl.linear.judge import PenaltyChoice, agreed, gains, near_least
+from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds, near_least
 from dkl.machines.contenders import Contender
 from dkl.methods.base import FeatureLearner
 
-# The constants of the rule, in the order in which the page of the guide on how the machine chooses explains them. They
-# were set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
+# The constants of the rule, which the page of the guide on how the machine chooses (`choosing.md`) explains. They were
+# set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
 
 # Fewest rows for a comparison, and for one that gives candidates up.
 FEWEST_ROWS = 60
@@ -58,7 +58,7 @@ class Candidate:
         The scores of its penalties on each fold so far.
     pilots : list of FeatureLearner
         Its features, learned without each of these folds.
-    left_out : {"", "failed", "takes more work", "needless"}
+    left_out : {"", "failed", "takes more work", "takes more time", "not among the trials", "needless"}
         Why it is not tried again.
     """
 
@@ -67,7 +67,7 @@ class Candidate:
     parents: tuple[Candidate, ...] = ()
     choices: list[PenaltyChoice] = field(default_factory=list)
     pilots: list[FeatureLearner] = field(default_factory=list)
-    left_out: Literal["", "failed", "takes more work", "needless"] = ""
+    left_out: Literal["", "failed", "takes more work", "takes more time", "not among the trials", "needless"] = ""
     # features per bag of a search that ended before it had as many as it was allowed
     found_features: int = 0
     # the best penalty of the parent when this was first tried, so that all folds compare the same penalties
@@ -75,7 +75,7 @@ class Candidate:
 
     def loss(self, folds: int | None = None) -> float:
         """The mean loss of the best penalty over the first folds; None is all that it has been scored on."""
-        return agreed(self.choices[:folds]).loss
+        return mean_over_folds(self.choices[:folds]).loss
 
     def ratio(self, other: Candidate) -> float:
         """Its loss over that of another one, on the folds that both have been scored on."""
@@ -130,7 +130,7 @@ class Race:
     """Candidates on held-out rows: all on one fold, those not behind on further folds, then variants of the best.
 
     The next trial depends on the losses so far and on counted work alone, so that the same rows give the same race on
-    any machine. `trials` has the rule of the trials, and `settled` that of the winner.
+    any machine. `trials` has the rule of the trials, and `winner_after_growth` that of the winner.
 
     Parameters
     ----------
@@ -238,10 +238,10 @@ class Race:
         if self.plan is not None and len(self.tried) >= len(self.plan):
             raise Ended
         if self.plan is not None and one.number != self.plan[len(self.tried)]:
-            one.left_out = "takes more work"
+            one.left_out = "not among the trials"
             return
         if one.parents and not one.choices:
-            one.preferred = agreed(one.parents[0].choices)
+            one.preferred = mean_over_folds(one.parents[0].choices)
         yield one, len(one.choices)
 
     def _waiting(self, fold: int) -> list[Candidate] | None:
@@ -331,7 +331,7 @@ class Race:
         Candidates near the best may only lack features; variants with more are tried.
         """
         if all(one.left_out for one in self.candidates):
-            raise Ended
+            raise Ended(self._why_none_is_left())
         best = self.winner
         if self.loss(best) <= self.enough:
             raise Ended("as there is no loss left")
@@ -356,15 +356,21 @@ class Race:
         for one in sorted(self.candidates[len(self.contenders) :], key=lambda one: not one.comes_first):
             folds = len(one.choices)
             is_behind = folds > 0 and one.loss() >= best.loss(folds)
-            if one.left_out in ("failed", "takes more work") or folds >= self.rounds or is_behind:
+            if one.left_out or folds >= self.rounds or is_behind:
                 continue
             # a candidate cannot win without all folds of the others, and is not started if the budget does not allow
             # these
             if self.affords(one, self.rounds - folds):
                 return one
             one.left_out = "takes more work"
+        raise Ended(self._why_none_is_left())
+
+    def _why_none_is_left(self) -> str:
+        """The phrase for a race in which no further candidate can be tried."""
+        if self.plan is not None:
+            return "as no further candidate of these rows is among the given trials"
         is_short = any(one.left_out == "takes more work" for one in self.candidates)
-        raise Ended("as the effort allows no more" if is_short else "as held-out rows gain no more")
+        return "as the effort allows no more" if is_short else "as held-out rows gain no more"
 
     def _is_near(self, one: Candidate, best: Candidate) -> bool:
         """Whether a candidate's loss is near the least and, for a variant, clearly below that of its parents.
@@ -426,7 +432,7 @@ class Race:
         left = max(self.allowed - self.spent, 0.0)
         return len(self.tried) + int(left / max(min(works, default=np.inf), 1.0))
 
-    def settled(self) -> tuple[Candidate, Contender | None, float]:
+    def winner_after_growth(self) -> tuple[Candidate, Contender | None, float]:
         """The winner, its version with the most landmarks that the budget allows, and its expected loss over its loss.
 
         Candidates near the best are compared by the expected loss after the last fit: if a kernel, alone or joined, was

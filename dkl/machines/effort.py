@@ -182,7 +182,7 @@ class Shape:
         systems = len(PENALTIES["squared_error"]) * landmarks**3 / 3.0 * _DOUBLE
         return _METRIC_ROUNDS * (values + systems)
 
-    def judging(self, learner: FeatureLearner, is_near: bool = False) -> float:
+    def trial_work(self, learner: FeatureLearner, is_near: bool = False) -> float:
         """Work of one trial: learning the features, and comparing penalties on them."""
         return self.learning(learner) + self.comparing(learner, is_near)
 

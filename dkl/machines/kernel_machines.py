@@ -1,4 +1,4 @@
-"""KernelClassifier and KernelRegressor: learned features and a linear model on them, as one estimator."""
+"""KernelClassifier and KernelRegressor; their `fit` is that of `KernelMachine` in `machine.py`."""
 
 from __future__ import annotations
 
@@ -430,10 +430,15 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     def noise_(self) -> float | np.ndarray:
         """The standard deviation of the noise, in the units of y; (t,) for several targets.
 
+        Its square is (sum_i v_i (y_i - f_i)^2 + n alpha |w|^2) / n, over the rows of the fit with weights v_i of total
+        n, for the model f with the coefficients w. This maximises the marginal likelihood at this alpha. It is too
+        small if the model overfits, since the rows are those that the model was fitted to.
+
         Raises
         ------
         AttributeError
-            If the fit had no Gram matrix. (Notebooks and `dir` read every attribute, and expect this error.)
+            Before a fit, or if the fit had no Gram matrix. (Notebooks and `dir` read every attribute, and expect this
+            error.)
         """
         try:
             noise = self._checked_posterior().noise
@@ -446,9 +451,12 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
 
         Raises
         ------
+        NotFittedError
+            Before a fit.
         ValueError
             If the fit has none.
         """
+        check_is_fitted(self, self._fitted_by)
         posterior: CoefficientPosterior | None = getattr(self, "posterior_", None)
         if posterior is None:
             how = f"loss={getattr(self, 'loss_', None)!r} and solver={getattr(self, 'solver_', None)!r}"

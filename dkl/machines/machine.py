@@ -1,4 +1,18 @@
-"""KernelMachine, the base of the classifier and the regressor: it fits features, and a linear model on them."""
+"""KernelMachine, the base of the classifier and the regressor: it fits features, and a linear model on them.
+
+From `fit` to a sine, once the features are learned, in a last fit by exact steps (`tests/test_architecture.py` checks
+that these functions exist):
+
+    machines/machine.py: KernelMachine.fit, KernelMachine._fit_on, KernelMachine._fit_linear
+    linear/newton.py: fit_by_newton, newton_state
+    passes/loop.py: Run.drive
+    linear/head.py: NewtonDriver.request, NewtonDriver.step
+    passes/engine.py: run_pass
+    passes/tasks.py: sum_blocks
+    kernels/normal_equations.py: newton_block, newton_sums
+    kernels/maps.py: row_mapper
+    kernels/sincos.py: write_waves
+"""
 
 from __future__ import annotations
 
@@ -30,7 +44,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, agreed, clear_gain, judging_folds
+from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, clear_gain, judging_folds, mean_over_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.linear.target_statistics import TargetScale
@@ -646,8 +660,8 @@ class KernelMachine(
             for changes in self._rivals(template)
         )
         if not rivals or clear_gain(choices, rivals[0]):
-            return agreed(choices), {}
-        searched, drawn = agreed(choices), agreed(rivals[0])
+            return mean_over_folds(choices), {}
+        searched, drawn = mean_over_folds(choices), mean_over_folds(rivals[0])
         message = (
             "features are drawn, since a search for them gains nothing on held-out rows: "
             f"{searched.score:.4f} with it, {drawn.score:.4f} without"

@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dkl.linear.judge import agreed
+from dkl.linear.judge import mean_over_folds
 from dkl.machines.contenders import Contender
 from dkl.machines.contest import Candidate, Race
 from dkl.progress import short_score
+
+# Why a candidate was not tried, by its `left_out`, as a clause of the reasons.
+_WHY_UNTRIED = {
+    "takes more work": "that takes more work",
+    "takes more time": "that takes more time",
+    "not among the trials": "not among the given trials",
+}
 
 
 @dataclass(frozen=True)
@@ -23,9 +30,10 @@ class Tried:
         1 minus the mean loss on the held-out rows; None if it was not tried, or failed.
     folds : int
         Number of folds that it was scored on.
-    outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
+    outcome : {"chosen", "level, less plain", "worse", "failed"} or why it was not tried
         "level, less plain": its loss is at most that of the chosen one, which is plainer or expected to gain from more
-        landmarks.
+        landmarks. Not tried are candidates for which the budget ("takes more work") or the time limit ("takes more
+        time") does not suffice, and those that a given list of trials leaves out ("not among the trials").
     """
 
     name: str
@@ -35,14 +43,14 @@ class Tried:
 
 
 def tried_table(race: Race, won: Candidate) -> tuple[Tried, ...]:
-    """Every candidate that was tried, or left out for its work: the chosen one first, then by score."""
+    """Every candidate that was tried, or left out for a reason: the chosen one first, then by score."""
     rows = []
     for one in race.candidates:
         if one.choices:
             level = one.ratio(won) <= 1.0
             outcome = "chosen" if one is won else "level, less plain" if level else "worse"
             rows.append(Tried(one.contender.name, 1.0 - one.loss(), len(one.choices), outcome))
-        elif one.left_out in ("failed", "takes more work"):
+        elif one.left_out == "failed" or one.left_out in _WHY_UNTRIED:
             rows.append(Tried(one.contender.name, None, 0, one.left_out))
     return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
@@ -57,8 +65,12 @@ def reasons_of(
         for one in race.candidates
         if one is not won and (one.choices or one.left_out == "failed")
     )
-    untried = [one.contender.name for one in race.candidates if one.left_out == "takes more work" and not one.choices]
-    more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
+    untried = [one for one in race.candidates if not one.choices]
+    more = "".join(
+        f"; not tried, since {why}: {', '.join(names)}"
+        for left_out, why in _WHY_UNTRIED.items()
+        if (names := [one.contender.name for one in untried if one.left_out == left_out])
+    )
     last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
     folds = f" in {race.rounds} folds" if race.rounds > 1 else ""
     return (
@@ -88,7 +100,7 @@ def sentence_of(race: Race, won: Candidate, grown: Contender | None, measure: st
 
 def shown_score(race: Race, one: Candidate) -> float:
     """The score in the summary: the accuracy on held-out rows, for numbers 1 minus the loss."""
-    accuracy = agreed(one.choices[: race.rounds]).accuracy
+    accuracy = mean_over_folds(one.choices[: race.rounds]).accuracy
     return 1.0 - one.loss() if accuracy is None else accuracy
 
 

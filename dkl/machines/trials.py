@@ -89,7 +89,11 @@ class Terms:
 
     @property
     def judging_loss(self) -> str:
-        """The loss that compares candidates: the machine's own if Newton steps minimise it, else the squared error."""
+        """The loss that trials minimise: the machine's own if Newton steps minimise it, else the squared error.
+
+        Held-out rows compare candidates by the same loss, but classes by the squared hinge where it is the squared
+        error (`comparing_loss`).
+        """
         return self.settings.loss if self.settings.loss in NEWTON_LOSSES else "squared_error"
 
     @property
@@ -135,7 +139,7 @@ class Terms:
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:
-            if sum(replace(shape, n_rows=more).judging(learner) for learner in candidates) > MOST_SPENT * left:
+            if sum(replace(shape, n_rows=more).trial_work(learner) for learner in candidates) > MOST_SPENT * left:
                 break
             n_rows = more
         return n_rows
@@ -311,9 +315,10 @@ def gathered_bytes(sample: Dataset) -> int:
 
 
 def most_gathered(dataset: Dataset) -> int:
-    """The largest sample that one pass reads into memory; 0 for sparse rows, which trials read from the store."""
-    if isinstance(dataset.source, ArraySource):
-        return dataset.n_rows
+    """The largest sample that one pass reads into memory; 0 for sparse rows, which trials read from their source.
+
+    It bounds the sample of an array in memory, too, so that the same rows in a store give the same model.
+    """
     return 0 if dataset.source.is_sparse else _MOST_BYTES // _row_bytes(dataset)
 
 

@@ -23,7 +23,7 @@ from dkl.errors import MemoryLimitError
 from dkl.events import Event, Subscriber
 from dkl.features.families import FiniteFamily
 from dkl.kernels.device import Device
-from dkl.kernels.normal_equations import cached_tile
+from dkl.kernels.maps import cached_tile
 from dkl.kernels.threads import usable_cores
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits

@@ -112,10 +112,8 @@ class Updated:
                 f"{parameter}, or leave sums out"
             )
 
-    def _with_sums(self, driver: Driver[P, S], problem: P, dataset: Dataset) -> tuple[Driver[P, S], P, Dataset]:
-        """The arguments of `_run` for a driver with one pass, which reads and stores block sums if `sums` is set."""
-        if self.sums is None:
-            return driver, problem, dataset
+    def _with_sums(self, driver: Driver[P, S], problem: P, dataset: Dataset) -> tuple[Driver[P, S], Dataset]:
+        """A driver with one pass and its rows, so that the pass reads and stores block sums in the folder `sums`."""
         record, source = _sums_record(driver, problem), dataset.source
         rows: RowSource
         if isinstance(source, SummedSource):
@@ -124,7 +122,7 @@ class Updated:
         else:
             sums = kept_sums(self.sums, record, dataset, device=self._running("").device)
             rows = with_kept_sums(source, sums, record.result_bytes)
-        return KeepingDriver(driver, sums), problem, dataset.with_rows(rows, dataset.schema)
+        return KeepingDriver(driver, sums), dataset.with_rows(rows, dataset.schema)
 
     def summed(self, dataset: Dataset) -> BlockSum:
         """The record of the pass whose sums `_weigh` uses; sums over parts of the rows may be added."""

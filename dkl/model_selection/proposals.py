@@ -99,7 +99,7 @@ class Proposer:
             return _Bound.fitted(self.space, points, levels, self._random(len(points), "process"), self.kappa)
 
     def _point(self, number: int, so_far: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
-        """The point of trial `number`, different from all in `so_far`; None if there is no other."""
+        """The point of trial `number`, different from all in `so_far`; None if none is found (see `_untried`)."""
         tried = {point.tobytes() for point in so_far}
         if number < self.n_initial:
             point = self.space.rounded(self._design()[number])[0]
@@ -111,7 +111,10 @@ class Proposer:
         return point if point.tobytes() not in tried else self._untried(number, tried, so_far, bound)
 
     def _untried(self, number: int, tried: set[bytes], so_far: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
-        """An untried point: the one with the largest bound among many random ones; None if there is none."""
+        """An untried point: the one with the largest bound among many random ones.
+
+        None if all points of the space were tried, or all of these random ones.
+        """
         if len(tried) >= self.space.size:
             return None
         points = self.space.rounded(self._random(number, "untried").random_sample((_CANDIDATES, self.space.width)))

@@ -147,7 +147,10 @@ class Dispatcher:
             self._live.clear()
 
     def in_order(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, Any]]:
-        """The same in the order of the jobs; a slow job delays the later ones once the window is full."""
+        """Each job with its result, in the order of the jobs.
+
+        A slow job delays the later ones once the window is full.
+        """
         order: deque[Job] = deque()
         ready: dict[Job, Any] = {}
 

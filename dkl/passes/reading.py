@@ -49,7 +49,10 @@ def block_bytes(block: Block) -> int:
 
 
 def gpu_row_bytes(limits: Limits, kept: int = 0) -> int:
-    """Bytes of rows that this process may keep on its GPU: its share, among the processes that use the GPU.
+    """Bytes of rows that this process may keep on its GPU.
+
+    They are half of the GPU's free bytes, or `dkl.gpu-rows-bytes` where it is set, divided by the number of the
+    machine's processes for each GPU, rounded up.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class BlockSum:
-    """The sums of a block function over all blocks.
+    """The sums of a block function over all blocks: `run_pass` calls it on every block and adds the results.
 
     Parameters
     ----------

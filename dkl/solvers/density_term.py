@@ -10,8 +10,8 @@ import numpy as np
 LEAST_DENSITY = 1e-10
 
 
-class Conjugate(NamedTuple):
-    """The minimum of a density term minus a linear function u.p; the result of `DensityTerm.conjugate`.
+class MinusConjugate(NamedTuple):
+    """The minimum of P(u) - u.p over the densities u of a `DensityTerm` P: minus the conjugate of P at p.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class DensityTerm(Protocol):
         """A measure of how far u is from the optimum, given the gradient of the whole objective; 0 at the optimum."""
         ...
 
-    def conjugate(self, p: np.ndarray) -> Conjugate:
-        """The minimum of the function minus u.p over the set, with a lower bound."""
+    def minus_conjugate(self, p: np.ndarray) -> MinusConjugate:
+        """min P(u) - u.p over the densities u of the set, minus the conjugate of the function P at p (D,) or (K, D)."""
         ...
 
     def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:

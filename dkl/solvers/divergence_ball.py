@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve
 
-from dkl.solvers.density_term import Conjugate
+from dkl.solvers.density_term import MinusConjugate
 from dkl.solvers.interior_point import scaled_factor, share_to_bound
 from dkl.solvers.kernel_alignment import divergence, maximise_alignment
 
@@ -99,12 +99,12 @@ class DivergenceBall:
 
     def residual(self, u: np.ndarray, gradient: np.ndarray) -> float:
         """How far the linear function with this gradient falls from u to its minimum over the ball."""
-        return max(0.0, float(np.sum(gradient * u)) - self.conjugate(-gradient).value)
+        return max(0.0, float(np.sum(gradient * u)) - self.minus_conjugate(-gradient).value)
 
-    def conjugate(self, p: np.ndarray) -> Conjugate:
+    def minus_conjugate(self, p: np.ndarray) -> MinusConjugate:
         """The minimum of -u.p over the ball, for p of shape (D,) or (1, D), by `maximise_alignment`."""
         u = self.mean * len(p.ravel()) * maximise_alignment(p.ravel(), self.rho, self.k).reshape(p.shape)
-        return Conjugate(-float(np.sum(u * p)), u, 0.0)
+        return MinusConjugate(-float(np.sum(u * p)), u, 0.0)
 
     def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
         """The density of the ball that minimises the second-order model, about u, of a convex function.

@@ -101,7 +101,7 @@ def _check_sums(X: np.ndarray, S: np.ndarray, feature_map: FeatureMap, name: str
 
 
 def _check_machine(family: Sequence[ListedDictionary], X: np.ndarray, y: np.ndarray, name: str) -> None:
-    """Compare the passes of a fit with its plan, and its predictions with those of everything it is exported to."""
+    """A fit may start at most as many passes as planned; a saved model has its bits, exports predict as it does."""
     events: list[Event] = []
     features = MarginFeatures(list(family), n_features=16, scaling="standard", dtype="float64", random_state=0)
     machine = KernelRegressor(features, random_state=0, progress=events.append)

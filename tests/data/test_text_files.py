@@ -397,6 +397,16 @@ def test_a_broken_row_is_told_with_what_was_wrong_before_it(tmp_path):
     assert "the files were not read further" in message
 
 
+def test_a_broken_row_alone_says_that_the_files_were_not_read_further(tmp_path):
+    # rows beyond those that the columns' types are found from
+    rows = [f"{i % 7}.50000000000,{'ab'[i % 2]}" for i in range(400_000)]
+    rows[350_000] = "1,2,3"
+    (tmp_path / "rows.csv").write_text("\n".join(["x,y", *rows, ""]))
+    message = refusal(tmp_path / "rows.csv")
+    assert "expected 2 columns and found 3" in message
+    assert message.endswith("the files were not read further")
+
+
 def test_little_more_is_read_once_something_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(table_rows, "_BYTES_AFTER_ERROR", 2**20)
     rows = [f"{i % 7}.5,{'ab'[i % 2]}" for i in range(400_000)]

@@ -55,7 +55,7 @@ def penalty_value(H: np.ndarray, u: np.ndarray, Lam: float, center: float) -> fl
     return total
 
 
-def conjugate(H: np.ndarray, p: np.ndarray, Lam: float, floor: float, center: float) -> tuple[float, np.ndarray]:
+def minus_conjugate(H: np.ndarray, p: np.ndarray, Lam: float, floor: float, center: float) -> tuple[float, np.ndarray]:
     """min over u >= floor of Lam/2 (u - c)'H(u - c) - u.p by an active-set solver: |R x - t|^2 / 2 over x >= 0."""
     R = np.linalg.cholesky(Lam * H).T
     lifted = p - Lam * H @ np.full(len(p), floor - center)

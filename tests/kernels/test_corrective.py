@@ -10,8 +10,9 @@ import pytest
 
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import design_rows
 from dkl.kernels.newton.gram import signed_products
-from dkl.kernels.normal_equations import NewtonTargets, design_rows
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin import sums as corrective
 from dkl.methods.margin.driver import column_numbers

@@ -11,8 +11,7 @@ from threadpoolctl import threadpool_limits
 from dkl.bench.kernels import kernel_ratios
 from dkl.features.scaling import Scaler
 from dkl.kernels.hadamard import LANES, signed_transform
-from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import design_tiles
+from dkl.kernels.maps import design_tiles, map_rows
 from dkl.kernels.scale import scale_dense
 from dkl.kernels.sincos import cos_sin_rows
 from tests.kernels.cases import DTYPES, FAMILIES, STORAGES, assert_same_rows, holey_rows, stored, weighted_map

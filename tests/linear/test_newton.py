@@ -161,8 +161,8 @@ def test_every_panel_of_the_hessian_is_that_of_the_outer_products(
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_block_of_several_tiles_has_the_sums_of_its_rows(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.kernels.normal_equations._LEAST_ROWS", 16)
-    monkeypatch.setattr("dkl.kernels.normal_equations._TILE_BYTES", 1)
+    monkeypatch.setattr("dkl.kernels.maps._LEAST_ROWS", 16)
+    monkeypatch.setattr("dkl.kernels.maps._TILE_BYTES", 1)
     X, _ = rows(50, 2)
     phi, weight = feature_map(4), np.ones(50)
     targets, trial = targets_for(loss, 50, 2), some_trial(2, 17)

@@ -18,7 +18,7 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.threads import usable_cores
 from dkl.linear import head
 from dkl.linear.head import _FACTORS, NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.judge import Folds, PenaltyChoice, agreed, clear_gain
+from dkl.linear.judge import Folds, PenaltyChoice, clear_gain, mean_over_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import subsample_problem
 from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
@@ -476,4 +476,4 @@ def test_penalties_that_every_fold_has_tried_are_compared_for_searched_features_
         PenaltyChoice(np.arange(n, 0.0, -1.0), np.arange(float(n)), np.zeros((1, 2)), fold_scores=np.ones((n, 1)))
         for n in (2, 4)
     )
-    assert agreed([long, short]).alpha == 3.0
+    assert mean_over_folds([long, short]).alpha == 3.0

@@ -160,10 +160,10 @@ def test_rows_in_the_cache_have_the_sums_of_whole_rows(
     kind: str, change: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows without curvature give way to the next ones, and the room is emptied when it is full."""
-    monkeypatch.setattr("dkl.kernels.normal_equations._CACHED_BYTES", 1)
-    monkeypatch.setattr("dkl.kernels.normal_equations._LEAST_CACHED", 16)
-    monkeypatch.setattr("dkl.kernels.normal_equations._LEAST_ROWS", 32)
-    monkeypatch.setattr("dkl.kernels.normal_equations._TILE_BYTES", 1)
+    monkeypatch.setattr("dkl.kernels.maps._CACHED_BYTES", 1)
+    monkeypatch.setattr("dkl.kernels.maps._LEAST_CACHED", 16)
+    monkeypatch.setattr("dkl.kernels.maps._LEAST_ROWS", 32)
+    monkeypatch.setattr("dkl.kernels.maps._TILE_BYTES", 1)
     X, codes = rows(250, 2)
     phi = clone(LEARNERS[kind]).fit(X, codes).feature_map_
     m, generator = phi.n_features, np.random.default_rng(0)

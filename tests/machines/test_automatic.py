@@ -64,7 +64,7 @@ def test_the_kind_of_features_is_the_one_that_made_the_rows(rows: Any, kind: str
     model = dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y)
     assert model.reasons_[0].startswith(f"Features: {kind}")
     assert "which have the best score on held-out rows" in model.reasons_[0]
-    assert "R^2 of the scores" in model.reasons_[0]
+    assert "(R^2, of the same linear model, on " in model.reasons_[0]
     assert model.score(X, y) > 0.9
 
 
@@ -494,8 +494,8 @@ def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
     squares = by_squares(model).fit(X, y)
     # the shell in the middle is hardly ever ahead of both others by the squared error
     assert model.loss_ == "log_loss"
-    # candidates are compared by squares, whatever the loss of the last fit is
-    assert "R^2 of the scores, not the share of right rows" in model.reasons_[0]
+    # candidates are compared by the squared hinge, whatever the loss of the last fit is
+    assert "(1 less the mean squared hinge loss, not the share of right rows, of " in model.reasons_[0]
     assert model.score(new_X, new_y) > SVC().fit(X, y).score(new_X, new_y) - 0.03
     assert model.score(new_X, new_y) > squares.score(new_X, new_y) + 0.05
 

@@ -259,21 +259,21 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
 
     race = race_of_kernels({0: 0.5, 1: 0.6, 2: 0.7})
     assert race.winner.contender.learner.n_features == 400
-    won, grown, stays = race.settled()
+    won, grown, stays = race.winner_after_growth()
     assert won is race.winner
     assert grown is not None
     # with twice the landmarks three quarters of the loss stayed, as is expected of each further doubling
     assert stays == pytest.approx(0.75 ** np.log2(grown.learner.n_features / 400))
     assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
     race.most_landmarks = 450
-    assert race.settled()[1].learner.n_features == 450
+    assert race.winner_after_growth()[1].learner.n_features == 450
     assert f"Fit: kernel (up to {grown.learner.n_features:,})" in reasons_of(race, 10, won, grown, measure="R^2")[2]
     # no gain, no growth, and so for one that is worth nothing
     level = race_of_kernels({0: 0.5, 1: 0.5})
-    assert level.settled() == (level.candidates[0], None, 1.0)
+    assert level.winner_after_growth() == (level.candidates[0], None, 1.0)
     slow = race_of_kernels({0: 0.5, 1: 0.504, 2: 0.5041})
     slow.most_landmarks = 260
-    assert slow.settled() == (slow.candidates[1], None, 1.0)
+    assert slow.winner_after_growth() == (slow.candidates[1], None, 1.0)
 
 
 def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow() -> None:
@@ -290,12 +290,12 @@ def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow()
     _, rival, larger = race.candidates
     rival.choices = [judged(0.61)]
     assert race.winner is rival
-    won, grown, _ = race.settled()
+    won, grown, _ = race.winner_after_growth()
     assert (won, grown.learner.n_features) == (larger, 1_600)
     told = reasons_of(race, 10, won, grown, measure="R^2")[0]
     assert "nearly the best score, and gain with more landmarks" in told
     race.most_landmarks = 400
-    assert race.settled() == (rival, None, 1.0)
+    assert race.winner_after_growth() == (rival, None, 1.0)
 
 
 def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer_of_them() -> None:
@@ -312,14 +312,14 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     best = add(joined(waves, more), 1, 2)
     for one, score in zip(race.candidates, (0.5, 0.78, 0.7, 0.79, 0.8), strict=True):
         one.choices = [judged(score)]
-    won, grown, stays = race.settled()
+    won, grown, stays = race.winner_after_growth()
     assert won is best
     assert grown is not None
     # a loss of .21 became .2 by four times the landmarks; by itself the kernel's fell from .5 to .3
     assert stays == pytest.approx(0.2 / 0.21)
     # of one that was tried with more landmarks these tell, not what came before
     add(joined(waves, kernels(800)), 1, 2).choices = [judged(0.8001)]
-    assert race.settled() == (best, None, 1.0)
+    assert race.winner_after_growth() == (best, None, 1.0)
 
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
@@ -384,7 +384,7 @@ def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> N
     assert allowed == sorted(allowed)
     assert EFFORTS["fast"].allowed(wider) > allowed[0]
     for contender in tried_on(np.zeros((300, 4))):
-        assert wider.judging(contender.learner) >= shape.judging(contender.learner) > 0.0
+        assert wider.trial_work(contender.learner) >= shape.trial_work(contender.learner) > 0.0
         assert Shape(9_000, 10, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
 
 
@@ -428,6 +428,18 @@ def test_what_a_race_has_tried_is_a_plan_of_the_same_race() -> None:
     again = race_of(n=4, folds=3, vary=larger, plan=race.tried)
     run(again, scores)
     assert (again.tried, again.winner.number, again.rounds) == (race.tried, race.winner.number, race.rounds)
+    # what the plan skips takes no more work than what it names
+    of_features, of_choice = reasons_of(again, 10, again.winner, measure="R^2")
+    assert "not tried, since not among the given trials: 2)" in of_features
+    assert "work" not in of_features
+    assert of_choice.endswith("as was asked for.")
+
+
+def test_a_plan_with_a_number_that_no_candidate_has_says_why_it_ends() -> None:
+    race = race_of(n=2, plan=[0, 9])
+    run(race, lambda number, fold: 0.5)
+    assert race.tried == [0]
+    assert race.ended == "as no further candidate of these rows is among the given trials"
 
 
 def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:

@@ -734,3 +734,8 @@ def test_a_regressor_without_a_gram_matrix_says_so_when_its_noise_is_asked_for()
     model = regressor(solver="sgd").fit(rows(60, 3)[0], np.arange(60.0))
     with pytest.raises(AttributeError, match="has no deviations"):
         _ = model.noise_
+
+
+def test_a_machine_that_was_never_fitted_says_so_when_its_noise_is_asked_for() -> None:
+    with pytest.raises(AttributeError, match="is not fitted yet"):
+        _ = regressor().noise_

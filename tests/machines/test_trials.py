@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -19,7 +21,8 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.data.together.rules import held_source
 from dkl.events import Event
 from dkl.linear.fitting import Run
-from dkl.machines import trials
+from dkl.machines import effort, trials
+from dkl.machines.effort import EFFORTS
 from dkl.machines.trials import GatheredSource, gathered, gathered_bytes
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import PlannedRun
@@ -84,6 +87,27 @@ def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: 
     assert gathered(view, Run(), 0) is view
     assert gathered(view, plan, 0) is view
     assert len(plan.passes) == 1
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
+    is_sparse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as if these were ten million rows, of which more than the usual number may judge
+    monkeypatch.setattr(effort, "MOST_JUDGED", 2_000)
+    monkeypatch.setattr(effort, "_ROWS_A_JUDGED_ONE", 2)
+    monkeypatch.setattr(trials, "_MOST_BYTES", 3_000 * (4 * 4 + 32))
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(10_000, 4)).astype(np.float32), generator.normal(size=10_000)
+    X = sparse.csr_array(X) if is_sparse else X
+    samples = []
+    for dataset in (as_dataset(X, y), dkl.create_dataset(tmp_path / "rows.zarr", X, y)):
+        machine = dkl.KernelRegressor(random_state=0)._unfitted_copy()
+        machine._settle(dataset)
+        rows = machine._terms.sample(dataset, effort=replace(EFFORTS["balanced"], judged_rows=1_000)).rows
+        samples.append(np.sort(np.concatenate([block.row_id for block in rows.source.blocks_without_x()])))
+    assert len(samples[0]) == (2_000 if is_sparse else 3_000)
+    np.testing.assert_array_equal(*samples)
 
 
 def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_densities_of_several_classes_are_added(name: str) -> None:
     u = 1.0 + np.random.default_rng(1).random((3, D))
     np.testing.assert_allclose(penalty.value(u), sum(penalty.value(row) for row in u), rtol=1e-13)
     np.testing.assert_allclose(penalty.gradient(u), [penalty.gradient(row) for row in u], rtol=1e-12)
-    found = penalty.conjugate(u - 1.0)
-    np.testing.assert_allclose(found.value, sum(penalty.conjugate(row - 1.0).value for row in u), rtol=1e-13)
+    found = penalty.minus_conjugate(u - 1.0)
+    np.testing.assert_allclose(found.value, sum(penalty.minus_conjugate(row - 1.0).value for row in u), rtol=1e-13)
     assert found.density.shape == (3, D)
 
 
@@ -62,8 +62,8 @@ def test_densities_of_several_classes_are_added(name: str) -> None:
 def test_the_conjugate_is_the_minimum_that_a_general_solver_finds(name: str, floor: float, center: float) -> None:
     penalty, H = made(name, floor=floor, center=center)
     p = np.random.default_rng(2).random(D) ** 3 * np.abs(LAM * H).max()
-    value, u = definitions.conjugate(H, p, LAM, floor, center)
-    found = penalty.conjugate(p)
+    value, u = definitions.minus_conjugate(H, p, LAM, floor, center)
+    found = penalty.minus_conjugate(p)
     np.testing.assert_allclose(found.value, value, rtol=1e-12)
     np.testing.assert_allclose(found.density, u, rtol=0, atol=1e-6)
     assert (found.density >= floor).all()
@@ -76,7 +76,7 @@ def test_the_conjugate_is_the_minimum_that_a_general_solver_finds(name: str, flo
 def test_the_conjugate_is_tight_over_the_range_that_is_searched(gamma: float, length_scale: float) -> None:
     penalty = density_penalty(frequencies(120), "rbf", gamma=gamma, Lam=0.3, length_scale=length_scale)
     p = np.random.default_rng(3).random(120) ** 4
-    found = penalty.conjugate(p)
+    found = penalty.minus_conjugate(p)
     at = penalty.value(found.density) - float(found.density @ p)
     assert found.value <= at + 1e-13 * abs(at)
     assert at - found.value <= 1e-11 * abs(at)
@@ -86,8 +86,8 @@ def test_without_the_floor_densities_fall_below_one() -> None:
     """The claim of section 4.1 that u >= 1 holds by itself is false: H^-1 has negative entries."""
     W, p = np.array([[0.0], [1.0]]), np.array([0.1, 0.0])
     penalty = density_penalty(W, "rbf", gamma=1.0, Lam=1.0)
-    assert replace(penalty, floor=0.0).conjugate(p).density[1] < 0.8
-    assert penalty.conjugate(p).density[1] == pytest.approx(1.0, abs=1e-9)
+    assert replace(penalty, floor=0.0).minus_conjugate(p).density[1] < 0.8
+    assert penalty.minus_conjugate(p).density[1] == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(("floor", "center"), [(0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (0.5, 0.0)])
@@ -129,13 +129,13 @@ def test_an_infinite_penalty_fixes_the_density_at_the_centre(name: str) -> None:
     assert penalty.value(penalty.start()) == 0.0
     assert penalty.value(penalty.start() + 0.1) == math.inf
     assert not penalty.gradient(penalty.start()).any()
-    found = penalty.conjugate(p)
+    found = penalty.minus_conjugate(p)
     assert (found.value, found.density.tolist()) == (-2.0 * p.sum(), [2.0] * D)
 
 
 def test_the_limit_of_a_large_penalty_is_the_infinite_one() -> None:
     p = np.random.default_rng(5).random(D)
-    large, infinite = (made("rbf", Lam=Lam)[0].conjugate(p) for Lam in (1e10, math.inf))
+    large, infinite = (made("rbf", Lam=Lam)[0].minus_conjugate(p) for Lam in (1e10, math.inf))
     np.testing.assert_allclose(large.density, infinite.density, rtol=0, atol=1e-7)
     assert large.value == pytest.approx(infinite.value, rel=1e-7)
 
@@ -157,7 +157,7 @@ def test_memory_stays_within_the_estimate(monkeypatch: pytest.MonkeyPatch) -> No
     for kernel in ("rbf", "matern"):
         tracemalloc.start()
         try:
-            density_penalty(W, kernel, gamma=0.1, Lam=1.0).conjugate(p)
+            density_penalty(W, kernel, gamma=0.1, Lam=1.0).minus_conjugate(p)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -77,7 +77,7 @@ def test_a_ball_within_some_of_the_candidates_holds_what_the_whole_ball_holds_th
     whole = DivergenceBall(12, 4.0, k)
     assert whole.within(12) == whole
     part = whole.within(7)
-    u = np.append(part.conjugate(np.arange(7.0)).density, np.zeros(5))
+    u = np.append(part.minus_conjugate(np.arange(7.0)).density, np.zeros(5))
     assert u.sum() == pytest.approx(12.0)
     assert definitions.divergence_of(u / 12.0, k) == pytest.approx(4.0, rel=1e-8)
     fewest = whole.least

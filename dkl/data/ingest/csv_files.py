@@ -385,15 +385,17 @@ class _Dialect:
     encoding: str
     skips_first_line: bool = False
 
-    def description(self, file: InputFile, chosen: CsvFormat, has_index: bool) -> str:
+    def description(self, file: InputFile, chosen: CsvFormat, has_unnamed: bool) -> str:
         """A description of what was detected; empty for defaults and for what the user chose."""
         parts = []
         if chosen.delimiter is None and self.delimiter != ("\t" if file.suffix == ".tsv" else ","):
             parts.append(f"values between {DELIMITER_NAMES.get(self.delimiter, repr(self.delimiter))}")
         if chosen.encoding is None and self.encoding:
             parts.append(f"in {self.encoding.upper()}")
-        if has_index:
-            parts.append("a column without a name is left out, as row numbers are")
+        if has_unnamed:
+            parts.append(
+                "a column without a name is left out, as row numbers and a delimiter at the end of all lines make it"
+            )
         return ", ".join(parts)
 
 

@@ -218,7 +218,7 @@ def dual_point(problem: JointProblem, state: JointState, sums: Mapping[str, np.n
     # c_m = sum_i a_i z_im of every candidate, working or not
     duals = np.stack([(sums[f"pool{k}"] @ mix[:, k]).ravel() for k in range(problem.n_outputs)]) / weight
     squares = squared_weights(duals, np.empty(pool.n_frequencies)) / (2.0 * problem.lam)
-    best = problem.penalty.conjugate(squares)
+    best = problem.penalty.minus_conjugate(squares)
     coef = state.coefficients[:, :-1]
     # before the first solution there is one candidate without weight, and no density
     ridge = ridge_value(coef, state.density[0], problem.lam) if coef.any() else 0.0

@@ -244,7 +244,7 @@ def as_meta_kernel(kernel: str | MetaKernel, length_scale: float = 1.0) -> MetaK
     kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
         "matern" has smoothness 3/2, "polynomial" degree 2.
     length_scale : float
-        For a name only; an object has its own.
+        For a name only: an object has its own, and "delta" ignores it unchecked.
 
     Returns
     -------

@@ -11,9 +11,9 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
-from dkl.kernels.maps import map_rows, mapping_flops
+from dkl.kernels.maps import map_rows, mapping_flops, newton_tile
 from dkl.kernels.newton.gram import packed_panels, packed_size
-from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile
+from dkl.kernels.normal_equations import NewtonTargets, TrialSteps
 from dkl.linear.scores import scoring_cost
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
@@ -86,7 +86,14 @@ class FoldSums:
         return [self._record(columns, first=number == 0) for number, columns in enumerate(panels)]
 
     def collect(self, results: Sequence[Any]) -> list[Squared]:
-        """The sums (or the rows) of each fold from the results of the pass."""
+        """The sums of each fold from the results of the pass, or its mapped rows where there are few rows.
+
+        Parameters
+        ----------
+        results : sequence
+            As of `records`: one `Block` of all rows, or for each panel of columns its share of the Gram matrix of each
+            fold.
+        """
         if self.keeps_rows:
             rows: Block = results[0]
             values, weight = self.targets(rows)

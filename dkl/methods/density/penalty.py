@@ -15,7 +15,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
 from dkl.solvers.block_pivoting import bounded_minimum
-from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
+from dkl.solvers.density_term import LEAST_DENSITY, MinusConjugate
 from dkl.solvers.interior_point import minimise_quadratic
 from dkl.solvers.losses import namespace_of
 
@@ -206,38 +206,41 @@ class DensityPenalty:
         e = xp.asarray(u, dtype=np.float64) - self.center
         return xp.zeros_like(e) if self.fixed else self.Lam * self.times(e)
 
-    def conjugate(self, p: np.ndarray) -> Conjugate:
-        """min over u >= floor of Lam/2 (u - c)'H(u - c) - u.p, from below: the last term of the dual objective.
+    def minus_conjugate(self, p: np.ndarray) -> MinusConjugate:
+        """min over u >= floor of P(u) - u.p, P(u) = Lam/2 (u - c)'H(u - c): minus the conjugate of the penalty P at p.
+
+        It is the last term of the dual objective, where p_j = |sum_i a_i z_ij|^2 / (2 lam) for the dual weights a_i of
+        the rows and the features z_ij of frequency j. c is the centre; the value is a lower bound of the minimum.
 
         Parameters
         ----------
         p : ndarray of shape (D,) or (K, D)
-            |c_j|^2 / (2 lam), c_j = sum_i a_i z_ij; of a density a class, one row a class.
+            For a density of each class, one row for each class.
 
         Returns
         -------
-        Conjugate
+        MinusConjugate
         """
         p = np.asarray(p, dtype=np.float64)
         if p.ndim == 2:
-            rows = [self.conjugate(row) for row in p]
-            return Conjugate(
+            rows = [self.minus_conjugate(row) for row in p]
+            return MinusConjugate(
                 sum(row.value for row in rows), np.stack([row.density for row in rows]), sum(row.gap for row in rows)
             )
         if self.fixed:
             u = self.start()
-            return Conjugate(-float(u @ p), u, 0.0)
+            return MinusConjugate(-float(u @ p), u, 0.0)
         if self.spectrum.vectors is None:
             # for each frequency the vertex of its parabola, but at least the floor
             u = np.maximum(self.floor, self.center + p / (self.Lam * self.curvatures))
-            return Conjugate(self.value(u) - float(u @ p), u, 0.0)
+            return MinusConjugate(self.value(u) - float(u @ p), u, 0.0)
         # a quadratic program over x = u - floor >= 0, its linear term in units of Lam
         lift = np.full_like(p, self.floor - self.center)
         with one_blas_thread():
             program = minimise_quadratic(self.matrix, p / self.Lam - self.times(lift))
         at_floor = self.value(self.center + lift) - self.floor * float(p.sum())
         gap = self.Lam * program.gap
-        return Conjugate(self.Lam * program.value + at_floor - gap, self.floor + program.point, gap)
+        return MinusConjugate(self.Lam * program.value + at_floor - gap, self.floor + program.point, gap)
 
     def eliminate(self, squares: np.ndarray, lam: float) -> Elimination:
         """The best density for given weights, in closed form; only for a `DeltaMetaKernel`.
@@ -379,7 +382,7 @@ def density_penalty(
     >>> import numpy as np
     >>> from dkl.methods.density.penalty import density_penalty
     >>> penalty = density_penalty(np.array([[0.0], [1.0]]), "rbf", gamma=0.5, Lam=2.0)
-    >>> penalty.value(np.array([1.0, 1.0])), penalty.conjugate(np.zeros(2)).density.tolist()
+    >>> penalty.value(np.array([1.0, 1.0])), penalty.minus_conjugate(np.zeros(2)).density.tolist()
     (0.0, [1.0, 1.0])
     """
     spectrum = meta_spectrum(W, meta_kernel, length_scale=length_scale)

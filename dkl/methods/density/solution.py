@@ -104,7 +104,7 @@ def optimality(
     # p_j = |c_j|^2 / (2 lam), the decrease of the dual objective for each unit of density
     p = squared_weights(feasible.T, density) / (2.0 * lam)
     linear = penalty.value(density) - float(np.sum(density * p))
-    density_gap = max(0.0, linear - penalty.conjugate(p).value)
+    density_gap = max(0.0, linear - penalty.minus_conjugate(p).value)
     return _residual(penalty, lam, density, ratios, descent.T), ridge_gap + density_gap
 
 
@@ -163,7 +163,7 @@ def judged(
     # minus the conjugates of the losses at the scaled duals, summed over the rows: a y - conjugate_square a^2
     data = np.sum(scale * linear - loss_of(loss).conjugate_square * scale**2 * squares, axis=(1, 2))
     bounds = [
-        value + penalty.conjugate(squared_weights(c, u) / (2.0 * lam)).value
+        value + penalty.minus_conjugate(squared_weights(c, u) / (2.0 * lam)).value
         for value, c in zip(data, feasible, strict=True)
     ]
     # the first width has the slope itself: both signs together are minus the gradient of the mean loss

@@ -21,6 +21,7 @@ from dkl.methods.bounds_mixin import Certified
 from dkl.methods.landmarks.driver import (
     LandmarkDriver,
     LandmarkProblem,
+    LandmarkState,
     Placement,
     PlacementDriver,
     PlacementProblem,
@@ -43,6 +44,7 @@ from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.passes.loop import PlannedRun
+from dkl.protocols.driver import Driver
 from dkl.protocols.source import rows_within
 
 Pool = Literal["own", "shared"]
@@ -248,7 +250,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _summing(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[Driver[LandmarkProblem, LandmarkState], LandmarkProblem]:
         """The losses of the candidates around the placed landmarks."""
         classes = np.asarray(self.classes_)
         class_weight = self._class_weights(dataset)
@@ -261,7 +263,10 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
-        state = self._run(*self._with_sums(*self._summing(dataset), dataset), "losses")
+        driver, problem = self._summing(dataset)
+        if self.sums is not None:
+            driver, dataset = self._with_sums(driver, problem, dataset)
+        state = self._run(driver, problem, dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 

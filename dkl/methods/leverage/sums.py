@@ -9,9 +9,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows, with_targets
-from dkl.kernels.maps import map_rows
+from dkl.kernels.maps import map_rows, newton_tile
 from dkl.kernels.newton.gram import GramSum, packed_size
-from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows

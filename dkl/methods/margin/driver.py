@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.features.feature_map import columns_of
 from dkl.features.frequencies import further_seed
-from dkl.kernels.normal_equations import design_rows
+from dkl.kernels.maps import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows

@@ -18,8 +18,8 @@ from dkl.kernels.device import (
     together_on_host,
     weighted_rows_on_gpu,
 )
+from dkl.kernels.maps import design_tiles
 from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
-from dkl.kernels.normal_equations import design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import Loss

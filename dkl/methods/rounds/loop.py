@@ -1,4 +1,8 @@
-"""The loop of rounds: verify candidates by a pass, judge the model, add the best, refit, propose the next ones."""
+"""The loop of rounds that add features to a model.
+
+In each round a pass over all rows evaluates the model and the proposed features; the model is judged on held-out rows,
+the best of the proposed features join it, its coefficients are fitted again, and the next features are proposed.
+"""
 
 from __future__ import annotations
 
