@@ -542,8 +542,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         return self.linear_.coef_.ndim == 1 if hasattr(self.linear_, "coef_") else len(self.target_center_) == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
-        if self._settings.loss == "huber" and not self.epsilon > 0.0:
-            raise ValueError(f"epsilon={self.epsilon!r} leaves nothing of loss='huber'; give it a number above 0")
+        loss_of(self._settings.loss, self.epsilon).validate()
         if self._settings.loss == "pinball":
             check_quantiles(self.quantiles)
             if self.conformal_fraction is not None:
