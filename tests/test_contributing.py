@@ -150,6 +150,21 @@ def test_a_dictionary_whose_functions_for_scikit_learn_differ_is_refused(
         check_dictionary(triangular())
 
 
+def test_a_dictionary_that_multiplies_a_metric_from_the_other_side_is_refused(
+    skeleton: Callable[[str], ModuleType],
+) -> None:
+    triangular: Any = skeleton("dictionary").TriangularWaves
+
+    class FromTheOtherSide(triangular):
+        def searched(self, scaler: Any, metric: Any) -> Any:
+            return super().searched(scaler, None if metric is None else metric.T)
+
+    with pytest.raises(
+        AssertionError, match=r"in a metric of shape \(4, 4\), with which the dictionary sees X @ metric"
+    ):
+        check_dictionary(FromTheOtherSide())
+
+
 def test_the_dictionary_of_the_page_competes_with_others(skeleton: Callable[[str], ModuleType]) -> None:
     X = np.random.default_rng(0).uniform(-4.0, 4.0, (1_000, 2))
     y = np.arcsin(np.sin(X @ [1.0, 1.5])) + 4.0 * (X[:, 1] > 0.5)

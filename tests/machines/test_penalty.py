@@ -125,7 +125,7 @@ def strongest(choice: judge.PenaltyChoice) -> int:
 def test_a_rule_that_stochastic_steps_lack_is_refused_with_what_it_needs(
     rule: str, given: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only "auto", which leaves the choice to the machine, is the penalty of the solver that other parameters select."""
+    """Only "auto", which leaves the choice to the machine, adapts to the solver that other parameters select."""
     monkeypatch.setitem(judge.PENALTY_RULES, "strongest", strongest)
     X, _ = rows(50, 2)
     machine = KernelRegressor("random", alpha=rule, random_state=0, **given)
