@@ -451,6 +451,8 @@ def test_machines_document_the_losses_and_penalty_rules_of_the_tables(name: str)
     if name == "KernelRegressor":
         (line,) = re.findall(r"^epsilon : float\n(.*?)^quantiles", text, re.M | re.S)
         assert set(re.findall(r'"(\w+)"', line)) == set(losses_with("epsilon")), line
+        (line,) = re.findall(r"for every loss but (.*?)\.", text)
+        assert set(re.findall(r'"(\w+)"', line)) == LOSSES[name] - set(losses_for("regression", "newton")), line
 
 
 def test_the_help_of_the_shell_names_the_losses_and_penalty_rules_of_the_tables() -> None:
