@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -20,6 +21,9 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 import dkl
+from dkl.cli.model_options import MachineOptions
+from dkl.linear.judge import PENALTY_RULES
+from dkl.solvers.losses import losses_for, losses_with
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
@@ -441,6 +445,39 @@ def test_the_way_from_fit_to_a_sine_names_functions_that_exist() -> None:
         for name in names.split(", "):
             function = attrgetter(name)(module)
             assert inspect.getmodule(function) is module, (path, name)
+
+
+LOSSES = {
+    "KernelClassifier": {*losses_for("classification"), "softmax"},
+    "KernelRegressor": set(losses_for("regression")),
+}
+ALPHAS = {"KernelClassifier": set(PENALTY_RULES), "KernelRegressor": {*PENALTY_RULES, "evidence"}}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_machines_document_the_losses_and_penalty_rules_of_the_tables(name: str) -> None:
+    text = inspect.getdoc(getattr(dkl, name)) or ""
+    for parameter, expected in (("loss", LOSSES[name]), ("alpha", ALPHAS[name])):
+        (line,) = re.findall(rf"^{parameter} : (.*)$", text, re.M)
+        assert set(re.findall(r'"(\w+)"', line)) == expected, line
+    if name == "KernelRegressor":
+        (line,) = re.findall(r"^epsilon : float\n(.*?)^quantiles", text, re.M | re.S)
+        assert set(re.findall(r'"(\w+)"', line)) == set(losses_with("epsilon")), line
+        (line,) = re.findall(r"for every loss but (.*?)\.", text)
+        assert set(re.findall(r'"(\w+)"', line)) == LOSSES[name] - set(losses_for("regression", "newton")), line
+
+
+def test_the_help_of_the_shell_names_the_losses_and_penalty_rules_of_the_tables() -> None:
+    """The help is a text, since it is printed without loading NumPy."""
+    hints = get_type_hints(MachineOptions, include_extras=True)
+    for option, expected in (
+        ("loss", set.union(*LOSSES.values())),
+        ("alpha", ALPHAS["KernelRegressor"]),
+        ("epsilon", set(losses_with("epsilon"))),
+        ("quantiles", set(losses_with("quantile"))),
+    ):
+        missing = expected - set(re.findall(r"\w+", hints[option].__metadata__[0].help))
+        assert not missing, f"the help of --{option} lacks {sorted(missing)}"
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "deploy/README.md", "examples/guide/guarantees.md"])

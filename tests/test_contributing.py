@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +54,18 @@ def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         return importlib.import_module(f"skeleton_{name}")
 
     return imported
+
+
+def test_the_skeletons_of_the_page_are_as_ruff_has_modules_of_the_library() -> None:
+    pytest.importorskip("ruff")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    skeletons = re.findall(r"<!-- skeleton: (\w+) -->\n```python\n(.*?)```", text, re.S)
+    assert len(skeletons) > 5
+    for name, code in skeletons:
+        for arguments in (["check"], ["format", "--check"]):
+            command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", f"dkl/methods/{name}.py", "-"]
+            found = subprocess.run(command, input=code, capture_output=True, text=True, cwd=ROOT)
+            assert found.returncode == 0, f"{name}: {found.stdout}{found.stderr}"
 
 
 def test_the_family_of_the_page_satisfies_the_checks(skeleton: Callable[[str], ModuleType]) -> None:
@@ -148,6 +161,21 @@ def test_a_dictionary_whose_functions_for_scikit_learn_differ_is_refused(
     monkeypatch.setattr(triangular, "numpy_functions", (np.sin,))
     with pytest.raises(AssertionError, match=r"TriangularWaves: to_sklearn\(\) predicts as the model does"):
         check_dictionary(triangular())
+
+
+def test_a_dictionary_that_multiplies_a_metric_from_the_other_side_is_refused(
+    skeleton: Callable[[str], ModuleType],
+) -> None:
+    triangular: Any = skeleton("dictionary").TriangularWaves
+
+    class FromTheOtherSide(triangular):
+        def searched(self, scaler: Any, metric: Any) -> Any:
+            return super().searched(scaler, None if metric is None else metric.T)
+
+    with pytest.raises(
+        AssertionError, match=r"in a metric of shape \(4, 4\), with which the dictionary sees X @ metric"
+    ):
+        check_dictionary(FromTheOtherSide())
 
 
 def test_the_dictionary_of_the_page_competes_with_others(skeleton: Callable[[str], ModuleType]) -> None:

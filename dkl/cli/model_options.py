@@ -333,7 +333,7 @@ def estimator_from(
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner
-    from dkl.solvers.losses import losses_for
+    from dkl.solvers.losses import losses_for, losses_with
 
     given = {name: value for name, value in vars(options).items() if name not in ("task", "seed", "set")}
     given |= {"quantiles": options.shares, "alpha": options.penalty}
@@ -344,7 +344,7 @@ def estimator_from(
     # ingest takes whole numbers for labels, also if they are counts
     is_of_numbers = options.loss in losses_for("regression") and options.loss not in losses_for("classification")
     task = options.task or ("regression" if is_of_numbers else task)
-    for name, losses in (("epsilon", ("huber", "epsilon_insensitive")), ("quantiles", ("pinball",))):
+    for name, losses in (("epsilon", losses_with("epsilon")), ("quantiles", losses_with("quantile"))):
         if getattr(options, name) is not None and options.loss not in losses:
             raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")
     seed, learner = options.seed, None

@@ -51,8 +51,9 @@ class ListedDictionary:
         scaler : Scaler or None
             The scaling of the rows.
         metric : ndarray of shape (d,) or (d, d), or None
-            Scaled rows are multiplied by it before the dictionary sees them. It is 0 for columns that the dictionary
-            must not use, because the model has to be monotone in them.
+            Scaled rows X are replaced by ``X * metric`` or, for a matrix, ``X @ metric`` before the dictionary sees
+            them. Its entry, or row, is 0 for a column of X that the dictionary must not use, because the model has to
+            be monotone in it. A matrix need not be symmetric.
         """
         raise TypeError(f"{type(self).__name__} does not say how it is searched: give it a method `searched`")
 

@@ -272,7 +272,8 @@ class PenaltyChoice:
     rule : str
         A name in `PENALTY_RULES`.
     fold_scores : ndarray of shape (A, F)
-        The scores on each fold of held-out rows, from which a rule may take their standard errors; empty if unknown.
+        The scores on each fold of held-out rows, from which a rule may take their standard errors; minus infinity for
+        penalties that were not tried. A single column for many rows and rows held out by time; empty if unknown.
     """
 
     alphas: np.ndarray

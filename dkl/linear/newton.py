@@ -354,6 +354,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         1.0 if isinstance(problem.alpha, str) else problem.alpha,
         loss,
         dtype=problem.dtype,
+        epsilon=problem.epsilon,
         n_rows=summary.n_rows,
         evidence=problem.alpha == "evidence",
         needs_hessian=problem.alpha == "evidence" or (loss == "squared_error" and problem.classes is None),
@@ -373,8 +374,6 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         quantiles = np.tile(problem.quantiles, problem.n_targets)
         # the gradient of a piecewise linear loss cannot become smaller than its smoothing allows
         return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
-    if loss == "huber":
-        return replace(task, epsilon=problem.epsilon)
     return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.varies else task
 
 

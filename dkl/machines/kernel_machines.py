@@ -99,8 +99,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         same as "softmax".
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
-        C = 0.01 to 100 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
-        the machine chooses its features and takes exact steps, else 1e-5.
+        C = 0.01 to 100 for features of mean squared length 1, then all rows are fitted with it. Where `solver` is None
+        and the fit takes stochastic steps (for `epochs`, `early_stopping`, a loss without exact ones or many rows),
+        "auto" is 1e-5. None is "auto" where the machine chooses its features and takes exact steps, else 1e-5.
     epochs : int or None
         How often the fit goes through all rows (at most, with early stopping). None is 10, and up to 50 for fewer than
         20,000 rows: within 0.3 points of liblinear on MNIST and adult. For more than a million rows None is at most 5,
@@ -277,8 +278,8 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the one with the least loss on
         held-out rows among 100 to 1e-4, for features of mean squared length 1; then all rows are fitted with it.
         "evidence" (Newton only): the one that maximises the marginal likelihood of the targets, as `BayesianRidge`
-        does, from the sums of all rows; suits features that were drawn without the target. None is as in
-        `KernelClassifier`.
+        does, from the sums of all rows; suits features that were drawn without the target. None, and "auto" for
+        stochastic steps, are as in `KernelClassifier`.
     epochs : int or None
         As in `KernelClassifier`.
     solver : {"sgd", "newton"} or None
@@ -550,8 +551,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         return self.linear_.coef_.ndim == 1 if hasattr(self.linear_, "coef_") else len(self.target_center_) == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
-        if self._settings.loss == "huber" and not self.epsilon > 0.0:
-            raise ValueError(f"epsilon={self.epsilon!r} leaves nothing of loss='huber'; give it a number above 0")
+        loss_of(self._settings.loss, self.epsilon).validate()
         if self._settings.loss == "pinball":
             check_quantiles(self.quantiles)
             if self.conformal_fraction is not None:

@@ -923,11 +923,17 @@ class KernelMachine(
                 f"solver='newton' needs a loss with a Hessian: loss={squared_loss(self._task)!r}, got "
                 f"loss={settings.loss!r}; or use solver='sgd'"
             )
-        is_unlikely = settings.alpha == "evidence" and settings.loss != "squared_error"
+        losses = {"squared_error"} if settings.alpha == "evidence" else {"softmax", *NEWTON_LOSSES}
+        is_unlikely = settings.alpha == "evidence" and settings.loss not in losses
         if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):
+            # an open loss adapts to the solver
+            suits = self.loss is None or self.loss in losses
+            loss = "" if suits else f" and loss={squared_loss(self._task)!r}"
+            of_epochs = {"epochs": self.epochs is not None, "early_stopping": self.early_stopping}
+            left = " and ".join(name for name, is_given in of_epochs.items() if is_given)
             raise ValueError(
-                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and "
-                f"loss={squared_loss(self._task)!r}, got solver={settings.solver!r} and loss={settings.loss!r}; or "
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton'{loss}"
+                f"{left and f' and leave {left} out'}, got solver={settings.solver!r} and loss={settings.loss!r}; or "
                 "give alpha a number"
             )
         if settings.solver == "newton" and self.early_stopping:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sklearn.base import clone
 
-from dkl.linear.judge import PENALTY_RULES
 from dkl.linear.newton import NEWTON_LOSSES
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
@@ -29,7 +28,7 @@ class OpenParameters:
     Parameters
     ----------
     loss : str or None
-    alpha : float, "auto", "evidence" or None
+    alpha : float, the name of a penalty rule ("auto"), "evidence" or None
     solver : {"sgd", "newton"} or None
     calibrate : bool or None
     chooses : bool
@@ -144,6 +143,10 @@ def settled(
 ) -> Settings:
     """A value for every open parameter that suits the others and the rows; what the user set is kept.
 
+    Only alpha="auto" adapts to the solver: it is `LIGHT` where stochastic steps are chosen, which cannot compare
+    penalties. Another rule and the evidence select Newton steps, however many the rows are; where another parameter
+    excludes these, the rule is kept, and the machine refuses it.
+
     Parameters
     ----------
     opened : OpenParameters
@@ -165,9 +168,9 @@ def settled(
         named = joint_name(opened.loss or exact_loss(opened, task, is_wide=is_wide), "newton")
         # the log loss of several classes is preconditioned by a single Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
-        # the squared error takes one pass for any number of rows, fewer than stochastic epochs take; the evidence is
-        # defined for exact steps only
-        one_pass = named == "squared_error" or opened.alpha == "evidence"
+        # the squared error takes one pass for any number of rows, fewer than stochastic epochs take; the evidence and
+        # rules that the user names are defined for exact steps only
+        one_pass = named == "squared_error" or (isinstance(opened.alpha, str) and opened.alpha != "auto")
         few = (
             one_pass
             or (is_wide and opened.loss is None)
@@ -181,7 +184,7 @@ def settled(
     alpha = opened.alpha
     if alpha is None:
         alpha = "auto" if opened.chooses and solver == "newton" else LIGHT
-    elif alpha in PENALTY_RULES and solver == "sgd" and opened.solver is None:
+    elif alpha == "auto" and solver == "sgd" and opened.solver is None:
         # Newton steps compare penalties; stochastic ones, chosen for many rows, have one small penalty by default
         alpha = LIGHT
     calibrate = opened.chooses if opened.calibrate is None else opened.calibrate

@@ -23,7 +23,7 @@ from sklearn.utils._param_validation import (
 
 from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
-from dkl.features.dictionaries import Dictionaries
+from dkl.features.dictionaries import Dictionaries, ListedDictionary
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.linear.judge import PENALTY_RULES
 from dkl.methods.density.loss_table import TUNED_LOSSES
@@ -337,6 +337,9 @@ def check_constraints(estimator: Constrained) -> None:
             _refuse(name, parameter, value, "not be a truth value: it is a number, a text or None")
         if isinstance(value, type) and callable not in allowed:
             _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")
+        if isinstance(value, ListedDictionary):
+            listed = f"MarginFeatures(family=[{type(value).__name__}(...)])"
+            _refuse(name, parameter, value, f"not be a dictionary outside a list: take {listed}")
         if isinstance(value, str) and not value.strip():
             _refuse(name, parameter, value, "not be empty; a parameter that may be left out is None")
         if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":

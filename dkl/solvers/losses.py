@@ -87,6 +87,9 @@ class Loss(ABC):
         losses contribute.
         """
 
+    def validate(self) -> None:  # noqa: B027
+        """Raise ValueError if `epsilon` has no meaning for the loss; losses without it have nothing to check."""
+
     def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
         """Value, slope, curvature, and the conjugate at the slope, with common terms computed once."""
         slope = self.slope(y, f)
@@ -269,6 +272,10 @@ class HuberLoss(Loss):
     largest_curvature = 1.0
     conjugate_square = 0.5
     solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
+
+    def validate(self) -> None:
+        if not self.epsilon > 0.0:
+            raise ValueError(f"epsilon={self.epsilon!r} leaves nothing of loss='huber'; give it a number above 0")
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         xp = namespace_of(f)
@@ -575,6 +582,11 @@ def losses_for(task: str, solver: str = "") -> tuple[str, ...]:
     classes: dict[str, Any] = {**_PLAIN, **_WITH_EPSILON}
     offered = {name: loss.solvers.get(task, ()) for name, loss in classes.items()}
     return tuple(name for name, solvers in offered.items() if (solver in solvers if solver else solvers))
+
+
+def losses_with(parameter: str) -> tuple[str, ...]:
+    """The names of the losses that machines offer and that have this parameter, "epsilon" or "quantile"."""
+    return tuple(name for name in losses_for("regression") if hasattr(_WITH_EPSILON.get(name), parameter))
 
 
 # The losses with a mean exp(f); their targets are not standardised.

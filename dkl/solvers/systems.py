@@ -52,7 +52,7 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
     Raises
     ------
     ValueError
-        If the matrix is not finite.
+        If the matrix is not finite, or the mean of its diagonal is not positive.
     """
     return lapack.dpotrs(factor_positive(form), right, lower=0)[0]
 
@@ -93,7 +93,7 @@ class PenalisedSystems:
         Raises
         ------
         ValueError
-            If a matrix is not finite.
+            If a matrix is not finite, or the mean of its diagonal is not positive.
         """
         if grams is not self._grams:
             self._grams, self._raised, self._factor = grams, {}, None
@@ -148,7 +148,7 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     Raises
     ------
     ValueError
-        If the matrix is not finite.
+        If the matrix is not finite, or the mean of its diagonal is not positive.
     """
     return _factored(form, 0.0)[0]
 
@@ -164,6 +164,13 @@ def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray,
                 "the products of the mapped rows, times their weights, are not finite: the rows or the weights are too "
                 "large. Scale rows (scaling='standard' of the feature learner), multiply all weights by one factor, or "
                 "use dtype='float64'"
+            )
+        # no matrix of this kind is positive definite, and a share of its diagonal would not raise it
+        if scale <= 0.0:
+            raise ValueError(
+                f"the mean of a system's diagonal is {scale:.3g}, and a positive definite one has a mean above 0: the "
+                "curvature of the loss, summed over the rows, is negative or 0 where no penalty is added. Take a loss "
+                "whose second derivative is nowhere negative, or a larger alpha"
             )
         # The factorisation fails where eigenvalues are smaller than the rounding errors of float32 products: the
         # diagonal is raised, by ten times as much in each attempt, until it succeeds.

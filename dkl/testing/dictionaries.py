@@ -57,7 +57,10 @@ def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None
     slopes, weight = (y - y.mean())[:, None], np.ones(n_rows)
     searched: Dictionary = near.searched(None, None)
     points = searched.propose(SampleSlopes(X, slopes, weight), 5, 0)
-    require(points.ndim == 2 and points.shape[1] == 4, f"{name}.propose returns points of shape (p, d)")
+    require(
+        points.ndim == 2 and points.shape[1] == 4,
+        f"{name}.propose returns points of as many numbers as rows have columns: (p, 4), not {points.shape}",
+    )
     require(0 < len(points) <= 5, f"{name}.propose finds one point at least, and no more than it was asked for")
     again = searched.propose(SampleSlopes(X, slopes, weight), 5, 0)
     require(same_bits(points, again), f"{name}.propose gives the same bits again for the same rows and seed")
@@ -78,11 +81,17 @@ def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None
         f"{name}.propose finds points that explain more of the slopes than those found for shuffled ones",
     )
     free = np.array([0.0, 1.0, 1.0, 1.0])
-    searched = near.searched(None, free)
-    points = searched.propose(SampleSlopes(X, slopes, weight), 5, 0)
     moved = X + np.outer(generator.standard_normal(n_rows), 1.0 - free)
-    before, after = (map_rows(rows, searched.feature_map(points), "float64") for rows in (X, moved))
-    require(np.allclose(before, after), f"{name}: columns do not look at a column whose metric is 0")
+    # all columns of the full metric have entries, so that a product from the other side uses the first column of X
+    for metric in (free, (0.5 * np.eye(4) + generator.uniform(0.1, 0.4, (4, 4))) * free[:, None]):
+        searched = near.searched(None, metric)
+        points = searched.propose(SampleSlopes(X, slopes, weight), 5, 0)
+        before, after = (map_rows(rows, searched.feature_map(points), "float64") for rows in (X, moved))
+        require(
+            np.allclose(before, after),
+            f"{name}: features do not depend on a column of X whose entry or row is 0 in a metric of shape "
+            f"{metric.shape}, with which the dictionary sees X {'*' if metric.ndim == 1 else '@'} metric",
+        )
     both = [dictionary, Steps(depth=1)]
     check_learner(MarginFeatures(both, n_features=16, scaling="standard"), n_rows=n_rows)
     for family in (both[:1], both):

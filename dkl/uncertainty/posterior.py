@@ -56,7 +56,9 @@ class CoefficientPosterior:
 
         def regularised() -> np.ndarray:
             gram, _, _ = centred_gram(packed)
-            np.einsum("ii->i", gram)[:] += lam
+            diagonal = np.einsum("ii->i", gram)
+            # rounding leaves the sum of squares of a constant feature around its mean slightly below 0
+            diagonal[:] = np.maximum(diagonal, 0.0) + lam
             return gram
 
         factor, _ = lapack.dtrttp(factor_positive(regularised))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
 import dkl.linear.head as newton
+from dkl.data.sources.in_memory import ArraySource
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size, signed_products
 from dkl.kernels.normal_equations import (
@@ -20,7 +22,12 @@ from dkl.kernels.normal_equations import (
     loss_sums,
     newton_sums,
 )
+from dkl.linear.fitting import LinearProblem
 from dkl.linear.head import NewtonDriver, NewtonProblem
+from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
+from dkl.passes.loop import Run
+from dkl.solvers import losses
+from dkl.solvers.losses import Loss
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
@@ -302,3 +309,44 @@ def test_the_plan_has_the_shapes_of_the_passes() -> None:
     assert passes <= 1 + most
     assert first[0].accumulators["hessian"].shape == (1, packed_size(0, 17))
     assert later[0].accumulators["hessian"].shape == (3, packed_size(0, 17))
+
+
+@dataclass(frozen=True)
+class Expectile(Loss):
+    """Half the square of the error, times epsilon above the score and 1 - epsilon below it."""
+
+    epsilon: float = 0.1
+    largest_curvature = 1.0
+    varies = True
+
+    def value(self, y: Any, f: Any) -> Any:
+        return 0.5 * self.curvature(y, f) * (f - y) ** 2
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return self.curvature(y, f) * (f - y)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return np.where(f > y, 1.0 - self.epsilon, self.epsilon)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return y * s + 0.5 * s**2 / np.where(s > 0.0, 1.0 - self.epsilon, self.epsilon)
+
+
+WITH_PARAMETER = sorted({*losses._WITH_EPSILON} & NEWTON_LOSSES)
+
+
+@pytest.mark.parametrize("name", [*WITH_PARAMETER, "expectile"])
+def test_newton_steps_fit_a_loss_with_the_parameter_that_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a loss that only has a line in the table."""
+    monkeypatch.setitem(losses._WITH_EPSILON, "expectile", Expectile)
+    monkeypatch.setattr("dkl.linear.newton.NEWTON_LOSSES", {*NEWTON_LOSSES, "expectile"})
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.sin(X[:, 0]) + 0.3 * np.exp(X[:, 1]) * rng.standard_normal(300)
+    models = []
+    for parameter in (0.2, 0.7):
+        given: dict[str, Any] = {"quantiles": (parameter,)} if name == "pinball" else {"epsilon": parameter}
+        problem = LinearProblem(feature_map(4), name, 1e-2, dtype="float64", **given)
+        fit = fit_by_newton(problem, ArraySource(X, y), Run())
+        models.append(np.append(fit.model.coef_, fit.model.intercept_))
+    assert np.max(np.abs(models[0] - models[1])) > 0.01

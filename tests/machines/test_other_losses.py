@@ -22,7 +22,7 @@ from sklearn.metrics import (
 import dkl
 from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.random_features import RandomFeatures
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, losses_with
 
 POWER = {"poisson": 1, "gamma": 2}
 THEIRS = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
@@ -371,6 +371,19 @@ def test_the_penalty_of_quantiles_and_of_the_huber_loss_is_chosen_too() -> None:
     for loss in ("pinball", "huber"):
         model = KernelRegressor(features(200), loss=loss, alpha="auto", solver="newton", random_state=0).fit(X, y)
         assert model.alphas_[-1] < model.alpha_ <= model.alphas_[0]
+
+
+@pytest.mark.parametrize("loss", losses_with("epsilon"))
+def test_a_loss_refuses_a_parameter_without_meaning_before_the_fit(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def validate(own: Any) -> None:
+        if own.epsilon > 1.0:
+            raise ValueError(f"epsilon={own.epsilon!r} is too large for loss={loss!r}")
+
+    X, y, _ = noisy_rows(50)
+    monkeypatch.setattr(type(loss_of(loss)), "validate", validate)
+    KernelRegressor(features(), loss=loss, epsilon=1.0, epochs=1).fit(X, y)
+    with pytest.raises(ValueError, match=r"epsilon=1\.5 is too large"):
+        KernelRegressor(features(), loss=loss, epsilon=1.5, epochs=1).fit(X, y)
 
 
 @pytest.mark.parametrize("quantiles", [(), (0.5, 0.5), (0.0, 0.5), (1.2,), ("half",)])

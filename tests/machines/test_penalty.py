@@ -18,9 +18,11 @@ from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
+from dkl.linear import judge
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.penalty_choice import PENALTIES
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.machines.settings import OpenParameters, settled
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.warm_start import working_start
 from dkl.model_io import load_model
@@ -101,6 +103,50 @@ def test_maps_without_pairs_are_measured_on_a_sample() -> None:
     machine = classifier().set_params(features=features).fit(X, codes)
     length = np.mean(np.sum(machine.features_.transform(X).astype(float) ** 2, axis=1))
     np.testing.assert_allclose(machine.alphas_, length / (240 * np.array(PENALTIES["squared_hinge"])), rtol=1e-5)
+
+
+def strongest(choice: judge.PenaltyChoice) -> int:
+    """A rule of penalties that looks at no score."""
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"solver": "sgd"}, "set solver='newton', got"),
+        ({"solver": "sgd", "loss": "huber"}, "set solver='newton', got"),
+        ({"solver": "sgd", "loss": "epsilon_insensitive"}, "set solver='newton' and loss='squared_error', got"),
+        ({"epochs": 3}, "set solver='newton' and leave epochs out, got"),
+        ({"early_stopping": True}, "set solver='newton' and leave early_stopping out, got"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rule", ["auto", "strongest", "evidence"])
+def test_a_rule_that_stochastic_steps_lack_is_refused_with_what_it_needs(
+    rule: str, given: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only "auto", which leaves the choice to the machine, adapts to the solver that other parameters select."""
+    monkeypatch.setitem(judge.PENALTY_RULES, "strongest", strongest)
+    X, _ = rows(50, 2)
+    machine = KernelRegressor("random", alpha=rule, random_state=0, **given)
+    if rule == "auto" and "solver" not in given:
+        assert machine.fit(X, X[:, 0]).alpha_ == 1e-5
+        return
+    if rule == "evidence" and given.get("loss") == "huber":
+        remedy = "set solver='newton' and loss='squared_error', got"
+    with pytest.raises(ValueError, match=f"alpha='{rule}' is chosen by Newton steps: {remedy}"):
+        machine.fit(X, X[:, 0])
+    # the remedy is one
+    cured = {"loss": "squared_error"} if "and loss=" in remedy else {}
+    machine.set_params(solver="newton", epochs=None, early_stopping=False, **cured)
+    assert machine.fit(X, X[:, 0]).alpha_ > 0.0
+
+
+def test_many_rows_do_not_replace_a_rule_that_the_user_names() -> None:
+    for rule, expected in (("auto", (1e-5, "sgd")), ("strongest", ("strongest", "newton"))):
+        given = OpenParameters("log_loss", rule, None, None, chooses=False, stops_early=False)
+        settings = settled(given, "classification", 10_000_000)
+        assert (settings.alpha, settings.solver) == expected
 
 
 def test_only_newton_steps_choose_alpha() -> None:

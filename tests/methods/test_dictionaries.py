@@ -387,6 +387,14 @@ def test_what_has_no_meaning_is_refused_by_name(families: Any, parameters: dict[
         learner(families, **parameters).fit(*friedman(100))
 
 
+@pytest.mark.parametrize("kind", [dkl.MarginFeatures, dkl.RandomFeatures, dkl.NystromFeatures])
+@pytest.mark.parametrize("dictionary", [dkl.Landmarks(), dkl.Steps()])
+def test_a_dictionary_outside_a_list_is_refused_with_the_list(kind: Any, dictionary: Any) -> None:
+    listed = rf"outside a list: take MarginFeatures\(family=\[{type(dictionary).__name__}\(...\)\]\)"
+    with pytest.raises(ValueError, match=listed):
+        kind(dictionary).fit(*friedman(50))
+
+
 def test_a_constant_table_says_that_there_is_nothing_to_learn() -> None:
     with pytest.raises(ValueError, match="no column"):
         learner([dkl.Steps()], scaling=None).fit(np.ones((100, 2)), np.arange(100.0))

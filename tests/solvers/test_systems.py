@@ -59,6 +59,20 @@ def test_what_is_not_finite_is_an_error_with_the_remedy() -> None:
         solve_positive(lambda: np.full((2, 2), np.nan, order="F"), np.ones(2))
 
 
+@pytest.mark.parametrize("A", [-np.eye(3), np.zeros((3, 3)), np.diag([1.0, 1.0, -3.0])], ids=["-1", "0", "mixed"])
+def test_a_system_without_curvature_is_an_error_and_no_endless_loop(A: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="curvature of the loss, summed over the rows, is negative or 0"):
+        solve_positive(lambda: np.asfortranarray(A), np.ones(3))
+
+
+def test_features_that_are_all_zero_have_the_penalty_as_their_system() -> None:
+    gram = np.zeros((4, 4))
+    gram[3, 3] = 20.0
+    for penalty in (1e-3, 0.0):
+        (x,) = PenalisedSystems().solve(packed(gram)[None], 20.0, 0, penalty, np.array([[0.0, 0.0, 0.0, 0.5]]))
+        np.testing.assert_allclose(x, [0.0, 0.0, 0.0, 0.5], rtol=1e-6)
+
+
 def packed(A: np.ndarray) -> np.ndarray:
     """The upper triangle, column by column."""
     return np.concatenate([A[: j + 1, j] for j in range(len(A))])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from sklearn.linear_model import BayesianRidge
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.features.families import Gaussian
+from dkl.features.families import Coordinates, Gaussian
 from dkl.kernels.newton.gram import packed_size
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
@@ -151,6 +153,19 @@ def test_a_plan_counts_the_one_pass_and_the_memory_of_the_eigenvectors() -> None
     assert dkl.plan(model, dataset)
     other = model.set_params(alpha="auto")
     assert not any("eigenvectors" in held for _, held in other.planned_stages(dataset))
+
+
+@pytest.mark.parametrize("alpha", ["evidence", 1e-15])
+def test_constant_features_leave_the_deviation_of_the_targets(alpha: Any) -> None:
+    """Rounding leaves their sums of squares around the mean below 0, by more than such a penalty."""
+    X, y = np.full((60, 3), 0.3), np.random.default_rng(0).normal(size=60)
+    columns = RandomFeatures(Coordinates(), n_features=3, scaling=None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "stopped after 50 Newton steps")
+        model = KernelRegressor(columns, solver="newton", alpha=alpha, random_state=0).fit(X, y)
+    mean, deviation = model.predict(X[:1], return_std=True)
+    np.testing.assert_allclose(mean, y.mean(), rtol=1e-6)
+    np.testing.assert_allclose(deviation, y.std(), rtol=1e-6)
 
 
 def test_the_evidence_is_refused_where_it_has_no_meaning() -> None:

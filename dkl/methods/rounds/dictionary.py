@@ -33,6 +33,8 @@ class SampleSlopes:
 class Dictionary(Protocol):
     """A set of columns that rounds may choose from, each given by a point: a row of an array of shape (p, d).
 
+    d is the number of the rows' columns, for all dictionaries, whose points are stacked.
+
     Points are proposed on a sample of the rows and verified in a pass over all rows. The points of all dictionaries
     compete: those are added whose Newton step, given the columns of the model so far, lowers the objective most.
     """
