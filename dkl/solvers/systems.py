@@ -131,7 +131,7 @@ def penalised_system(gram: np.ndarray, width: int, penalty: float) -> np.ndarray
     return matrix
 
 
-def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
+def factor_positive(form: Callable[[], np.ndarray], raised: float = 0.0) -> np.ndarray:
     """The factor R with R^T R = A, symmetric positive definite; the diagonal is raised if rounding makes A indefinite.
 
     Parameters
@@ -139,6 +139,8 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     form : callable
         Returns the matrix (m, m), in Fortran order; its upper triangle is read, and it is overwritten. It is called
         again for each attempt, so that no copy is needed.
+    raised : float
+        What the first attempt adds to the diagonal, of which a failed one makes ten times as much.
 
     Returns
     -------
@@ -150,7 +152,7 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     ValueError
         If the matrix is not finite.
     """
-    return _factored(form, 0.0)[0]
+    return _factored(form, raised)[0]
 
 
 def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray, float]:

@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 from scipy.spatial import distance
 from sklearn.datasets import make_friedman1
+from threadpoolctl import threadpool_limits
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -21,7 +22,7 @@ from dkl.kernels.landmark_tiles import KernelValues, NystromProduct
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
-from dkl.methods.nystrom.landmarks import leverage_scores, pivots, whitening_of
+from dkl.methods.nystrom.landmarks import Landmarks, choose_landmarks, leverage_scores, pivots, whitening_of
 from dkl.methods.nystrom.learner import NystromFeatures, unwritten_zeros
 from dkl.methods.nystrom.ordered import text_order
 from dkl.planning import plan
@@ -102,6 +103,17 @@ def test_duplicates_of_landmarks_are_no_singular_matrix() -> None:
     Z = np.vstack([rows(5), rows(5) + 1e-12])
     whitening = whitening_of(Z, dkl.Gaussian(1.0))
     assert np.isfinite(whitening).all()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_landmarks_and_their_whitening_have_the_same_bits_on_one_thread_and_two(how: Landmarks) -> None:
+    X, kernel, bits = rows(3_000, 6), dkl.Gaussian(2.0), set()
+    for n_threads in (1, 2):
+        # of BLAS and of OpenMP
+        with threadpool_limits(n_threads):
+            landmarks = choose_landmarks(X, np.ones(len(X)), 400, kernel, how, seed=0)
+            bits.add(landmarks.tobytes() + whitening_of(landmarks, kernel).tobytes())
+    assert len(bits) == 1
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])

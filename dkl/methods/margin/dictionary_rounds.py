@@ -11,6 +11,7 @@ from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.kernels.blas import one_blas_thread
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.nystrom.landmarks import whitening_of
@@ -138,7 +139,8 @@ class DictionarySolver(CorrectiveSolver):
             if isinstance(part.projection, NystromProjection):
                 # whitened kernels k(x, Z) A with A = L^-T have the coefficients A^-1 w for the same model
                 whitening = whitening_of(part.projection.landmarks, part.projection.kernel)
-                own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
+                with one_blas_thread():
+                    own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
                 projection = replace(part.projection, whitening=whitening)
                 part = replace(part, projection=projection, amplitudes=np.ones(part.n_features))
                 factor *= np.sqrt(part.n_features)
