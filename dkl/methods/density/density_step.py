@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
-from dkl.solvers.cholesky import factorise
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
 from dkl.solvers.line_search import SHORTEST, falls_enough
+from dkl.solvers.systems import factor_positive
 
 # Addition to the diagonal, as a share of its mean, if rounding leaves a matrix indefinite in spite of lam.
 _JITTER = 1e-15
@@ -225,16 +225,6 @@ def ridge_factor(M: np.ndarray, lam: float) -> np.ndarray:
     ValueError
         If M is not finite.
     """
-    diagonal = np.einsum("ii->i", M)
-    diagonal += lam
-    if not np.isfinite(M).all():
-        raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
-    jitter = 0.0
-    # a failed factorisation destroys its matrix, so each attempt uses a copy
-    while True:
-        factor = np.array(M, order="F")
-        if factorise(factor):
-            return factor
-        more = max(_JITTER, 10.0 * jitter)
-        diagonal += (more - jitter) * float(diagonal.mean())
-        jitter = more
+    np.einsum("ii->i", M)[:] += lam
+    refusal = ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
+    return factor_positive(lambda: np.array(M, order="F"), first=_JITTER, refusal=refusal)
