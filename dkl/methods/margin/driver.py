@@ -20,6 +20,7 @@ from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.line_search import falls_enough
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
 # The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
@@ -196,7 +197,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         before = state.base_loss + _penalty(problem, state, state.base)
         now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
         has_moved = not np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0)
-        if np.isfinite(before) and has_moved and now > before * (1.0 + 1e-6):
+        if has_moved and not falls_enough(now, before, 0.0, rounding=1e-6):
             # a convex loss decreases along the step, so half of it is evaluated next, and again, until the objective
             # falls
             return replace(state, coefficients=(state.base + state.coefficients) / 2.0), False
