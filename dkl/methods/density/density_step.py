@@ -11,6 +11,7 @@ from scipy.linalg import blas, lapack, solve_triangular
 
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
 from dkl.solvers.line_search import SHORTEST, backtracked
+from dkl.solvers.squared_sums import mirrored
 from dkl.solvers.systems import factor_positive
 
 # Addition to the diagonal, as a share of its mean, if rounding leaves a matrix indefinite in spite of lam.
@@ -86,8 +87,7 @@ class WholeForm:
     def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
         # B M^-1 B' = (1 - lam (sqrt(u) A sqrt(u) + lam)^-1) / (sqrt(u) sqrt(u)'), for A = BB' and M = B'uB + lam
         root = np.sqrt(np.maximum(columns_of(u, len(self.A)), np.finfo(float).tiny))
-        inner = lapack.dpotri(point.factor, lower=0)[0]
-        inner = np.triu(inner) + np.triu(inner, 1).T
+        inner = mirrored(lapack.dpotri(point.factor, lower=0)[0])
         inner *= -self.lam
         np.einsum("ii->i", inner)[:] += 1.0
         inner /= root
