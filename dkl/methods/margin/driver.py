@@ -474,7 +474,7 @@ def sample_duals(
         problem.dtype,
     )
     duals = -problem.loss.slope(targets, scores + state.coefficients[:, -1])
-    repeats = rows.drawn.weights * (weight / sample.weights)
+    repeats = sample.drawn_from(problem.n_rows).weights * (weight / sample.weights)
     S = duals * repeats[:, None]
     # rows with a margin above 1 have zero slope: leaving them out makes the search cheaper, and changes no sum
     with_dual = np.flatnonzero(np.any(S != 0.0, axis=1))

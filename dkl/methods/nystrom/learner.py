@@ -189,7 +189,8 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return replace(super()._preparation(dataset, family, seed), moving=self._ranks(dataset))
 
     def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
-        n_sampled = self.n_features
+        n_rows, n_sampled = dataset.n_rows, self.n_features
         if self.landmarks != "uniform":
             n_sampled = max(n_sampled, min(_ROWS_A_LANDMARK * n_sampled, _MOST_ROWS))
-        return NystromProblem(kernel, scaler, self.n_features, min(n_sampled, dataset.n_rows), self.landmarks, seed)
+        sample_rows = min(n_sampled, n_rows)
+        return NystromProblem(kernel, scaler, self.n_features, n_rows, sample_rows, self.landmarks, seed)
