@@ -108,6 +108,32 @@ def fan_out(*subscribers: Subscriber) -> Subscriber:
     return publish
 
 
+class RequestKeeper:
+    """Passes events to a subscriber, and keeps its request to stop until there is a result.
+
+    Parameters
+    ----------
+    publish : callable
+        The subscriber.
+    work : str
+        What a request without a reason says that it ended: ``"rounds"``.
+
+    Attributes
+    ----------
+    request : str
+        The reason to stop; empty until the subscriber requests it.
+    """
+
+    def __init__(self, publish: Subscriber, work: str) -> None:
+        self._publish, self._work, self.request = publish, work, ""
+
+    def __call__(self, event: Event) -> None:
+        try:
+            self._publish(event)
+        except StopRequested as request:
+            self.request = str(request) or f"a subscriber ended the {self._work}"
+
+
 class ProgressStage:
     """Publishes the events of one stage of work: its start, its progress, and its end, also after an error."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
@@ -73,6 +73,26 @@ class RowChoice(BlockStep, ABC):
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         return block, self.choose(block, chosen)
+
+
+@dataclass(frozen=True)
+class RowsByKey(RowChoice):
+    """Keeps rows by the value with which they are held out.
+
+    Parameters
+    ----------
+    identity : str
+        The part of a fingerprint that identifies this choice of rows.
+    keeps : callable
+        ``keeps(held_with) -> mask``, picklable, of the values `Block.held_with`.
+    """
+
+    identity: str
+    keeps: Callable[[np.ndarray], np.ndarray]
+    needs = ("row_id",)
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        return chosen[self.keeps(block.held_with[chosen])]
 
 
 class RowNote(BlockStep, ABC):

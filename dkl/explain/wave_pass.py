@@ -48,7 +48,7 @@ class RowsToExplain:
         publish, where = resolve_progress(self.progress), computing_device(self.device)
         run = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where)
         return [
-            SampledRows.of_block(result, dataset.total_weight) if isinstance(result, Block) else result
+            SampledRows.of_block(result, dataset.n_rows) if isinstance(result, Block) else result
             for result in run.results
         ]
 
@@ -135,12 +135,9 @@ class SampledRows:
     shares: np.ndarray
 
     @classmethod
-    def of_block(cls, block: Block, total_weight: float) -> Self:
-        """The sample from a block of rows drawn from rows with that total weight."""
-        # A sample of all rows has their weights. A smaller one was drawn in proportion to the weights, so that its
-        # rows have equal weights.
-        is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
-        shares = block.weights if is_whole else np.ones(block.n_rows)
+    def of_block(cls, block: Block, n_rows: int) -> Self:
+        """The sample from a block of rows drawn from that many rows."""
+        shares = block.drawn_from(n_rows).weights
         return cls(block.X, shares / shares.sum())
 
     def first(self, n_rows: int) -> SampledRows:

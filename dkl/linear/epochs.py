@@ -15,7 +15,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host, rows_on
 from dkl.kernels.maps import mapping_flops
-from dkl.linear.judge import last_gain
+from dkl.linear.judge import last_gain, rounds_without_gain
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, minibatch_rows
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
@@ -140,7 +140,7 @@ class EpochState:
     @property
     def stale(self) -> int:
         """Epochs since the held-out loss was last lowered by more than a ten-thousandth."""
-        return len(self.losses) - 1 - last_gain(self.losses, _TOLERANCE) if self.losses else 0
+        return rounds_without_gain(self.losses, _TOLERANCE)
 
     def judged(self, sums: Mapping[str, np.ndarray], held_out: HeldOut) -> EpochState:
         """The state after a pass has summed loss and weight of the held-out rows; it keeps the best model so far.

@@ -43,8 +43,6 @@ def gains(loss: float, before: float, share: float = 0.0) -> bool:
 def last_gain(losses: Sequence[float] | np.ndarray, share: float = 0.0) -> int:
     """The last round whose held-out loss `gains` on the lowest before it; 0 if none does; NaN never gains.
 
-    Patience limits the number of rounds after it.
-
     Examples
     --------
     >>> from dkl.linear.judge import last_gain
@@ -56,6 +54,18 @@ def last_gain(losses: Sequence[float] | np.ndarray, share: float = 0.0) -> int:
         if gains(loss, lowest, share):
             lowest, at = loss, number
     return at
+
+
+def rounds_without_gain(losses: Sequence[float] | np.ndarray, share: float = 0.0) -> int:
+    """The number of rounds after the `last_gain`, which patience limits; 0 before the first round.
+
+    Examples
+    --------
+    >>> from dkl.linear.judge import rounds_without_gain
+    >>> rounds_without_gain([1.0, 0.5, 0.499, 0.6]), rounds_without_gain([1.0, 0.5, 0.499, 0.6], share=0.01)
+    (1, 2)
+    """
+    return len(losses) - 1 - last_gain(losses, share) if len(losses) else 0
 
 
 def near_least(losses: Sequence[float] | np.ndarray, share: float, least: float | None = None) -> list[int]:

@@ -155,17 +155,16 @@ def expansion_gradient(
     amplitudes = xp.asarray(np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)).astype(waves.dtype)
     features = waves[:, : len(amplitudes)] * amplitudes
     scores = features @ expansion.coef.T + expansion.intercept
-    losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
-    share = xp.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     # g_i: the slope of the loss in f(x_i), times the weight s_i / n of the row in the mean
-    slope = (slope * share[:, None]).astype(waves.dtype)
+    value, slope = loss_of(loss).mean(targets, scores, weight)
+    slope = slope.astype(waves.dtype)
     penalty = 0.5 * alpha * (expansion.coef.astype(np.float64) ** 2).sum()
     gradient = Expansion(
         entries=_entry_gradient(rows, feature_map, waves, slope @ (expansion.coef * amplitudes)),
         coef=slope.T @ features + alpha * expansion.coef,
         intercept=slope.sum(axis=0),
     )
-    return share @ losses + penalty, gradient
+    return value + penalty, gradient
 
 
 def _entries(projection: Projection) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import plan_suspects
 from dkl.errors import gives_hints
-from dkl.events import Event, StopRequested
+from dkl.events import Event, RequestKeeper
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
@@ -146,6 +146,7 @@ class Choice:
     def __init__(self, bench: Bench, columns: Columns, advice: Advice, clock: Clock) -> None:
         self._bench, self._columns, self._advice, self._clock = bench, columns, advice, clock
         self._terms, self._run, self._rows = bench.terms, bench.run, columns.dataset
+        self._publish = RequestKeeper(bench.run.publish, "trials")
         self._sample = bench.sample(self._rows, columns.own_columns, judging_seed=columns.judging_seed)
         self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
         first = contenders(self._rows, advice, self._terms.budget, self._terms.knobs)
@@ -229,9 +230,11 @@ class Choice:
             self._publish(Event("note", "choice", detail={"message": message}))
             raise Ended from None
         clock.count(work)
-        if race.leader is not None and (requested := self._publish(self._progress(one))):
-            self._cut_short = f"since {requested}"
-            raise Ended
+        if race.leader is not None:
+            self._publish(self._progress(one))
+            if self._publish.request:
+                self._cut_short = f"since {self._publish.request}"
+                raise Ended
 
     def _try_features(self, one: Candidate, fold: int) -> None:
         """Learn a candidate's features without the rows of a fold, and record its scores there."""
@@ -255,14 +258,6 @@ class Choice:
             self._race.why = self._race.why or str(error)
         else:
             self._race.record(one, choice, pilot)
-
-    def _publish(self, event: Event) -> str:
-        """Publish an event; returns why a subscriber ends the trials, empty if none does."""
-        try:
-            self._run.publish(event)
-        except StopRequested as request:
-            return str(request) or "a subscriber ended the trials"
-        return ""
 
     def _progress(self, one: Candidate) -> Event:
         """The event after a trial: its score, the best so far, and the most seconds that remain."""

@@ -226,8 +226,7 @@ class _Judge:
                 "columns"
             )
         usual, *rescaled = in_scalings
-        best = min([usual, *rescaled], key=lambda trial: trial.error)
-        scaling = best.scaling if best.beats(usual) else usual.scaling
+        scaling = _clearly_better(in_scalings, usual).scaling
         others = [
             trial for factor in BANDWIDTHS if factor != 1.0 for trial in self._of_kernel("gaussian", factor, scaling)
         ]
@@ -286,6 +285,12 @@ def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: flo
     return np.exp(-away / (2.0 * sigma**2) if kernel == "gaussian" else -away / sigma), sigma
 
 
+def _clearly_better(trials: list[TriedKernel], usual: TriedKernel) -> TriedKernel:
+    """The trial with the least error, if it clearly beats the usual one, else the usual one."""
+    best = min(trials, key=lambda trial: trial.error)
+    return best if best.beats(usual) else usual
+
+
 def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
     """The advice that follows from the trials: the usual kernel and scaling unless others are clearly better.
 
@@ -294,10 +299,8 @@ def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKerne
     waves = [trial for trial in trials if trial.kernel != "linear"]
     linear = next((trial for trial in trials if trial.kernel == "linear"), None)
     rescaled = [trial for trial in waves if trial.kernel == "gaussian" and trial.factor == 1.0]
-    best_scaled = min(rescaled, key=lambda trial: trial.error)
-    scaled = best_scaled if best_scaled.beats(waves[0]) else waves[0]
-    best = min(waves, key=lambda trial: trial.error)
-    kernel = best if best.beats(scaled) else scaled
+    scaled = _clearly_better(rescaled, waves[0])
+    kernel = _clearly_better(waves, scaled)
     reasons = [
         _rows_sentence(dataset, min(judged_rows, sample.n_rows)),
         _scaling_sentence(scaled, rescaled, dataset, sample),

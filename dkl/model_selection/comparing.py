@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from dkl.data.dataset import Dataset
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import kind_of_split
+from dkl.events import RequestKeeper
 from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
 from dkl.linear.judge import Folds
@@ -153,7 +154,9 @@ def compare(
     contestants = compared.contestants(entries, sizes, seed)
     views = compared.views(seed)
     record = Record.of(views, stage_checkpoint(checkpoint, "scores"), fingerprint)
-    journal = Journal(record, EachAlone(contestants, views), resolve_progress(progress), len(contestants))
+    journal = Journal(
+        record, EachAlone(contestants, views), RequestKeeper(resolve_progress(progress), "trials"), len(contestants)
+    )
     with journal.under_way():
         # Each contestant is one trial of a search that sets no parameters.
         journal.judge({number: {} for number in range(len(contestants))}, float("inf"))
@@ -163,7 +166,9 @@ def compare(
         measure="accuracy" if dataset.task == "classification" else "R^2",
         n_test=float(record.weights.sum()),
         results=tuple(entry.result(record, n) for n, entry in enumerate(contestants) if not record.missing(n)),
-        message=f"{journal.request} after {len(record.done)} of {len(contestants)} fits" if journal.ended else "",
+        message=f"{journal.publish.request} after {len(record.done)} of {len(contestants)} fits"
+        if journal.ended
+        else "",
     )
 
 

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.dataset import Dataset
 from dkl.data.together.rows import held_rows
-from dkl.data.view import RowChoice, RowsChosen, View
+from dkl.data.view import RowsByKey, RowsChosen, View
 from dkl.linear.judge import Folds
-from dkl.protocols.block import Block
 
 
-@dataclass(frozen=True)
-class FoldRows(RowChoice):
-    """The rows of one fold, or all others.
-
-    Parameters
-    ----------
-    folds : Folds
-    number : int
-    inside : bool
-    """
-
-    folds: Folds
-    number: int
-    inside: bool
-    needs = ("row_id",)
-
-    @property
-    def identity(self) -> str:
-        """The part of a fingerprint that identifies this choice of rows."""
-        return f"{self.folds} {self.number} {self.inside}"
-
-    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        """The positions among `chosen` that belong to the fold, or to all others."""
-        numbers = self.folds(block.held_with[chosen])
-        return chosen[np.isin(numbers, self.number if self.inside else self.folds.outside(self.number))]
+def _in_folds(folds: Folds, numbers: list[int], held_with: np.ndarray) -> np.ndarray:
+    """Whether rows are in one of the folds, from their hash keys."""
+    return np.isin(folds(held_with), numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,22 +57,34 @@ def fold_views(dataset: Dataset, folds: Folds) -> list[ValidationFold]:
     counts = np.array(table).reshape(dataset.source.n_blocks, folds.count + 1, -1)
     views = []
     for number in range(folds.count):
-        test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
+        test = _view(dataset, folds, number, True, counts[:, number])
         # The counts of other folds are added rather than subtracted from the total, which would lose digits of weights.
         others = counts[:, folds.outside(number)].sum(axis=1)
-        train = _view(dataset, FoldRows(folds, number, False), others, f"all but fold {number}")
+        train = _view(dataset, folds, number, False, others)
         views.append(ValidationFold(train, test))
     return views
 
 
-def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Dataset:
-    """The rows that `rule` chooses as a Dataset, with their counts (n_blocks, 2 + K) by block."""
+def _view(dataset: Dataset, folds: Folds, number: int, inside: bool, counts: np.ndarray) -> Dataset:
+    """The rows of a fold (`inside`), or those that train the model which it judges.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    folds : Folds
+    number : int
+    inside : bool
+    counts : ndarray of shape (n_blocks, 2 + K)
+        Counts of the chosen rows by block, so that no pass has to count them.
+    """
+    name = f"fold {number}" if inside else f"all but fold {number}"
     by_block = RowCounts.of_table(counts, dataset.schema.n_classes)
     if by_block.n_rows == 0:
         raise ValueError(
-            f"{name} of {rule.folds.count} has no rows, of {dataset.n_rows} in all; use fewer folds (folds=), or a "
+            f"{name} of {folds.count} has no rows, of {dataset.n_rows} in all; use fewer folds (folds=), or a "
             "share of the rows such as folds=0.2"
         )
-    # The view is given the number of rows of each block, so that no pass has to count them.
+    numbers = [number] if inside else folds.outside(number)
+    rule = RowsByKey(f"{folds} {number} {inside}", partial(_in_folds, folds, numbers))
     source = View(dataset.source, RowsChosen(rule, by_block.rows, by_block))
     return Dataset(source, dataset.schema, store=dataset.store, name=name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.events import Event, Kind, StopRequested, Subscriber
+from dkl.events import Event, Kind, RequestKeeper
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.running import Runner, TrialFit
 from dkl.model_selection.trial_record import Record
@@ -47,27 +47,21 @@ class Journal:
     ----------
     record : Record
     runner : Runner
-    publish : Subscriber
+    publish : RequestKeeper
     total : int
         The total number of trials; 0 if it is not known.
-
-    Attributes
-    ----------
-    request : str
-        Why a subscriber requested the end; empty until then.
     """
 
     record: Record
     runner: Runner
-    publish: Subscriber
+    publish: RequestKeeper
     total: int = 0
-    request: str = field(default="", init=False)
     _begun: set[int] = field(default_factory=set, init=False)
 
     @property
     def ended(self) -> bool:
         """Whether a subscriber has requested the end, and a trial of this call has a score."""
-        return bool(self.request) and any(np.isfinite(self.record.score(trial)) for trial in self._begun)
+        return bool(self.publish.request) and any(np.isfinite(self.record.score(trial)) for trial in self._begun)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -108,11 +102,8 @@ class Journal:
         done = record.done
         # Every event has the best score so far, so that a progress bar need not store it.
         best = max((score for number in done if np.isfinite(score := record.score(number))), default=None)
-        try:
-            self.publish(Event(kind, "trials", len(done), self.total, detail={**detail, "best": best}))
-        except StopRequested as request:
-            # The request is only recorded here: `judge` ends the trials as soon as there is a score.
-            self.request = str(request) or "a subscriber ended the trials"
+        # A request to stop is only kept: `judge` ends the trials as soon as there is a score.
+        self.publish(Event(kind, "trials", len(done), self.total, detail={**detail, "best": best}))
 
 
 def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: int) -> dict[int, dict[str, Any]]:

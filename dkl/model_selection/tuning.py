@@ -18,6 +18,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
+from dkl.events import RequestKeeper
 from dkl.linear.judge import Folds, ranked
 from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.validation import check_target, without_splits
@@ -270,13 +271,13 @@ class Search:
         runner = self._runner(model, dataset, folds, views)
         # With halving the number of trials is not known beforehand, since failed trials shorten the rungs.
         total = (self.n_trials or 0) if ladder is None else 0
-        journal = Journal(record, runner, resolve_progress(self.progress), total)
+        journal = Journal(record, runner, RequestKeeper(resolve_progress(self.progress), "trials"), total)
         with journal.under_way():
             if ladder is None:
                 parameters = search(proposer, journal, budget, parallel=self.parallel)
             else:
                 parameters = search_by_halving(proposer, journal, budget, ladder)
-        ended = journal.request if journal.ended else ""
+        ended = journal.publish.request if journal.ended else ""
         resource = None if ladder is None else ladder.name
         return tuning_of(
             journal.record, parameters, space, split=kind_of_split(dataset), resource=resource, ended=ended

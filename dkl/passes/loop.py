@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from dkl.errors import StoreError
-from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
+from dkl.events import Event, Kind, RequestKeeper, Subscriber, ignore
 from dkl.passes.backends import current_client
 from dkl.passes.chain import forget_pieces
 from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
@@ -92,26 +92,6 @@ def check_reach(store: str) -> None:
             "not see; pass checkpoint= a folder or URL that all workers reach, or set Dask's temporary_directory to a "
             "shared folder: dask.config.set(temporary_directory='/shared/tmp')"
         )
-
-
-class _RequestKeeper:
-    """A subscriber whose requests to stop are kept until there is a final state.
-
-    Attributes
-    ----------
-    request : str
-        Reason to stop; empty until somebody asks for it.
-    """
-
-    def __init__(self, publish: Subscriber) -> None:
-        self._publish = publish
-        self.request = ""
-
-    def __call__(self, event: Event) -> None:
-        try:
-            self._publish(event)
-        except StopRequested as request:
-            self.request = str(request) or "a subscriber ended the rounds"
 
 
 class Learns(Protocol):
@@ -222,7 +202,7 @@ class Run:
                 checkpoint.save(arrays, values, fingerprint=self.fingerprint, rounds=rounds)
 
         # subscribers get the final event even if a round fails
-        finished, shares_pieces, heard = False, False, _RequestKeeper(self.publish)
+        finished, shares_pieces, heard = False, False, RequestKeeper(self.publish, "rounds")
         tell("started", {})
         try:
             # the whole of a method: ask for records, read the rows once for them, step

@@ -58,6 +58,14 @@ class Block:
         ones: np.ndarray = xp.ones(self.n_rows)
         return ones
 
+    def drawn_from(self, n_rows: int) -> Block:
+        """A sample of `n_rows` rows with the weights by which its rows count.
+
+        A sample that has all rows has their weights. A smaller one was drawn in proportion to the weights, so that each
+        of its rows counts once.
+        """
+        return self if self.n_rows >= n_rows else replace(self, weight=None)
+
     @property
     def held_with(self) -> np.ndarray:
         """The value by which a row is held out, (n_b,) int64: rows with equal values are held out together."""

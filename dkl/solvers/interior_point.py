@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import cho_solve
 
-from dkl.solvers.cholesky import factorise
+from dkl.solvers.systems import factor_positive
 
 # The most steps of the method, which usually takes about 15.
 _MOST_STEPS = 60
@@ -115,15 +115,17 @@ def _stepped(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> BoundedMinimum
 
 def scaled_factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
     """The Cholesky factor of I + R A R, R = diag(root); the diagonal is raised where rounding makes it indefinite."""
-    for added in (0.0, *(_EPS * len(root) * 100.0**k for k in range(7))):
+
+    def form() -> np.ndarray:
         scaled = root[:, None] * A
         scaled *= root
-        diagonal = np.einsum("ii->i", scaled)
-        diagonal += 1.0 + added * diagonal.max()
+        np.einsum("ii->i", scaled)[:] += 1.0
         # The transpose of a symmetric matrix in C order is the matrix in Fortran order, which LAPACK needs.
-        if factorise(scaled.T):
-            return scaled.T, False
-    raise FloatingPointError("the quadratic is not convex: its matrix has eigenvalues far below zero")
+        return scaled.T
+
+    first = _EPS * len(root)
+    refusal = FloatingPointError("the quadratic is not convex: its matrix has eigenvalues far below zero")
+    return factor_positive(form, first=first, most=1e12 * first, refusal=refusal), False
 
 
 def _direction(

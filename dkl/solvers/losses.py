@@ -95,6 +95,12 @@ class Loss(ABC):
         slope = self.slope(y, f)
         return self.value(y, f), slope, self.curvature(y, f), self.conjugate(y, slope)
 
+    def mean(self, y: np.ndarray, f: np.ndarray, weight: np.ndarray | None) -> tuple[Any, Any]:
+        """The mean over rows of their losses times their weights, and its slopes by f, for y and f of shape (n, K)."""
+        losses, slope = self.value(y, f).sum(axis=1), self.slope(y, f)
+        share = namespace_of(f).full(len(f), 1.0 / len(f)) if weight is None else weight / len(f)
+        return share @ losses, slope * share[:, None]
+
 
 def namespace_of(f: Any) -> ModuleType:
     """The module whose functions take the array (NumPy, CuPy or an array-API namespace); NumPy for numbers."""

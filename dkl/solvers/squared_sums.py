@@ -137,9 +137,7 @@ class SquaredSums:
     @property
     def whole(self) -> np.ndarray:
         """sum_i s_i (phi_i, 1)(phi_i, 1)' as a full matrix (m + 1, m + 1) in Fortran order, as LAPACK needs it."""
-        # below the diagonal the result of LAPACK is undefined
-        upper = np.triu(lapack.dtpttr(self.cross.shape[1], self.gram)[0])
-        return np.asfortranarray(upper + np.triu(upper, 1).T)
+        return np.asfortranarray(unpacked(self.gram))
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +263,25 @@ def _check_rows(weight: float, finite: bool) -> None:
 def n_columns(packed: np.ndarray) -> int:
     """The number of columns of a symmetric matrix whose packed triangle is given."""
     return int(np.sqrt(2.0 * len(packed)))
+
+
+def mirrored(upper: np.ndarray) -> np.ndarray:
+    """The symmetric matrix (m, m) with this upper triangle; entries below the diagonal are not read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.solvers.squared_sums import mirrored
+    >>> mirrored(np.array([[1.0, 2.0], [np.nan, 3.0]])).tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    upper = np.triu(upper)
+    return upper + np.triu(upper, 1).T
+
+
+def unpacked(packed: np.ndarray) -> np.ndarray:
+    """The symmetric matrix (m, m) whose upper triangle is packed column by column in m (m + 1) / 2 numbers."""
+    return mirrored(lapack.dtpttr(n_columns(packed), packed)[0])
 
 
 def centred_gram(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -20,6 +20,8 @@ R = TypeVar("R")
 # The most bytes (64 MiB) of the matrices of systems that are solved at the same time, one on each core; larger systems
 # are solved one after another, each on all cores.
 _AT_ONCE_BYTES = 1 << 26
+# The first addition to the diagonal of sums of float32 products, as a share of its mean.
+_FIRST = 1e-9
 
 
 def systems_at_once(count: int, width: int) -> int:
@@ -131,7 +133,14 @@ def penalised_system(gram: np.ndarray, width: int, penalty: float) -> np.ndarray
     return matrix
 
 
-def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
+def factor_positive(
+    form: Callable[[], np.ndarray],
+    raised: float = 0.0,
+    *,
+    first: float = _FIRST,
+    most: float = np.inf,
+    refusal: Exception | None = None,
+) -> np.ndarray:
     """The factor R with R^T R = A, symmetric positive definite; the diagonal is raised if rounding makes A indefinite.
 
     Parameters
@@ -139,6 +148,14 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     form : callable
         Returns the matrix (m, m), in Fortran order; its upper triangle is read, and it is overwritten. It is called
         again for each attempt, so that no copy is needed.
+    raised : float
+        What the first attempt adds to the diagonal. Each further one adds ten times as much.
+    first : float
+        What follows an attempt that added nothing, as a share of the mean of the diagonal.
+    most : float
+        The largest addition, as a share of that mean.
+    refusal : Exception or None
+        What to raise in place of a ValueError about mapped rows.
 
     Returns
     -------
@@ -147,30 +164,37 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
 
     Raises
     ------
-    ValueError
-        If the matrix is not finite, or the mean of its diagonal is not positive.
+    ValueError or `refusal`
+        If the matrix is not finite, the mean of its diagonal is not positive and nothing is added to it, or it has no
+        factor with the largest addition.
     """
-    return _factored(form, 0.0)[0]
+    return _factored(form, raised, first, most, refusal)[0]
 
 
-def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray, float]:
+def _factored(
+    form: Callable[[], np.ndarray],
+    extra: float,
+    first: float = _FIRST,
+    most: float = np.inf,
+    refusal: Exception | None = None,
+) -> tuple[np.ndarray, float]:
     """The factor, and the amount (at least `extra`) that was added to the diagonal."""
     while True:
         system = np.asfortranarray(form(), dtype=np.float64)
         diagonal = np.einsum("ii->i", system)
         scale = diagonal.mean()
-        if not np.isfinite(scale):
-            raise ValueError(
-                "the products of the mapped rows, times their weights, are not finite: the rows or the weights are too "
-                "large. Scale rows (scaling='standard' of the feature learner), multiply all weights by one factor, or "
-                "use dtype='float64'"
-            )
         # no matrix of this kind is positive definite, and a share of its diagonal would not raise it
-        if scale <= 0.0:
-            raise ValueError(
+        if scale <= 0.0 and extra <= 0.0:
+            raise refusal or ValueError(
                 f"the mean of a system's diagonal is {scale:.3g}, and a positive definite one has a mean above 0: the "
                 "curvature of the loss, summed over the rows, is negative or 0 where no penalty is added. Take a loss "
                 "whose second derivative is nowhere negative, or a larger alpha"
+            )
+        if not np.isfinite(scale) or extra > most * scale:
+            raise refusal or ValueError(
+                "the products of the mapped rows, times their weights, are not finite: the rows or the weights are too "
+                "large. Scale rows (scaling='standard' of the feature learner), multiply all weights by one factor, or "
+                "use dtype='float64'"
             )
         # The factorisation fails where eigenvalues are smaller than the rounding errors of float32 products: the
         # diagonal is raised, by ten times as much in each attempt, until it succeeds.
@@ -179,4 +203,4 @@ def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray,
             return system, extra
         # the failed matrix is overwritten; release it before the next one is computed
         del system, diagonal
-        extra = 10.0 * extra if extra else 1e-9 * scale
+        extra = 10.0 * extra if extra else first * scale

@@ -24,7 +24,7 @@ from dkl.data.exposure import (
 )
 from dkl.data.other_frames import as_known_rows
 from dkl.data.together.rows import held_rows
-from dkl.data.view import RowChoice, RowsChosen, View
+from dkl.data.view import RowsByKey, RowsChosen, View
 from dkl.errors import warn_user
 from dkl.linear.answers import Scorer, probabilities
 from dkl.linear.fitting import LinearProblem, Run
@@ -34,7 +34,6 @@ from dkl.methods.offered import offered_unless
 from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
-from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
@@ -258,7 +257,9 @@ class ConformalMixin:
         sides = []
         for out in (False, True):
             rows, n_classes = counts[:, int(out)], dataset.schema.n_classes
-            source = View(dataset.source, RowsChosen(_Side(held_out, out), rows), n_classes=n_classes)
+            identity = f"conformal {held_out.share} {held_out.seed} {out}"
+            side = RowsByKey(identity, partial(_is_held_out, held_out, out))
+            source = View(dataset.source, RowsChosen(side, rows), n_classes=n_classes)
             sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
         # the places of the remaining rows are computed again: with times, the newest of them; with groups, fewer groups
         return held_rows(sides[0]), sides[1]
@@ -555,21 +556,9 @@ class ConformalSets(ConformalMixin):
         return self._scorer, ClassScore(self._multiplier)
 
 
-@dataclass(frozen=True)
-class _Side(RowChoice):
-    """The choice of the held-out rows (`out`), or of all others."""
-
-    held_out: HeldOut
-    out: bool
-    needs = ("row_id",)
-
-    @property
-    def identity(self) -> str:
-        return f"conformal {self.held_out.share} {self.held_out.seed} {self.out}"
-
-    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        """The positions among `chosen` that are held out, or that are not."""
-        return chosen[self.held_out.mask(block.held_with[chosen]) == self.out]
+def _is_held_out(held_out: HeldOut, out: bool, held_with: np.ndarray) -> np.ndarray:
+    """Whether rows are held out (`out`), or whether they are not, from their hash keys."""
+    return held_out.mask(held_with) == out
 
 
 def _with_radii(

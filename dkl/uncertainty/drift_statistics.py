@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg, optimize, special, stats
-from scipy.linalg import lapack
+
+from dkl.solvers.squared_sums import n_columns, unpacked
 
 # The smallest expected number of rows of the smaller sample in a bin, as the chi-squared distribution needs it; bins
 # with fewer are joined with their neighbours.
@@ -59,7 +60,7 @@ def mean_discrepancy(gram_a: np.ndarray, gram_b: np.ndarray) -> Discrepancy:
     -------
     Discrepancy
     """
-    size = round((np.sqrt(8.0 * len(gram_a) + 1.0) - 1.0) / 2.0) - 1
+    size = n_columns(gram_a) - 1
     n_a, n_b = gram_a[-1], gram_b[-1]
     total = n_a + n_b
     apart = gram_a[-size - 1 : -1] / n_a - gram_b[-size - 1 : -1] / n_b
@@ -67,8 +68,7 @@ def mean_discrepancy(gram_a: np.ndarray, gram_b: np.ndarray) -> Discrepancy:
     statistic = float(n_a * n_b / total * squared)
     pooled = gram_a + gram_b
     mean = pooled[-size - 1 : -1] / total
-    upper, _ = lapack.dtpttr(size, pooled[: size * (size + 1) // 2])
-    second = np.triu(upper) + np.triu(upper, 1).T
+    second = unpacked(pooled[: -size - 1])
     covariance = (second - total * np.outer(mean, mean)) / (total - 1.0)
     eigenvalues = linalg.eigvalsh(covariance)
     eigenvalues = eigenvalues[eigenvalues > _ROUNDING * max(eigenvalues[-1], 0.0)]

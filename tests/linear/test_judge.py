@@ -18,6 +18,7 @@ from dkl.linear.judge import (
     mean_over_rows,
     near_least,
     ranked,
+    rounds_without_gain,
 )
 from dkl.linear.minibatches import HeldOut
 
@@ -49,6 +50,12 @@ def test_losses_below_zero_gain_by_a_share_of_their_size() -> None:
 def test_a_loss_that_is_no_number_never_gains() -> None:
     assert last_gain([np.nan, 2.0, np.nan, np.inf]) == 1
     assert last_gain([np.nan, np.nan]) == 0
+
+
+@given(LOSSES)
+def test_patience_counts_the_rounds_since_the_best(losses: list[float]) -> None:
+    assert rounds_without_gain(losses) == len(losses) - 1 - int(np.argmin(losses))
+    assert rounds_without_gain([]) == 0
 
 
 @given(LOSSES, st.floats(0.0, 0.5))

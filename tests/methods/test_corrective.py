@@ -61,6 +61,7 @@ def problem_of(n_models: int = 1, n_classes: int | None = 2, **parameters: Any) 
         "space": fourier(),
         "targets": HeldTargets(NewtonTargets(models, n_classes), held),
         "n_models": n_models,
+        "n_rows": N,
         "n_points": 12,
         "total_weight": float(N),
         "ridge": 0.5,
@@ -354,7 +355,7 @@ def test_rounds_of_one_family_and_of_several_have_the_same_patience(losses: list
     history[:, CorrectiveState.names.index("held_out_loss")] = losses
     state = replace(CorrectiveDriver().init(problem), history=history, points=problem.space.start(3, 0))
     assert bool(one_family.why_to_stop(problem, state)) == has_ended
-    several = RoundsProblem(problem.targets, 1, D_IN, 50, problem.loss, patience=2)
+    several = RoundsProblem(problem.targets, 1, N, D_IN, 50, problem.loss, patience=2)
     lines = np.column_stack([np.ones(len(losses)), losses, np.ones(len(losses))])
     assert bool(families.why_to_stop(several, replace(first_state(several), history=lines))) == has_ended
 

@@ -148,6 +148,7 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[RoundsProblem, Tab
     problem = RoundsProblem(
         targets=HeldTargets(targets, lambda ids: np.asarray(ids) % 5 == 0),
         n_models=1,
+        n_rows=300,
         n_columns=10,
         n_features=40,
         loss=loss_of("log_loss" if labels else "squared_error"),
@@ -215,6 +216,7 @@ def learned_twice(loss: str) -> tuple[RoundsProblem, Table]:
         targets=HeldTargets(targets, lambda ids: np.asarray(ids) >= 200),
         n_models=n_models,
         loss=round_loss(loss, **options),
+        n_rows=400,
         search_rows=400,
         n_features=20,
         patience=500,

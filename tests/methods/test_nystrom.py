@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 from scipy.spatial import distance
 from sklearn.datasets import make_friedman1
+from threadpoolctl import threadpool_limits
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -21,10 +22,12 @@ from dkl.kernels.landmark_tiles import KernelValues, NystromProduct
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
-from dkl.methods.nystrom.landmarks import leverage_scores, pivots, whitening_of
+from dkl.methods.nystrom.driver import NystromDriver, NystromProblem, NystromState
+from dkl.methods.nystrom.landmarks import Landmarks, choose_landmarks, leverage_scores, pivots, whitening_of
 from dkl.methods.nystrom.learner import NystromFeatures, unwritten_zeros
 from dkl.methods.nystrom.ordered import text_order
 from dkl.planning import plan
+from dkl.protocols.block import Block
 from dkl.testing import check_learner
 
 KERNELS = [dkl.Matern(0.5, 1.3), dkl.Gaussian(1.5), dkl.Laplacian(3.0), dkl.ArcCosine(1)]
@@ -102,6 +105,27 @@ def test_duplicates_of_landmarks_are_no_singular_matrix() -> None:
     Z = np.vstack([rows(5), rows(5) + 1e-12])
     whitening = whitening_of(Z, dkl.Gaussian(1.0))
     assert np.isfinite(whitening).all()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_landmarks_and_their_whitening_have_the_same_bits_on_one_thread_and_two(how: Landmarks) -> None:
+    X, kernel, bits = rows(3_000, 6), dkl.Gaussian(2.0), set()
+    for n_threads in (1, 2):
+        # of BLAS and of OpenMP
+        with threadpool_limits(n_threads):
+            landmarks = choose_landmarks(X, np.ones(len(X)), 400, kernel, how, seed=0)
+            bits.add(landmarks.tobytes() + whitening_of(landmarks, kernel).tobytes())
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize("n_rows", [60, 90])
+def test_a_sample_of_all_rows_has_their_weights_and_a_smaller_one_was_drawn_by_them(n_rows: int) -> None:
+    X, weight = rows(), np.random.default_rng(1).integers(1, 20, 60).astype(float)
+    problem = NystromProblem(dkl.Gaussian(1.5), None, 10, n_rows, 60, "kmeans", seed=0)
+    sample = Block(0, X, None, weight, np.arange(60))
+    found = NystromDriver().step(problem, NystromState(), [sample]).landmarks
+    counted = weight if n_rows == 60 else np.ones(60)
+    np.testing.assert_array_equal(found, choose_landmarks(X, counted, 10, problem.kernel, "kmeans", 0))
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])

@@ -9,9 +9,10 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
-from dkl.solvers.cholesky import factorise
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
-from dkl.solvers.line_search import SHORTEST, falls_enough
+from dkl.solvers.line_search import SHORTEST, backtracked
+from dkl.solvers.squared_sums import mirrored
+from dkl.solvers.systems import factor_positive
 
 # Addition to the diagonal, as a share of its mean, if rounding leaves a matrix indefinite in spite of lam.
 _JITTER = 1e-15
@@ -86,8 +87,7 @@ class WholeForm:
     def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
         # B M^-1 B' = (1 - lam (sqrt(u) A sqrt(u) + lam)^-1) / (sqrt(u) sqrt(u)'), for A = BB' and M = B'uB + lam
         root = np.sqrt(np.maximum(on_columns(u, len(self.A)), np.finfo(float).tiny))
-        inner = lapack.dpotri(point.factor, lower=0)[0]
-        inner = np.triu(inner) + np.triu(inner, 1).T
+        inner = mirrored(lapack.dpotri(point.factor, lower=0)[0])
         inner *= -self.lam
         np.einsum("ii->i", inner)[:] += 1.0
         inner /= root
@@ -186,15 +186,15 @@ def tuned_density(
         gradient = density_gradient(forms, points, penalty, u)
         curvature = sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
         move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
-        slope, length = float(gradient @ move), 1.0
-        while True:
+        slope, trial, length = float(gradient @ move), 0.0, 1.0
+        # a length that is accepted is returned as it is, and any other one is halved
+        while length != trial:
             if length < SHORTEST:
                 return DensityFit(u, points, value + offset, step)
-            tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
+            trial = length
+            tried = np.maximum(u + trial * move, max(penalty.floor, LEAST_DENSITY))
             tried_points, tried_value = evaluated(tried)
-            if falls_enough(tried_value, value, length * slope, _ROUNDING):
-                break
-            length *= 0.5
+            length = float(backtracked(np.array([trial]), np.array([tried_value]), value, slope, _ROUNDING))
         u, points, value = tried, tried_points, tried_value
         # a Newton step lowers a quadratic by half its slope
         if -0.5 * slope <= tol * abs(value + offset):
@@ -230,16 +230,6 @@ def ridge_factor(M: np.ndarray, lam: float) -> np.ndarray:
     ValueError
         If M is not finite.
     """
-    diagonal = np.einsum("ii->i", M)
-    diagonal += lam
-    if not np.isfinite(M).all():
-        raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
-    jitter = 0.0
-    # a failed factorisation destroys its matrix, so each attempt uses a copy
-    while True:
-        factor = np.array(M, order="F")
-        if factorise(factor):
-            return factor
-        more = max(_JITTER, 10.0 * jitter)
-        diagonal += (more - jitter) * float(diagonal.mean())
-        jitter = more
+    np.einsum("ii->i", M)[:] += lam
+    refusal = ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
+    return factor_positive(lambda: np.array(M, order="F"), first=_JITTER, refusal=refusal)

@@ -145,10 +145,8 @@ def tuned_gradient(
     """
     # products have the precision of the features; scores and penalties, which are small arrays, are float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
-    losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
+    mean_loss, slope = loss_of(loss).mean(targets, scores, weight)
     xp = namespace_of(phi)
-    share = xp.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
-    slope = slope * share[:, None]
     multiplied = product if xp is np else xp.matmul
     by_losses = multiplied(slope.T.astype(phi.dtype), phi).astype(np.float64)
     u, squares = model.density, model.squares
@@ -165,7 +163,7 @@ def tuned_gradient(
         by_penalties = lam * model.coef / xp.tile(u, 2)
         by_density = xp.zeros_like(u) if penalty.fixed else by_u - ridge / u
     gradient = TunedModel(by_losses + by_penalties, slope.sum(axis=0), by_density)
-    return share @ losses + value, gradient
+    return mean_loss + value, gradient
 
 
 def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str, Any]) -> TunedDescent:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import lapack
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.normal_equations import TrialSteps
@@ -24,6 +23,7 @@ from dkl.protocols.records import BlockSum
 from dkl.protocols.sampling import row_fractions
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import loss_of
+from dkl.solvers.squared_sums import unpacked
 
 # The width of the smoothed hinge is multiplied by _SHRINK once a step has lowered the objective by nearly what its
 # model promised (_KEPT_PROMISE), or promised little (_LITTLE, a share of the gap); but not while the gap has grown by
@@ -300,7 +300,7 @@ def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, h
         Packed; a single one if it is the same for all models.
     """
     K = problem.n_outputs
-    models = [QuadraticModel(hessian, problem.width) for hessian in hessians]
+    models = [QuadraticModel(hessian) for hessian in hessians]
     models = models * K if len(models) == 1 else models
     linear = [models[k].linear(descent[k], state.coefficients[k]) for k in range(K)]
     targets, density, promise = np.empty((K, problem.width - 1)), np.empty_like(state.density), 0.0
@@ -342,17 +342,14 @@ class QuadraticModel:
     ----------
     packed : ndarray of shape ((m + 1)(m + 2) / 2,)
         The upper triangle of the Hessian in (w, b), column by column.
-    width : int
-        m + 1.
     """
 
-    def __init__(self, packed: np.ndarray, width: int) -> None:
-        whole = lapack.dtpttr(width, packed)[0]
+    def __init__(self, packed: np.ndarray) -> None:
+        whole = unpacked(packed)
         self.border = whole[:-1, -1].copy()
         self.corner = max(float(whole[-1, -1]), _INTERCEPT)
-        upper = np.triu(whole[:-1, :-1])
         # the Schur complement of the intercept's curvature
-        self.A = upper + np.triu(upper, 1).T - np.outer(self.border, self.border / self.corner)
+        self.A = whole[:-1, :-1] - np.outer(self.border, self.border / self.corner)
 
     def linear(self, descent: np.ndarray, model: np.ndarray) -> np.ndarray:
         """C of the model w'Aw/2 - C'w, with `descent` (m + 1,) minus the gradient at `model`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,14 +50,6 @@ class SearchedRows:
     def key(self) -> tuple[int, int, int]:
         """The requested number of rows, the seed and the round that determine the sample."""
         return self._last[0]
-
-    @property
-    def drawn(self) -> Block:
-        """The rows with their weights; in a full sample, which was drawn by weight, each has weight 1.
-
-        Fewer rows than requested are all rows.
-        """
-        return replace(self.block, weight=None) if self.block.n_rows >= self.key[0] else self.block
 
     def has(self, record: RowSample) -> bool:
         """Whether these are the rows of a record."""

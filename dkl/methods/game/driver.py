@@ -16,7 +16,7 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.scale import scale_rows
-from dkl.linear.judge import last_gain
+from dkl.linear.judge import rounds_without_gain
 from dkl.methods.choice import block_means
 from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
 from dkl.methods.frequency_search.search_time import search_seconds
@@ -393,10 +393,9 @@ def _why_to_stop(problem: GameProblem, state: GameState) -> str:
     """
     rules, last, gap = problem.rules, state.history[-1], standing(state.history)
     held_out = [entry.get("held_out_loss", np.inf) for entry in state.history]
-    since_best = len(held_out) - 1 - last_gain(held_out)
     if rules.tol is not None and last["relative_gap"] <= rules.tol:
         return f"reached the target gap after {len(state.history)} rounds: {gap}"
-    if rules.patience is not None and since_best >= rules.patience:
+    if rules.patience is not None and rounds_without_gain(held_out) >= rules.patience:
         return f"no gain on the rows held out for {rules.patience} rounds: {gap}; a larger patience plays on"
     if problem.pool is None and len(state.mass) >= rules.most:
         return f"all {rules.most} frequencies are found: {gap}; a larger n_features plays on"

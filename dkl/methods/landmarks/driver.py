@@ -192,10 +192,7 @@ class PlacementDriver:
 
     def _placed_on_sample(self, problem: PlacementProblem, sample: Block) -> PlacementState:
         """Landmarks on the sample: rows of it, or centroids by k-means with distant seeds."""
-        rows = replace(sample, X=scale_rows(sample.X, problem.scaler, "float64"))
-        # a sample with all rows has their weights; in a smaller one rows with larger weight are more likely
-        is_whole = sample.n_rows == problem.n_rows
-        rows = rows if is_whole else replace(rows, weight=None)
+        rows = replace(sample, X=scale_rows(sample.X, problem.scaler, "float64")).drawn_from(problem.n_rows)
         codes, weights = np.asarray(rows.y), rows.weights
         members = [np.flatnonzero(codes == code) for code in range(len(problem.shares))]
         if problem.placement == "random":
@@ -219,7 +216,7 @@ class PlacementDriver:
         centers = replace(problem.centers(dense_rows(rows.X[seeds]), codes[seeds]), scaler=None)
         centers, mass, n_rounds = lloyd(centers, rows, _SAMPLE_ROUNDS)
         message = ""
-        if is_whole or not problem.rounds:
+        if sample.n_rows == problem.n_rows or not problem.rounds:
             message = f"k-means on all {sample.n_rows} rows in memory, {n_rounds} rounds"
         return PlacementState(
             centers.points, majorities(mass) if centers.codes is None else centers.codes, message=message

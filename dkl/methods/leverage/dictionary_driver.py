@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh, lapack, solve_triangular
+from scipy.linalg import eigh, solve_triangular
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
@@ -24,6 +24,7 @@ from dkl.kernels.tiles import spans
 from dkl.methods.leverage.driver import EXACT_SIZE, PANELS_A_PASS, Leverage, LeverageProblem, cholesky, gram_record
 from dkl.methods.leverage.sums import cross_gram_block, squares_block
 from dkl.protocols.records import LARGEST_ACCUMULATOR, Accumulator, BlockSum, Cost, Record
+from dkl.solvers.squared_sums import unpacked
 
 # Columns of the dictionary: its Gram matrix fits one accumulator, and its eigenvectors take some seconds.
 DICTIONARY_COLUMNS = 2_000
@@ -85,8 +86,7 @@ class DictionaryDriver:
             size, total = problem.candidates.take(dictionary_of(problem)).n_features, float(gram[-1])
             # the last column of the packed triangle is that of the constant feature; its last number is the sum of
             # weights
-            matrix, _ = lapack.dtpttr(size, gram[: packed_size(0, size)] / total)
-            basis = dictionary_basis(np.triu(matrix) + np.triu(matrix, 1).T)
+            basis = dictionary_basis(unpacked(gram[: packed_size(0, size)] / total))
             outer, scores = np.zeros((basis.shape[1],) * 2), np.zeros_like(squares)
             return DictionaryState(basis, squares / total, total, outer, scores)
         all_panels = candidate_panels(problem)

@@ -11,12 +11,13 @@ from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.kernels.blas import one_blas_thread
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.nystrom.landmarks import whitening_of
 from dkl.methods.rounds.dictionary import Dictionary
-from dkl.methods.rounds.driver import SETTLING, RoundsDriver
-from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
+from dkl.methods.rounds.driver import RoundsDriver
+from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState, model_map
 from dkl.methods.rounds.sums import HeldTargets
 
@@ -62,11 +63,10 @@ class DictionarySolver(CorrectiveSolver):
         family.validate()
         loss = WorkingLoss.of(self, dataset)
         targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
-        n_models = len(targets.models)
         held_out = rows.context.judging(self.validation_fraction, rows.seed)
         most = min(RoundsProblem.search_rows, max(1_000, rows.within(_IN_MEMORY_BYTES)))
         steps = family.steps or Steps()
-        signs = monotone_signs(self.monotone, dataset, n_models)
+        signs = monotone_signs(self.monotone, dataset, len(targets.models))
         free = None if signs is None else signs == 0
         if free is not None and family.steps is None and not family.has_columns:
             raise ValueError(
@@ -78,25 +78,25 @@ class DictionarySolver(CorrectiveSolver):
                 f"monotone names all {dataset.n_columns} columns, so that none is left for {family.others[0]!r}; list "
                 "dkl.Steps() and dkl.Coordinates() alone"
             )
-        return RoundsProblem(
-            targets=HeldTargets(targets, held_out.mask),
-            n_models=n_models,
-            n_columns=dataset.n_columns,
+        return rounds_problem(
+            dataset,
+            HeldTargets(targets, held_out.mask),
+            loss,
+            total_weight=rows.total_weight,
+            features_per_round=self.features_per_round,
+            search_rows=self.search_rows or most,
+            for_machine=rows.context.for_machine,
             n_features=AUTO_FEATURES if self.n_features == "auto" else int(self.n_features),
-            loss=loss.table,
             dictionaries=tuple(self._dictionary(rows, one, free) for one in family.others),
             depth=0 if family.steps is None else steps.depth,
             bins=steps.bins,
             has_columns=True if family.has_columns else False if family.steps is None else None,
-            search_rows=sampled_rows(self.search_rows or most, dataset),
             in_memory=dataset.n_rows <= (self.search_rows or most),
-            features_per_round=self.features_per_round or columns_a_round(rows.total_weight),
             patience=RoundsProblem.patience if self.patience is None else self.patience,
             seed=rows.seed,
             dtype="float64" if family.is_double else rows.dtype,
             signs=signs,
             rounds=self.rounds,
-            settling=0 if rows.context.for_machine else SETTLING,
             growth=0.1 if self.features_per_round is None else 0.0,
         )
 
@@ -138,7 +138,8 @@ class DictionarySolver(CorrectiveSolver):
             if isinstance(part.projection, NystromProjection):
                 # whitened kernels k(x, Z) A with A = L^-T have the coefficients A^-1 w for the same model
                 whitening = whitening_of(part.projection.landmarks, part.projection.kernel)
-                own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
+                with one_blas_thread():
+                    own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
                 projection = replace(part.projection, whitening=whitening)
                 part = replace(part, projection=projection, amplitudes=np.ones(part.n_features))
                 factor *= np.sqrt(part.n_features)

@@ -20,6 +20,7 @@ from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import LARGEST_ACCUMULATOR, SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.line_search import falls_enough
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
 # The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
@@ -194,7 +195,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         before = state.base_loss + _penalty(problem, state, state.base)
         now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
         has_moved = not np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0)
-        if np.isfinite(before) and has_moved and now > before * (1.0 + 1e-6):
+        if has_moved and not falls_enough(now, before, 0.0, rounding=1e-6):
             # a convex loss decreases along the step, so half of it is evaluated next, and again, until the objective
             # falls
             return replace(state, coefficients=(state.base + state.coefficients) / 2.0), False
@@ -471,7 +472,7 @@ def sample_duals(
         problem.dtype,
     )
     duals = -problem.loss.slope(targets, scores + state.coefficients[:, -1])
-    repeats = rows.drawn.weights * (weight / sample.weights)
+    repeats = sample.drawn_from(problem.n_rows).weights * (weight / sample.weights)
     S = duals * repeats[:, None]
     # rows with a margin above 1 have zero slope: leaving them out makes the search cheaper, and changes no sum
     with_dual = np.flatnonzero(np.any(S != 0.0, axis=1))

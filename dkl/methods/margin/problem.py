@@ -85,6 +85,8 @@ class CorrectiveProblem:
     targets : HeldTargets
     n_models : int
         K: one for two classes or a single target, else one for each class (or target).
+    n_rows : int
+        The number of rows that samples are drawn from.
     n_points : int
         The most points to find.
     total_weight : float
@@ -106,6 +108,7 @@ class CorrectiveProblem:
     space: FrequencySpace
     targets: HeldTargets
     n_models: int
+    n_rows: int
     n_points: int
     total_weight: float
     loss: Loss = HINGES["squared_hinge"]

@@ -152,6 +152,7 @@ class CorrectiveSolver(SearchStrategy):
             space=space,
             targets=HeldTargets(targets, None if held_out is None else held_out.mask),
             n_models=n_models,
+            n_rows=dataset.n_rows,
             n_points=self._n_points(rows, space),
             total_weight=rows.total_weight * (1.0 - (0.0 if held_out is None else held_out.share)),
             loss=loss.table,

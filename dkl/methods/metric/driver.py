@@ -13,7 +13,7 @@ from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
-from dkl.linear.judge import last_gain
+from dkl.linear.judge import rounds_without_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
 from dkl.methods.rounds.loop import WithHistory
 from dkl.methods.rounds.sums import HeldTargets
@@ -213,7 +213,7 @@ def _judged_state(problem: MetricProblem, state: MetricState, results: Sequence[
     chosen = int(np.argmin([loss for loss, _ in least]))
     (loss, best), metric, sigma = least[chosen], state.metrics[chosen], float(state.sigmas[chosen])
     state = replace(state, history=np.concatenate([state.history, [[loss, _PENALTIES[best]]]]))
-    n_stale = len(state.history) - 1 - last_gain(state.series("held_out_loss"), _LEAST_GAIN)
+    n_stale = rounds_without_gain(state.series("held_out_loss"), _LEAST_GAIN)
     state = replace(
         state,
         metrics=metric[None],

@@ -27,8 +27,8 @@ class NystromProblem:
         With its bandwidth.
     scaler : Scaler or None
     n_landmarks : int
-    n_rows : int
-        Size of the sample from which they are chosen.
+    n_rows, sample_rows : int
+        The number of all rows, and the size of the sample from which landmarks are chosen.
     how : {"uniform", "kmeans", "leverage", "rpcholesky"}
     seed : int
     metric : ndarray of shape (d,) or (d, d), or None
@@ -39,6 +39,7 @@ class NystromProblem:
     scaler: Scaler | None
     n_landmarks: int
     n_rows: int
+    sample_rows: int
     how: Landmarks
     seed: int
     metric: np.ndarray | None = None
@@ -65,8 +66,7 @@ class NystromDriver:
     def step(self, problem: NystromProblem, state: NystromState, results: Sequence[Any]) -> NystromState:
         """The state with the landmarks chosen from the sample."""
         sample: Block = results[0]
-        # a full sample was drawn by weight, so its rows have weight 1; a smaller one has all rows with their weights
-        weight = sample.weights if sample.n_rows < problem.n_rows else np.ones(sample.n_rows)
+        weight = sample.drawn_from(problem.n_rows).weights
         rows = in_metric(dense_rows(scale_rows(sample.X, problem.scaler, "float64")), problem.metric)
         chosen = choose_landmarks(rows, weight, problem.n_landmarks, problem.kernel, problem.how, problem.seed)
         return NystromState(np.asarray(chosen, dtype=np.float64))
@@ -77,7 +77,7 @@ class NystromDriver:
 
     def memory(self, problem: NystromProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the sample, of its similarities to the landmarks, and of the landmarks' matrices."""
-        rows = problem.n_rows
+        rows = problem.sample_rows
         # landmarks are rows of the sample
         m = min(problem.n_landmarks, rows)
         similarities = 0 if problem.how == "uniform" else 2 * 8 * rows * m
@@ -88,4 +88,4 @@ class NystromDriver:
         }
 
     def _sample(self, problem: NystromProblem) -> RowSample:
-        return RowSample("rows to choose landmarks from", problem.n_rows, problem.seed)
+        return RowSample("rows to choose landmarks from", problem.sample_rows, problem.seed)

@@ -7,14 +7,16 @@ from typing import Any, Literal
 import numpy as np
 from scipy.linalg import lapack
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from dkl.errors import refuse_non_finite
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.landmark_tiles import KernelValues
+from dkl.solvers.systems import factor_positive
 
 Landmarks = Literal["uniform", "kmeans", "leverage", "rpcholesky"]
 
-# Added to the diagonal of the landmarks' kernel matrix, as a share of its mean; ten times more at each try until the
-# matrix has a Cholesky factor.
+# Added to the diagonal of the landmarks' kernel matrix, as a share of its mean; more if it has no Cholesky factor then.
 _JITTER = 1e-8
 # The most steps of k-means: few, since landmarks must be spread, not optimal.
 _KMEANS_STEPS = 10
@@ -27,6 +29,7 @@ _LEAST_RESIDUAL = 1e-12
 _STREAM = 0x4E59
 
 
+@one_blas_thread()
 def choose_landmarks(
     rows: np.ndarray, weight: np.ndarray, m: int, kernel: Any, how: Landmarks, seed: int
 ) -> np.ndarray:
@@ -59,7 +62,10 @@ def choose_landmarks(
         return distinct[:m]
     if how == "kmeans":
         means = KMeans(m, init=distinct[:m], n_init=1, max_iter=_KMEANS_STEPS, random_state=0)
-        return np.unique(means.fit(rows, sample_weight=weight).cluster_centers_, axis=0)
+        # threads add their own sums to the centroids in the order in which they end
+        with threadpool_limits(1, user_api="openmp"):
+            means.fit(rows, sample_weight=weight)
+        return np.unique(means.cluster_centers_, axis=0)
     if how == "leverage":
         scores = leverage_scores(distinct, weight[first], kernel, m)
         return distinct[np.sort(rng.choice(len(distinct), m, replace=False, p=scores / scores.sum()))]
@@ -105,14 +111,11 @@ def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> n
     return np.array(chosen, dtype=np.int64)
 
 
+@one_blas_thread()
 def whitening_of(landmarks: np.ndarray, kernel: Any) -> np.ndarray:
     """A = L^-T with L L^T = k(Z, Z) + e I, so that |k(x, Z) A|^2 is the kernel's own norm of x: (l, l) float64."""
     matrix = KernelValues(kernel, landmarks, np.dtype(np.float64))(landmarks)
     refuse_non_finite(matrix.diagonal(), "the kernel of landmark", "scale the rows (scaling='standard')")
-    size, jitter = len(matrix), _JITTER
-    while True:
-        factor, refused = lapack.dpotrf(matrix + jitter * np.trace(matrix) / size * np.eye(size), clean=1)
-        if not refused:
-            # the upper factor R = L^T, and its inverse; LAPACK does not touch the entries below the diagonal
-            return lapack.dtrtri(factor, overwrite_c=1)[0]
-        jitter *= 10.0
+    factor = factor_positive(lambda: np.array(matrix, order="F"), _JITTER * matrix.diagonal().mean())
+    # the inverse of the upper factor R = L^T; what is below the diagonal of R is undefined
+    return np.triu(lapack.dtrtri(factor, overwrite_c=1)[0])

@@ -174,6 +174,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
             self.family_,
             scaler,
             self.n_features,
+            dataset.n_rows,
             min(n_sampled, dataset.n_rows),
             self.landmarks,
             self.seed_,

@@ -150,8 +150,7 @@ class PeakDriver:
             state = replace(state, sample_rows=rows)
         # Search on the new sample.
         sample: Block = results[-1]
-        # a sample of fewer than all rows was drawn in proportion to the weights, and its rows count equally
-        weight = sample.weight if state.sample_rows >= problem.n_rows else None
+        weight = sample.drawn_from(problem.n_rows).weight
         repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
         # S contains the rows' weights, which the sample was drawn by: they are divided out, the class factors stay
         S = problem.targets(sample) * (repeats / sample.weights[:, None])

@@ -165,8 +165,8 @@ class GridDriver:
             return replace(state, cells=parts, level=state.level + 1)
         # Candidates are the grid's local maxima, and the points to which these ascend on a row sample.
         sample: Block = results[1]
-        is_all_rows = problem.sample_rows >= problem.n_rows
-        S = problem.targets(sample) / (1.0 if is_all_rows else sample.weights[:, None])
+        # S contains the rows' weights: those by which the sample was drawn are divided out
+        S = problem.targets(sample) / (sample.weights / sample.drawn_from(problem.n_rows).weights)[:, None]
         X = scale_rows(sample.X, problem.origin.scaler, "float64")
         # steps as long as a few of the first cells
         options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH_STEPS)

@@ -187,7 +187,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
 
     def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        rows = self._rows.drawn
+        rows = self._rows.block.drawn_from(problem.n_rows)
         state = replace(with_first_atoms(problem, state, rows), phase="refit")
         some = rows.X[:SEARCHED_ROWS]
         units = [one.unit(scale_rows(some, one.scaler, problem.dtype)) for one in problem.dictionaries]
@@ -196,7 +196,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 
     def _state_after_rounds(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         """The state after all rounds on the sample; its values are binned once in advance if bins fit in memory."""
-        rows = self._rows.drawn
+        rows = self._rows.block.drawn_from(problem.n_rows)
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
         while not state.message:
             record = self._sums(problem, state)
@@ -269,7 +269,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         n_columns = _columns_to_add(problem, state) if problem.dictionaries else 0
         points_of, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
         if n_columns > 0:
-            sample = self._rows.drawn
+            sample = self._rows.block.drawn_from(problem.n_rows)
             rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
             y, weight, _ = problem.targets(rows)
             scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from dkl.data.dataset import Dataset
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import TargetScale, model_targets
 from dkl.methods.parameters import check_quantiles
+from dkl.methods.rounds.driver import SETTLING
+from dkl.methods.rounds.problem import RoundsProblem
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import LOG_LINK, Loss
 from dkl.solvers.round_losses import ROUND_LOSSES, round_loss
 
@@ -96,12 +99,44 @@ def columns_a_round(total_weight: float) -> int:
     return int(np.clip(total_weight // 60, 5, 25))
 
 
-def sampled_rows(n_rows: int, dataset: Dataset) -> int:
-    """The size of the sample to request; one more than all rows if it would have all, so that rows keep weights.
+def rounds_problem(
+    dataset: Dataset,
+    targets: HeldTargets,
+    loss: WorkingLoss,
+    *,
+    total_weight: float,
+    features_per_round: int | None,
+    search_rows: int,
+    for_machine: bool,
+    **others: Any,
+) -> RoundsProblem:
+    """The problem of rounds on a dataset, with what follows from it; `others` are further fields of the problem.
 
-    A full sample was drawn by the rows' weights, and each of its rows then has weight 1.
+    Parameters
+    ----------
+    dataset : Dataset
+    targets : HeldTargets
+    loss : WorkingLoss
+    total_weight : float
+        The weight of all rows, class weights included.
+    features_per_round : int or None
+        None for `columns_a_round`.
+    search_rows : int
+        The most rows of the sample.
+    for_machine : bool
+        Whether a machine fits its own model on the features, so that the rounds' own need not settle.
     """
-    return n_rows if n_rows < dataset.n_rows else dataset.n_rows + 1
+    return RoundsProblem(
+        targets=targets,
+        n_models=len(targets.targets.models),
+        n_rows=dataset.n_rows,
+        n_columns=dataset.n_columns,
+        loss=loss.table,
+        search_rows=min(search_rows, dataset.n_rows),
+        features_per_round=features_per_round or columns_a_round(total_weight),
+        settling=0 if for_machine else SETTLING,
+        **others,
+    )
 
 
 def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
-from dkl.linear.judge import last_gain
+from dkl.linear.judge import last_gain, rounds_without_gain
 from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.protocols.records import BlockSum, Record, RowSample
 
@@ -139,13 +139,15 @@ def reason_to_end(losses: np.ndarray, patience: int | None, rounds: int | None, 
     Parameters
     ----------
     losses : ndarray of shape (rounds,)
+        As for `best_round`.
     patience : int or None
         Rounds without a gain after which the search ends; None sets no such limit.
     rounds : int or None
         The most rounds; None sets no limit.
     n_rounds : int
     """
-    if patience is not None and len(losses) - 1 - best_round(losses) >= patience:
+    is_judged = not np.isnan(losses).all()
+    if patience is not None and is_judged and rounds_without_gain(losses, LEAST_GAIN) >= patience:
         return f"no lower loss on held-out rows in {patience} rounds"
     return f"ended after {rounds} rounds" if rounds is not None and n_rounds > rounds else ""
 

@@ -25,8 +25,8 @@ class RoundsProblem:
     targets : HeldTargets
     n_models : int
         K: one for two classes or a single target, else one for each class (or target).
-    n_columns : int
-        d.
+    n_rows, n_columns : int
+        n and d.
     n_features : int
         The most columns to find.
     loss : Loss
@@ -39,8 +39,7 @@ class RoundsProblem:
     has_columns : bool or None
         Whether the model starts with all columns as linear terms; None: if they are few compared to `n_features`.
     search_rows : int
-        Size of the sample from which thresholds are computed, and on which dictionaries propose. If all rows are fewer,
-        it has all of them, with their weights; a full sample is drawn by weight, and each of its rows has weight 1.
+        Size of the sample from which thresholds are computed, and on which dictionaries propose.
     in_memory : bool
         Whether all rounds run on the rows of the sample, without further passes.
     features_per_round : int
@@ -63,6 +62,7 @@ class RoundsProblem:
 
     targets: HeldTargets
     n_models: int
+    n_rows: int
     n_columns: int
     n_features: int
     loss: Loss

@@ -18,8 +18,8 @@ from dkl.linear.target_statistics import TargetScale, target_units
 from dkl.methods.base import FeatureLearner
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, estimator, weight_of
-from dkl.methods.rounds.driver import SETTLING, RoundsDriver
-from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
+from dkl.methods.rounds.driver import RoundsDriver
+from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState, first_state
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
@@ -199,24 +199,23 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """
         weights, loss = self._class_weights(dataset), WorkingLoss.of(self, dataset)
         targets = loss.targets(dataset, scale, weights)
-        each = self.features_per_round or columns_a_round(weight_of(dataset, weights))
-        return RoundsProblem(
-            targets=self._bag_targets(targets, 0, seed),
-            n_models=len(targets.models),
-            n_columns=dataset.n_columns,
+        return rounds_problem(
+            dataset,
+            self._bag_targets(targets, 0, seed),
+            loss,
+            total_weight=weight_of(dataset, weights),
+            features_per_round=self.features_per_round,
+            search_rows=self.search_rows or RoundsProblem.search_rows,
+            # a machine fits its own model
+            for_machine=self._context.for_machine,
             n_features=self.n_features,
-            loss=loss.table,
             depth=self.depth,
             bins=self.bins,
-            search_rows=sampled_rows(self.search_rows or RoundsProblem.search_rows, dataset),
             in_memory=self.search_rows is not None,
-            features_per_round=each,
             patience=self.patience,
             seed=seed,
             dtype=self.dtype,
             signs=monotone_signs(self.monotone, dataset, len(targets.models)),
-            # a machine fits its own model
-            settling=0 if self._context.for_machine else SETTLING,
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
