@@ -274,7 +274,7 @@ def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are
     act: Any, n_features: int
 ) -> None:
     X = np.random.default_rng(0).normal(size=(400, 3))
-    refusal = r"(256 mapped rows: [\d,]+ bytes|a linear model on so many features).*iB"
+    refusal = r"(256 mapped rows: [\d,]+ bytes|a linear model on these features).*iB"
     with pytest.raises(dkl.errors.MemoryLimitError, match=refusal):
         act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
 
@@ -292,7 +292,7 @@ def test_a_plan_refuses_the_features_that_a_fit_in_memory_refuses_and_no_others(
     if features in ("random", "steps"):
         if n_features > 10**5:
             for act in (plan, lambda *given: given[0].fit(*given[1:])):
-                with pytest.raises(dkl.errors.MemoryLimitError, match=r"a linear model on so many features.*iB"):
+                with pytest.raises(dkl.errors.MemoryLimitError, match=r"a linear model on these features.*iB"):
                     act(machine, X, X[:, 0] > 0)
         return
     assert plan(machine, X, X[:, 0] > 0).n_passes > 0
@@ -326,7 +326,7 @@ IN_MEMORY = [
 @pytest.mark.parametrize("learner", IN_MEMORY, ids=lambda learner: type(learner).__name__)
 def test_a_fit_of_rows_in_memory_says_the_sum_before_it_draws(learner: Any) -> None:
     X = np.random.default_rng(0).normal(size=(60, 4))
-    with pytest.raises(MemoryError, match=r"(frequencies|a linear model on so many features).*iB"):
+    with pytest.raises(MemoryError, match=r"(frequencies|a linear model on these features).*iB"):
         learner.fit(X, X[:, 0] > 0.0)
 
 
