@@ -344,7 +344,6 @@ class KernelMachine(
         """Store the choice in the fitted attributes; returns the rows with the chosen columns."""
         dataset = chosen.columns.dataset
         self.encoding_ = dataset.encoding
-        record_columns(self, dataset)
         self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
         self._calibration = (chosen.temperature, chosen.shift)
         return dataset

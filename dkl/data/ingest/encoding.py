@@ -58,6 +58,8 @@ class TableEncoding:
         The dtype of the arrays of fit, whose columns are identified by position; empty for tables.
     directions : tuple of TextDirections
         The directions of the columns of free text, in the order of the columns.
+    left_out : tuple of (str, str)
+        Columns of the rows of a fit that the fit left out, with the reason in words; they are in `ignored`, too.
 
     Examples
     --------
@@ -78,6 +80,7 @@ class TableEncoding:
     ignored: tuple[str, ...] = ()
     array_dtype: str = ""
     directions: tuple[TextDirections, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -193,6 +196,8 @@ class TableEncoding:
             If they do not match its columns of free text.
         """
         widths = {rule.name: len(rule.categories) for rule in self.rules if rule.kind == "text"}
+        # earlier releases wrote the directions of texts that a fit left out, too
+        directions = [each for each in directions if each.name in widths or each.name not in self.ignored]
         given = {each.name: each.n_columns for each in directions}
         if list(widths.items()) != list(given.items()):
             raise ValueError(f"the directions of free text are of {given}; the rules ask for {widths}")
@@ -207,6 +212,7 @@ class TableEncoding:
             else f"{names[0]} to {names[-1]} ({len(names)} columns): {text}"
             for text, names in runs
         ]
+        lines += [f"{name}: {why}" for name, why in self.left_out]
         layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
         return "\n".join(
             [*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, {self.dtype}"]
@@ -223,7 +229,8 @@ class TableEncoding:
                 if not rule[name] and (name, rule[name]) != ("zone", "") and (name, rule[name]) != ("unforeseen", 0.0):
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
-        return plain | ({"array_dtype": self.array_dtype} if self.array_dtype else {})
+        left_out = {"left_out": [list(pair) for pair in self.left_out]} if self.left_out else {}
+        return plain | left_out | ({"array_dtype": self.array_dtype} if self.array_dtype else {})
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TableEncoding:
@@ -233,7 +240,9 @@ class TableEncoding:
             for rule in plain["rules"]
         )
         array_dtype = str(plain.get("array_dtype", ""))
-        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]), array_dtype)
+        left_out = tuple((str(name), str(why)) for name, why in plain.get("left_out", ()))
+        ignored = tuple(plain["ignored"])
+        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], ignored, array_dtype, left_out=left_out)
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
