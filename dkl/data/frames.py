@@ -87,9 +87,11 @@ class RawParts:
             X = _whole_rows(X)
             parts, lengths = list(X.to_delayed().ravel()), list(X.chunks[0])
         else:
+            # Dask joins small partitions when it optimises a frame, how many depends on the columns that are read: so
+            # that parts and lengths agree, it does so once
+            parts = list(X.optimize().to_delayed(optimize_graph=False))
             # messages name rows by their numbers, and blocks need known sizes
-            lengths = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()]
-            parts = list(X.to_delayed())
+            lengths = list(dask.compute(*(delayed(len)(part) for part in parts)))
         cut = weights_beside(weight, tuple(lengths))
         return cls(parts, lengths, [None] * len(parts) if cut is None else list(cut.to_delayed().ravel()))
 
