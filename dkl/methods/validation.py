@@ -27,6 +27,7 @@ from dkl.data.frames import (
 )
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
+from dkl.data.other_rules import other_columns
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.choosing import held_by_own_dates
@@ -235,10 +236,12 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     Raises
     ------
     ValueError
-        If their number, their names or the order of names differ, or if one was read from libsvm text that counts
-        columns from 0 and the other from 1.
+        If their number, their names, their meaning or the order of names differ, or if one was read from libsvm text
+        that counts columns from 0 and the other from 1.
     """
-    _check_width(estimator, dataset.n_columns, encoded_width(estimator))
+    encoding = getattr(estimator, "encoding_", None)
+    others = other_columns(encoding, dataset.encoding)
+    _check_width(estimator, dataset.n_columns, encoded_width(estimator), others)
     fitted, read = getattr(estimator, "first_index_", None), dataset.schema.first_index
     if fitted is not None and read is not None and fitted != read:
         raise ValueError(
@@ -247,7 +250,6 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
             f"shifted by one; ingest one of them again with format=dkl.LibsvmFormat(zero_based=...), in the shell "
             "--zero-based or --one-based"
         )
-    encoding = getattr(estimator, "encoding_", None)
     names = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
     other_names = dataset.column_names
     if names is not None and other_names is not None:
@@ -256,7 +258,12 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
                 raise ValueError(
                     f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
                     f"with {expected!r} there; the feature names should be those of fit, in their order"
+                    f"{others and f': {others}'}"
                 )
+    if others:
+        raise ValueError(
+            f"{dataset.source.place} holds other columns than {type(estimator).__name__} was fitted on: {others}"
+        )
 
 
 def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
@@ -270,10 +277,11 @@ def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
         )
 
 
-def _check_width(estimator: BaseEstimator, found: int, expected: int) -> None:
+def _check_width(estimator: BaseEstimator, found: int, expected: int, why: str = "") -> None:
     if found != expected:
         raise ValueError(
             f"X has {found} features, but {type(estimator).__name__} is expecting {expected} features as input"
+            f"{why and f': {why}'}"
         )
 
 
