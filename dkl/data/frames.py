@@ -229,14 +229,21 @@ def encode_frame(
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
-    `categorical` names columns whose values are names whatever they look like. Warnings are given at once, or appended
+    `categorical` names columns whose values are names whatever they look like. A column without any value, such as a
+    fold of a cross-validation may have, is left out with a warning. Warnings are given at once, or appended
     to `deferred` as functions that issue them. A Dask frame is read once for the statistics of its columns, a partition
     at a time; its rows stay lazy. Rows of weight 0 do not influence the encoding and become zeros.
     """
     check_names(X)
     raw = RawParts.of(X, weight)
     encoding = raw.learned(
-        partial(learn_encoding, categorical=categorical, without="X.drop(columns={})", deferred=deferred)
+        partial(
+            learn_encoding,
+            categorical=categorical,
+            without="X.drop(columns={})",
+            leave_out_empty=True,
+            deferred=deferred,
+        )
     )
     return raw.encoded(encoding) if is_dask_collection(X) else encoded_by(encoding, X, weight=weight), encoding
 

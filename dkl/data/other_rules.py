@@ -66,7 +66,7 @@ class FilledOtherwise(Step, ColumnsMade):
 
     def made(self, block: Block) -> Rows:
         X = block.X
-        if not sparse.issparse(X):
+        if isinstance(X, np.ndarray):
             X = X.copy()
             for column, flag, value in self.fills:
                 X[X[:, flag] != 0.0, column] = value

@@ -25,6 +25,7 @@ from dkl.data.frames import (
     lazy_zeros_for_weightless,
     zeros_for_weightless,
 )
+from dkl.data.ingest.columns import names_of_columns
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.other_rules import other_columns
@@ -99,7 +100,7 @@ def rows_to_fit(
     if dataset.source.has_weight:
         learner = getattr(estimator, "features", estimator)
         check_total_weight(dataset.source.counts.weights, getattr(learner, "dtype", np.float32))
-    record_columns(estimator, dataset)
+    record_columns(estimator, dataset, X if is_frame(X) else None)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
@@ -107,7 +108,7 @@ def rows_to_fit(
 
 
 def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
-    """The rows of a fit with target means in place of codes of categories; records the resulting columns.
+    """The rows of a fit with target means in place of codes of categories; sets `encoding_` where there are some.
 
     Parameters
     ----------
@@ -122,7 +123,6 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
     numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
-        record_columns(estimator, numbered)
     return numbered
 
 
@@ -152,15 +152,19 @@ def check_labels(classes: np.ndarray, regressor: str) -> None:
         )
 
 
-def record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
-    """Set `n_features_in_` and, where the columns have names, `feature_names_in_`, both of the raw columns."""
+def record_columns(estimator: BaseEstimator, dataset: Dataset, frame: Any = None) -> None:
+    """Set `n_features_in_` and, where the columns have names, `feature_names_in_`, both of the raw columns.
+
+    Those of a data frame are all of its columns, also those that the encoding leaves out.
+    """
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
     encoding, names = dataset.encoding, dataset.column_names
     estimator.n_features_in_ = dataset.n_columns
     if encoding is not None:
-        names = None if encoding.array_dtype else [rule.name for rule in encoding.rules]
-        estimator.n_features_in_ = len(encoding.rules)
+        raw = [rule.name for rule in encoding.rules] if frame is None else names_of_columns(frame)
+        names = None if encoding.array_dtype else raw
+        estimator.n_features_in_ = len(raw)
     if names is not None:
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
 

@@ -259,11 +259,12 @@ def learn_encoding(
     layout: Layout = "auto",
     ignored: Collection[str] = (),
     without: str = "drop={}",
+    leave_out_empty: bool = False,
     deferred: list[Callable[[], None]] | None = None,
 ) -> TableEncoding:
     """Learn the encoding of a table from its parts (Arrow tables or pandas frames), each read once.
 
-    See `decide_encoding` for the rules, the errors, `without` and `deferred`.
+    See `decide_encoding` for the rules, the errors, `without`, `leave_out_empty` and `deferred`.
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
@@ -295,6 +296,7 @@ def learn_encoding(
             layout=layout,
             ignored=ignored,
             without=without,
+            leave_out_empty=leave_out_empty,
             deferred=deferred,
         )
     problems.raise_all()
@@ -321,6 +323,7 @@ def decide_encoding(
     without: str = "drop={}",
     with_names: str = "name them: categorical={}",
     marks: Marks | None = None,
+    leave_out_empty: bool = False,
     deferred: list[Callable[[], None]] | None = None,
     problems: Problems | None = None,
 ) -> TableEncoding:
@@ -338,6 +341,8 @@ def decide_encoding(
         warnings; ``{}`` stands for the list of columns.
     marks : Marks or None
         The decimal marks of numbers in texts.
+    leave_out_empty : bool
+        Whether columns without any value are left out, with a warning; otherwise they are an error.
     deferred : list of callable, or None
         Receives a function that issues the warnings, for the caller to call if there is no error; None issues them now.
     problems : Problems or None
@@ -363,7 +368,9 @@ def decide_encoding(
     if not statistics.columns:
         problems.add(ValueError("no column is left to learn from"))
         problems.raise_all()
-    decided = decide_columns(statistics, categorical, missing, marks or Marks(), problems)
+    decided = decide_columns(
+        statistics, categorical, missing, marks or Marks(), problems, leave_out_empty=leave_out_empty
+    )
     problems.raise_all()
     if not decided.rules:
         raise ValueError(
@@ -379,8 +386,10 @@ def decide_encoding(
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    ignored = (*ignored, *decided.row_names)
-    return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=tuple(decided.directions))
+    ignored = (*ignored, *decided.row_names, *decided.empty)
+    left_out = tuple((name, "left out, since no row has a value there") for name in decided.empty)
+    directions = tuple(decided.directions)
+    return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=directions, left_out=left_out)
 
 
 def _dense_rows(
