@@ -122,8 +122,8 @@ def _pictures(
 
     displays: dict[str, Display] = {"importance.png": ImportanceDisplay(found)}
     known, (rows, _) = columns_of(estimator, None, None), in_memory_rows(estimator, dataset)
-    # dates are several encoded columns, which are not an axis
-    drawn = [int(g) for g in found.order if has_axis(rows[:, known.members[g]])][:_DRAWN]
+    # dates are several encoded columns, which are not an axis, and columns that the fit left out have none
+    drawn = [int(g) for g in found.order if g < len(known) and has_axis(rows[:, known.members[g]])][:_DRAWN]
     if drawn:
         displays["dependence.png"] = DependenceDisplay.from_estimator(estimator, dataset, drawn)
     if parts is not None:

@@ -12,7 +12,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.view import KeptColumns, View
 
 
-def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
+def without_columns(dataset: Dataset, names: Collection[str], why: str = "") -> Dataset:
     """The dataset without the encoded columns of these names; the dataset itself if it has none of them.
 
     Its encoding still accepts tables that contain them. One-hot columns and cosines of the same raw column are removed
@@ -23,6 +23,8 @@ def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
     dataset : Dataset
         Its columns must have names.
     names : collection of str
+    why : str
+        The reason why a fit leaves them out, which the encoding remembers; empty if they are no columns of the fit.
     """
     of_rows = dataset.column_names or []
     kept = np.flatnonzero([name not in names for name in of_rows])
@@ -39,7 +41,11 @@ def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
                 # of a time only the days are removed: its cycles stay
                 rules.append(replace(rule, parts=tuple(part for part in rule.parts if part != "days")))
         gone = {rule.name for rule in encoding.rules} - {rule.name for rule in rules}
-        encoding = replace(encoding, rules=tuple(rules), ignored=(*encoding.ignored, *sorted(gone)))
+        # a file of a model holds the directions of its rules' texts, and is refused with any others
+        directions = tuple(each for each in encoding.directions if each.name not in gone)
+        ignored = (*encoding.ignored, *sorted(gone))
+        left_out = (*encoding.left_out, *((name, why) for name in sorted(gone) if why))
+        encoding = replace(encoding, rules=tuple(rules), ignored=ignored, directions=directions, left_out=left_out)
     schema = replace(
         dataset.schema,
         n_columns=len(kept),

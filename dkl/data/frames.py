@@ -87,9 +87,11 @@ class RawParts:
             X = _whole_rows(X)
             parts, lengths = list(X.to_delayed().ravel()), list(X.chunks[0])
         else:
+            # Dask joins small partitions when it optimises a frame, how many depends on the columns that are read: so
+            # that parts and lengths agree, it does so once
+            parts = list(X.optimize().to_delayed(optimize_graph=False))
             # messages name rows by their numbers, and blocks need known sizes
-            lengths = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()]
-            parts = list(X.to_delayed())
+            lengths = list(dask.compute(*(delayed(len)(part) for part in parts)))
         cut = weights_beside(weight, tuple(lengths))
         return cls(parts, lengths, [None] * len(parts) if cut is None else list(cut.to_delayed().ravel()))
 
@@ -227,14 +229,21 @@ def encode_frame(
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
-    `categorical` names columns whose values are names whatever they look like. Warnings are given at once, or appended
+    `categorical` names columns whose values are names whatever they look like. A column without any value, such as a
+    fold of a cross-validation may have, is left out with a warning. Warnings are given at once, or appended
     to `deferred` as functions that issue them. A Dask frame is read once for the statistics of its columns, a partition
     at a time; its rows stay lazy. Rows of weight 0 do not influence the encoding and become zeros.
     """
     check_names(X)
     raw = RawParts.of(X, weight)
     encoding = raw.learned(
-        partial(learn_encoding, categorical=categorical, without="X.drop(columns={})", deferred=deferred)
+        partial(
+            learn_encoding,
+            categorical=categorical,
+            without="X.drop(columns={})",
+            leave_out_empty=True,
+            deferred=deferred,
+        )
     )
     return raw.encoded(encoding) if is_dask_collection(X) else encoded_by(encoding, X, weight=weight), encoding
 

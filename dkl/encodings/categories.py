@@ -11,6 +11,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.other_rules import filled_like_fit
 from dkl.data.view import View
 from dkl.encodings.fitted import FittedEncoding, Made, code_places, named_rules
 from dkl.encodings.gains import (
@@ -628,14 +629,14 @@ def _largest(gains: dict[Names, float]) -> list[Names]:
 
 
 def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
-    """The dataset with its codes replaced by the numbers that a fit has learned; without codes the dataset itself.
+    """The dataset with the numbers that a fit has learned in place of codes, texts and missing values.
 
     Raises
     ------
     ValueError
         If these rows hold codes and those of fit had none, or if a column of codes is missing.
     """
-    dataset = texts_like_fit(encoding, dataset)
+    dataset = texts_like_fit(encoding, filled_like_fit(encoding, dataset))
     is_made = isinstance(encoding, FittedEncoding) and bool(encoding.made)
     if not dataset.schema.has_codes and not (is_made and isinstance(dataset.encoding, TableEncoding)):
         return dataset

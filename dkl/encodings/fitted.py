@@ -221,6 +221,10 @@ class FittedEncoding:
         return self.table.ignored
 
     @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        return self.table.left_out
+
+    @property
     def has_codes(self) -> bool:
         """False: the result has numbers in place of codes."""
         return False

@@ -31,11 +31,14 @@ class Columns:
         The encoded columns of each: several for a category, or for a number with a flag of missing values.
     encoded : tuple of str
         The names of the d encoded columns.
+    left_out : tuple of str
+        The names of further columns of the user's data, which the fit left out; they have no position.
     """
 
     names: tuple[str, ...]
     members: tuple[np.ndarray, ...]
     encoded: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -46,11 +49,16 @@ class Columns:
         Raises
         ------
         ValueError
-            If there is no column of this name or number.
+            If there is no column of this name or number, or the fit left it out.
         """
         if isinstance(column, str):
             if column in self.names:
                 return self.names.index(column)
+            if column in self.left_out:
+                raise ValueError(
+                    f"column {column!r} was left out by the fit, so that no prediction depends on it "
+                    f"(model.encoding_.describe() says why); the columns are {spoken_names(list(self.names))}"
+                )
             raise ValueError(f"there is no column {column!r}; the columns are {spoken_names(list(self.names))}")
         if -len(self) <= column < len(self):
             return int(column) % len(self)
@@ -116,6 +124,7 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
         If the number of names is wrong, or a group has a column that does not exist or is in another group.
     """
     encoded = encoded_names(estimator, names)
+    left_out: tuple[str, ...] = ()
     if groups is None:
         # The encoded columns of a frame's columns follow each other; their number is that of the rule's outputs.
         given, start = {}, 0
@@ -123,6 +132,7 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
         for rule in () if encoding is None else encoding.rules:
             given[rule.name] = list(range(start, start + len(rule.output_names)))
             start += len(rule.output_names)
+        left_out = tuple(name for name, _ in getattr(encoding, "left_out", ()))
     else:
         given, alone = {}, Columns(tuple(encoded), (), tuple(encoded))
         for name, named in groups.items():
@@ -138,7 +148,7 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
     every = given | {encoded[c]: [c] for c in range(len(encoded)) if c not in set(taken)}
     ordered = sorted(every.items(), key=lambda item: item[1][0])
     members = tuple(np.array(members) for _, members in ordered)
-    return Columns(tuple(name for name, _ in ordered), members, tuple(encoded))
+    return Columns(tuple(name for name, _ in ordered), members, tuple(encoded), left_out)
 
 
 def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:

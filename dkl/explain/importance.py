@@ -38,7 +38,7 @@ class Importance:
     Parameters
     ----------
     names : tuple of str
-        The names of the G columns.
+        The names of the G columns; those that the fit left out are the last, with an importance of 0.
     values : ndarray of shape (G, K), float64
         The change of each output with the column, as a standard deviation: see `importance`.
     energy : ndarray of shape (G,), float64, or None
@@ -170,9 +170,11 @@ def importance(
             "use measure='replacement'"
         )
     reading, outputs = RowsToExplain(progress, memory_limit, device_of(model)), output_labels(model)
+    names_of_all = (*columns.names, *columns.left_out)
     (result,) = reading.run(dataset, *importance_records(scorer, dataset.n_columns, measure))
     if isinstance(result, SampledRows):
-        return Importance(columns.names, replacement_changes(scorer, columns, result), None, "replacement", outputs)
+        changes = replacement_changes(scorer, columns, result)
+        return Importance(names_of_all, _with_zeros(changes, columns), None, "replacement", outputs)
     mean = result["first"] / result["weight"]
     variances = np.maximum(result["second"] / result["weight"] - np.square(mean), 0.0)
     # The mean squared derivative in an encoded column times its variance, summed over the encoded columns of a column.
@@ -183,8 +185,13 @@ def importance(
         with one_blas_thread():
             W = formed(scorer.feature_map.projection)
             of_waves = np.asarray((W * W).T @ np.square(np.abs(a)).sum(axis=1)) / 2.0
-        energy = np.sqrt(columns.folded(of_waves * variances))
-    return Importance(columns.names, np.sqrt(columns.folded(squares)), energy, "slope", outputs)
+        energy = _with_zeros(np.sqrt(columns.folded(of_waves * variances)), columns)
+    return Importance(names_of_all, _with_zeros(np.sqrt(columns.folded(squares)), columns), energy, "slope", outputs)
+
+
+def _with_zeros(values: np.ndarray, columns: Columns) -> np.ndarray:
+    """Values (G, ...) of columns, and zeros for those that the fit left out, on which no prediction depends."""
+    return np.concatenate([values, np.zeros((len(columns.left_out), *values.shape[1:]), values.dtype)])
 
 
 def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto") -> tuple[Record, ...]:

@@ -86,7 +86,8 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
         if isinstance(steps[0][1], FeatureUnion) or steps[0][0] == "rows":
             # those side by side would each say that they know no names
             steps.insert(0, ("numbers", FunctionTransformer(np.asarray, feature_names_out="one-to-one")))
-        first, names = steps[0][1], model.feature_names_in_
+        # without the columns that the fit left out
+        first, names = steps[0][1], model.feature_names_in_ if encoding is None else encoding.column_names
         first.feature_names_in_, first.n_features_in_ = names, len(names)
     if encoding is not None and encoding.ignored:
         # frames may have the columns that the fit left out; arrays have none of them, nor names

@@ -132,7 +132,8 @@ class ColumnChoice:
             f"and later rows will: a linear model without them has the score {1.0 - losses[1]:.4f} on the newest rows, "
             f"with them {1.0 - losses[0]:.4f}. by_time=False keeps them, and holds rows out at random.",
         )
-        return without_columns(dataset, ahead), left_out
+        why = "left out, since most of the newest rows lie beyond all older ones"
+        return without_columns(dataset, ahead, why), left_out
 
     def _with_gaining_texts(self, dataset: Dataset) -> Dataset:
         """The rows with scores of free-text columns; a text whose scores do not improve a linear model is left out."""
@@ -150,13 +151,12 @@ class ColumnChoice:
                 for stage, left_out in (("without", [*codes, *columns]), ("with", codes))
             )
             stays = gains(1.0 - with_it, 1.0 - without, _CLEARLY)
+            scores = f"(score of a linear model on held-out rows {with_it:.4f} with it, {without:.4f} without)"
             decided = "a score by its words and their directions are columns"
             decided = decided if stays else "it is left out, since it gains nothing"
-            self._reasons.append(
-                f"Text: {name!r} is free text; {decided} (score of a linear model on held-out rows {with_it:.4f} with "
-                f"it, {without:.4f} without)."
-            )
-            scored = scored if stays else without_columns(scored, columns)
+            self._reasons.append(f"Text: {name!r} is free text; {decided} {scores}.")
+            why = f"free text, left out, since it gains nothing {scores}"
+            scored = scored if stays else without_columns(scored, columns, why)
         return scored
 
     def _with_categories(self, dataset: Dataset) -> Dataset:

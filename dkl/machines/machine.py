@@ -84,7 +84,6 @@ from dkl.methods.validation import (
     encoded_rows,
     numbered_rows,
     one_dimensional,
-    record_columns,
     rows_to_fit,
     without_splits,
 )
@@ -358,7 +357,6 @@ class KernelMachine(
         """Store the choice in the fitted attributes; returns the rows with the chosen columns."""
         dataset = chosen.columns.dataset
         self.encoding_ = dataset.encoding
-        record_columns(self, dataset)
         self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
         self._calibration = (chosen.temperature, chosen.shift)
         return dataset
@@ -367,12 +365,11 @@ class KernelMachine(
         """The rows with numbers in place of categories and texts, and the seed of the rows that judge comparisons.
 
         The numbers, such as target means, are learned without the judging rows, so that no other rows may judge later
-        comparisons; without categories and texts the seed is None. Sets `encoding_` and records the columns.
+        comparisons; without categories and texts the seed is None. Sets `encoding_`.
         """
         numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
         is_numbered = numbered is not dataset or has_scores(numbered.encoding)
         self.encoding_ = numbered.encoding
-        record_columns(self, numbered)
         return numbered, self.seed_ if is_numbered else None
 
     @available_if(lambda self: self._settings.solver == "sgd")

@@ -25,8 +25,10 @@ from dkl.data.frames import (
     lazy_zeros_for_weightless,
     zeros_for_weightless,
 )
+from dkl.data.ingest.columns import names_of_columns
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
+from dkl.data.other_rules import other_columns
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.choosing import held_by_own_dates
@@ -98,7 +100,7 @@ def rows_to_fit(
     if dataset.source.has_weight:
         learner = getattr(estimator, "features", estimator)
         check_total_weight(dataset.source.counts.weights, getattr(learner, "dtype", np.float32))
-    record_columns(estimator, dataset)
+    record_columns(estimator, dataset, X if is_frame(X) else None)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
@@ -106,7 +108,7 @@ def rows_to_fit(
 
 
 def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
-    """The rows of a fit with target means in place of codes of categories; records the resulting columns.
+    """The rows of a fit with target means in place of codes of categories; sets `encoding_` where there are some.
 
     Parameters
     ----------
@@ -121,7 +123,6 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
     numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
-        record_columns(estimator, numbered)
     return numbered
 
 
@@ -151,15 +152,19 @@ def check_whole_labels(classes: np.ndarray, regressor: str) -> None:
         )
 
 
-def record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
-    """Set `n_features_in_` and, where the columns have names, `feature_names_in_`, both of the raw columns."""
+def record_columns(estimator: BaseEstimator, dataset: Dataset, frame: Any = None) -> None:
+    """Set `n_features_in_` and, where the columns have names, `feature_names_in_`, both of the raw columns.
+
+    Those of a data frame are all of its columns, also those that the encoding leaves out.
+    """
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
     encoding, names = dataset.encoding, dataset.column_names
     estimator.n_features_in_ = dataset.n_columns
     if encoding is not None:
-        names = None if encoding.array_dtype else [rule.name for rule in encoding.rules]
-        estimator.n_features_in_ = len(encoding.rules)
+        raw = [rule.name for rule in encoding.rules] if frame is None else names_of_columns(frame)
+        names = None if encoding.array_dtype else raw
+        estimator.n_features_in_ = len(raw)
     if names is not None:
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
 
@@ -235,10 +240,12 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     Raises
     ------
     ValueError
-        If their number, their names or the order of names differ, or if one was read from libsvm text that counts
-        columns from 0 and the other from 1.
+        If their number, their names, their meaning or the order of names differ, or if one was read from libsvm text
+        that counts columns from 0 and the other from 1.
     """
-    _check_width(estimator, dataset.n_columns, encoded_width(estimator))
+    encoding = getattr(estimator, "encoding_", None)
+    others = other_columns(encoding, dataset.encoding)
+    _check_width(estimator, dataset.n_columns, encoded_width(estimator), others)
     fitted, read = getattr(estimator, "first_index_", None), dataset.schema.first_index
     if fitted is not None and read is not None and fitted != read:
         raise ValueError(
@@ -247,7 +254,6 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
             f"shifted by one; ingest one of them again with format=dkl.LibsvmFormat(zero_based=...), in the shell "
             "--zero-based or --one-based"
         )
-    encoding = getattr(estimator, "encoding_", None)
     names = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
     other_names = dataset.column_names
     if names is not None and other_names is not None:
@@ -256,7 +262,12 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
                 raise ValueError(
                     f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
                     f"with {expected!r} there; the feature names should be those of fit, in their order"
+                    f"{others and f': {others}'}"
                 )
+    if others:
+        raise ValueError(
+            f"{dataset.source.place} holds other columns than {type(estimator).__name__} was fitted on: {others}"
+        )
 
 
 def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
@@ -270,10 +281,11 @@ def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
         )
 
 
-def _check_width(estimator: BaseEstimator, found: int, expected: int) -> None:
+def _check_width(estimator: BaseEstimator, found: int, expected: int, why: str = "") -> None:
     if found != expected:
         raise ValueError(
             f"X has {found} features, but {type(estimator).__name__} is expecting {expected} features as input"
+            f"{why and f': {why}'}"
         )
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 import dkl
 from dkl.data.columns import free_text
 from dkl.data.columns.free_text import BUCKETS, TextDirections, TextSample, WordDirections
-from dkl.data.ingest.encoding import learn_encoding
+from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 from dkl.encodings import sums as sums_module
 from dkl.encodings import texts as texts_module
 from dkl.encodings.target_means import CategoryFolds, FoldTotals
@@ -273,7 +274,7 @@ def test_text_that_more_rows_may_make_names_of_is_hinted_at() -> None:
         assert learn_encoding([pd.DataFrame({"t": [*TEXTS[:400], *TEXTS[:100]]})]).rules[0].kind == "text"
 
 
-def test_held_out_gain_decides_whether_text_stays() -> None:
+def test_held_out_gain_decides_whether_text_stays(tmp_path: Path) -> None:
     y = (ODDS + FRAME["x"] + RNG.logistic(size=N)) > 0
     told = dkl.KernelClassifier(random_state=0, effort="fast").fit(FRAME, y)
     assert any(
@@ -287,6 +288,30 @@ def test_held_out_gain_decides_whether_text_stays() -> None:
         warnings.simplefilter("error")
         left.predict(noise)
     assert "comment" not in {rule.name for rule in left.encoding_.rules}
+    # a saved model forgets the words of a text that it does not use, and loads
+    left.save(tmp_path / "left.zarr")
+    again = dkl.load_model(tmp_path / "left.zarr")
+    assert again.encoding_ == left.encoding_
+    for rows in (noise, noise.drop(columns="comment")):
+        np.testing.assert_array_equal(again.decision_function(rows), left.decision_function(rows))
+    np.testing.assert_array_equal(left.to_sklearn().predict(noise), left.predict(noise))
+    # what a user asks about columns names it, too
+    assert list(again.feature_names_in_) == list(noise.columns)
+    assert again.n_features_in_ == noise.shape[1]
+    assert "comment: free text, left out, since it gains nothing (score of a linear model" in left.encoding_.describe()
+    strengths = dict(zip((found := dkl.explain.importance(again, noise)).names, found.strengths, strict=True))
+    assert set(strengths) == set(noise.columns)
+    assert strengths["comment"] == 0.0 < strengths["x"]
+    with pytest.raises(ValueError, match="column 'comment' was left out by the fit, so that no prediction depends"):
+        dkl.explain.partial_dependence(again, noise, ["comment"])
+
+
+def test_models_load_that_were_saved_with_the_words_of_a_text_that_the_fit_left_out() -> None:
+    encoding = learn_encoding([FRAME])
+    kept = tuple(rule for rule in encoding.rules if rule.kind != "text")
+    saved = replace(encoding, rules=kept, ignored=("comment",))
+    loaded = TableEncoding.from_json(saved.to_json()).with_directions(saved.directions)
+    assert loaded == replace(saved, directions=())
 
 
 def test_two_topics_are_told_apart_as_by_tfidf_and_logistic_regression() -> None:

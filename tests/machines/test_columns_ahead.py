@@ -48,8 +48,11 @@ def test_columns_that_no_older_row_knows_are_left_out_and_named(
     older, newer = frame[:2_400], frame[2_400:]
     model = machine().fit(older, labels[:2_400])
     assert any("['month', 'when.days'] left out" in reason for reason in model.reasons_)
-    assert list(model.feature_names_in_) == ["x", "when"]
-    assert model.n_features_in_ == 2
+    # the columns of the rows, as scikit-learn counts them; the encoding knows which of them the fit left out
+    assert list(model.feature_names_in_) == list(frame.columns)
+    assert model.n_features_in_ == len(frame.columns)
+    assert [rule.name for rule in model.encoding_.rules] == ["x", "when"]
+    assert "month: left out, since most of the newest rows lie beyond all older ones" in model.encoding_.describe()
     with monkeypatch.context() as patched:
         patched.setattr(columns, "columns_ahead", lambda *rows: [])
         kept = machine().fit(older, labels[:2_400])
@@ -86,7 +89,8 @@ def test_rows_with_times_may_hold_free_text_and_names(names: int) -> None:
 def test_a_pipeline_of_scikit_learn_takes_rows_with_the_columns_that_were_left_out() -> None:
     frame, labels = seasons()
     model = machine().fit(frame[["x", "month"]], labels, times=np.arange(N))
-    assert list(model.feature_names_in_) == ["x"]
+    assert list(model.feature_names_in_) == ["x", "month"]
+    assert [rule.name for rule in model.encoding_.rules] == ["x"]
     pipeline, rows = model.to_sklearn(), frame[["month", "x"]].tail(50)
     shares = model.predict_proba(rows)
     for given in (rows, rows[["x"]], rows[["x"]].to_numpy()):

@@ -77,6 +77,8 @@ class ColumnDecisions:
         Sentences on rules that other rows of the same table might change.
     directions : list of TextDirections
         The directions of the columns of free text, in the order of the columns.
+    empty : list of str
+        Columns without any value that are left out; they have no rule.
     """
 
     rules: list[ColumnRule] = field(default_factory=list)
@@ -85,6 +87,7 @@ class ColumnDecisions:
     number_columns: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     directions: list[TextDirections] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
 
     def add_free_text(self, column: ColumnStatistics, missing: Missing) -> None:
         """Compute the directions of a column of free text from its sample, and add its rule."""
@@ -115,6 +118,11 @@ class ColumnDecisions:
                 f"from which nothing can be learned. Leave them out, {without.format(names)}, to hear no more of "
                 f"it; to use them all the same, {with_names.format(names)}"
             )
+        if self.empty:
+            warn_user(
+                f"{spoken_names(self.empty)} left out: no row has a value there. Leave them out, "
+                f"{without.format(self.empty)}, to hear no more of it"
+            )
         for sentence in self.hints:
             hint(sentence)
         if self.number_columns:
@@ -126,11 +134,24 @@ class ColumnDecisions:
 
 
 def decide_columns(
-    statistics: TableStatistics, categorical: Collection[str], missing: Missing, marks: Marks, problems: Problems
+    statistics: TableStatistics,
+    categorical: Collection[str],
+    missing: Missing,
+    marks: Marks,
+    problems: Problems,
+    *,
+    leave_out_empty: bool = False,
 ) -> ColumnDecisions:
-    """The rules of all columns; errors of single columns are added to `problems`."""
+    """The rules of all columns; errors of single columns are added to `problems`.
+
+    Columns without any value are errors, or with `leave_out_empty` left out. If there are other errors, or no column
+    remains, they are errors in any case, so that one message has all that is wrong with a table.
+    """
     decided = ColumnDecisions()
+    empty = {column.name: column for column in statistics.columns if leave_out_empty and column.missing == column.rows}
     for place, column in enumerate(statistics.columns):
+        if column.name in empty:
+            continue
         chosen = column.name in categorical
         # a column that the user named as categorical is kept even if its texts differ in every row
         reading = None if chosen or column.texts is None else column.texts.reading(marks.decimal, marks.default)
@@ -162,6 +183,11 @@ def decide_columns(
                     f"column '{column.name}'", column.categories or {}, otherwise, are_meant=are_meant
                 )
             decided.rules.append(rule)
+    if problems or not decided.rules:
+        for column in empty.values():
+            with problems.collected():
+                decide_rule(column, missing)
+    decided.empty = list(empty)
     return decided
 
 

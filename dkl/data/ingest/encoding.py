@@ -58,6 +58,8 @@ class TableEncoding:
         The dtype of the arrays of fit, whose columns are identified by position; empty for tables.
     directions : tuple of TextDirections
         The directions of the columns of free text, in the order of the columns.
+    left_out : tuple of (str, str)
+        Columns of the rows of a fit that the fit left out, with the reason in words; they are in `ignored`, too.
 
     Examples
     --------
@@ -78,6 +80,7 @@ class TableEncoding:
     ignored: tuple[str, ...] = ()
     array_dtype: str = ""
     directions: tuple[TextDirections, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -193,6 +196,8 @@ class TableEncoding:
             If they do not match its columns of free text.
         """
         widths = {rule.name: len(rule.categories) for rule in self.rules if rule.kind == "text"}
+        # earlier releases wrote the directions of texts that a fit left out, too
+        directions = [each for each in directions if each.name in widths or each.name not in self.ignored]
         given = {each.name: each.n_columns for each in directions}
         if list(widths.items()) != list(given.items()):
             raise ValueError(f"the directions of free text are of {given}; the rules ask for {widths}")
@@ -207,6 +212,7 @@ class TableEncoding:
             else f"{names[0]} to {names[-1]} ({len(names)} columns): {text}"
             for text, names in runs
         ]
+        lines += [f"{name}: {why}" for name, why in self.left_out]
         layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
         return "\n".join(
             [*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, {self.dtype}"]
@@ -223,7 +229,8 @@ class TableEncoding:
                 if not rule[name] and (name, rule[name]) != ("zone", "") and (name, rule[name]) != ("unforeseen", 0.0):
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
-        return plain | ({"array_dtype": self.array_dtype} if self.array_dtype else {})
+        left_out = {"left_out": [list(pair) for pair in self.left_out]} if self.left_out else {}
+        return plain | left_out | ({"array_dtype": self.array_dtype} if self.array_dtype else {})
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TableEncoding:
@@ -233,7 +240,9 @@ class TableEncoding:
             for rule in plain["rules"]
         )
         array_dtype = str(plain.get("array_dtype", ""))
-        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]), array_dtype)
+        left_out = tuple((str(name), str(why)) for name, why in plain.get("left_out", ()))
+        ignored = tuple(plain["ignored"])
+        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], ignored, array_dtype, left_out=left_out)
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
@@ -250,11 +259,12 @@ def learn_encoding(
     layout: Layout = "auto",
     ignored: Collection[str] = (),
     without: str = "drop={}",
+    leave_out_empty: bool = False,
     deferred: list[Callable[[], None]] | None = None,
 ) -> TableEncoding:
     """Learn the encoding of a table from its parts (Arrow tables or pandas frames), each read once.
 
-    See `decide_encoding` for the rules, the errors, `without` and `deferred`.
+    See `decide_encoding` for the rules, the errors, `without`, `leave_out_empty` and `deferred`.
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
@@ -286,6 +296,7 @@ def learn_encoding(
             layout=layout,
             ignored=ignored,
             without=without,
+            leave_out_empty=leave_out_empty,
             deferred=deferred,
         )
     problems.raise_all()
@@ -312,6 +323,7 @@ def decide_encoding(
     without: str = "drop={}",
     with_names: str = "name them: categorical={}",
     marks: Marks | None = None,
+    leave_out_empty: bool = False,
     deferred: list[Callable[[], None]] | None = None,
     problems: Problems | None = None,
 ) -> TableEncoding:
@@ -329,6 +341,8 @@ def decide_encoding(
         warnings; ``{}`` stands for the list of columns.
     marks : Marks or None
         The decimal marks of numbers in texts.
+    leave_out_empty : bool
+        Whether columns without any value are left out, with a warning; otherwise they are an error.
     deferred : list of callable, or None
         Receives a function that issues the warnings, for the caller to call if there is no error; None issues them now.
     problems : Problems or None
@@ -354,7 +368,9 @@ def decide_encoding(
     if not statistics.columns:
         problems.add(ValueError("no column is left to learn from"))
         problems.raise_all()
-    decided = decide_columns(statistics, categorical, missing, marks or Marks(), problems)
+    decided = decide_columns(
+        statistics, categorical, missing, marks or Marks(), problems, leave_out_empty=leave_out_empty
+    )
     problems.raise_all()
     if not decided.rules:
         raise ValueError(
@@ -370,8 +386,10 @@ def decide_encoding(
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    ignored = (*ignored, *decided.row_names)
-    return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=tuple(decided.directions))
+    ignored = (*ignored, *decided.row_names, *decided.empty)
+    left_out = tuple((name, "left out, since no row has a value there") for name in decided.empty)
+    directions = tuple(decided.directions)
+    return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=directions, left_out=left_out)
 
 
 def _dense_rows(

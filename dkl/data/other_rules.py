@@ -1,0 +1,139 @@
+"""Datasets whose tables were encoded by rules of their own: what differs from those of a fit, and what is mended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.data.columns.numbers import NumberForm
+from dkl.data.dataset import Dataset
+from dkl.data.ingest.column_rules import ColumnRule
+from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.sources.rows import RowSource
+from dkl.data.view import ColumnsMade, Step, View
+from dkl.plain_text import first_few
+from dkl.protocols.arrays import Rows
+from dkl.protocols.block import Block
+
+# Columns that an error describes; further ones are counted.
+_MOST_DESCRIBED = 3
+
+
+def filled_like_fit(fitted: Any, dataset: Dataset) -> Dataset:
+    """The dataset with the values of the fit in place of missing ones; itself where its rules have the same values.
+
+    A store fills missing values with the means of its own rows, and flags them.
+
+    Parameters
+    ----------
+    fitted : TableEncoding, FittedEncoding or None
+        The encoding of the fit.
+    dataset : Dataset
+    """
+    if fitted is None or not isinstance(dataset.encoding, TableEncoding):
+        return dataset
+    known = {rule.name: rule.filling for rule in fitted.rules}
+    fills, start = [], 0
+    for rule in dataset.encoding.rules:
+        is_number = rule.kind not in ("category", "code", "text") and (not rule.parts or "days" in rule.parts)
+        filling = known.get(rule.name)
+        if is_number and rule.flags_missing and filling not in (None, rule.filling):
+            fills.append((start, start + rule.n_values, filling))
+        start += len(rule.output_names)
+    if not fills:
+        return dataset
+    return dataset.with_rows(View(dataset.source, FilledOtherwise(tuple(fills))), dataset.schema)
+
+
+@dataclass(frozen=True, eq=False)
+class FilledOtherwise(Step, ColumnsMade):
+    """Rows with other values in place of missing numbers.
+
+    Parameters
+    ----------
+    fills : tuple of (int, int, float)
+        The column of each number, the column that flags its missing values, and their new value.
+    """
+
+    fills: tuple[tuple[int, int, float], ...]
+
+    @property
+    def identity(self) -> str:
+        return f"missing values filled otherwise {self.fills}"
+
+    def made(self, block: Block) -> Rows:
+        X = block.X
+        if isinstance(X, np.ndarray):
+            X = X.copy()
+            for column, flag, value in self.fills:
+                X[X[:, flag] != 0.0, column] = value
+            return X
+        entries = X.tocoo()
+        rows, columns, values = entries.row, entries.col, entries.data
+        for column, flag, value in self.fills:
+            flagged = rows[(columns == flag) & (values != 0.0)]
+            kept = (columns != column) | ~np.isin(rows, flagged)
+            rows = np.concatenate([rows[kept], flagged])
+            columns = np.concatenate([columns[kept], np.full(len(flagged), column, columns.dtype)])
+            values = np.concatenate([values[kept], np.full(len(flagged), value, values.dtype)])
+        filled = sparse.csr_array((values, (rows, columns)), shape=X.shape)
+        filled.sort_indices()
+        return filled
+
+    def read_nbytes(self, before: RowSource) -> int:
+        """The bytes of the whole block, and of its copy."""
+        return before.read_nbytes + before.block_nbytes
+
+
+def other_columns(fitted: Any, given: Any) -> str:
+    """The columns of a dataset whose encoded values mean something else than in a fit, in words; empty for none.
+
+    Parameters
+    ----------
+    fitted, given : TableEncoding, FittedEncoding or None
+        Those of the fit, and of the dataset with target means in place of codes.
+    """
+    if fitted is None or given is None:
+        return ""
+    ours, theirs = ({rule.name: rule for rule in encoding.rules} for encoding in (fitted, given))
+    described = []
+    for name in {**ours, **theirs}:
+        own, other = ours.get(name), theirs.get(name)
+        if own is None or other is None:
+            described.append(f"{name!r} (only in {'these rows' if own is None else 'the fit'})")
+        elif _differ(own, other):
+            described.append(f"{name!r} ({_in_words(own, other)})")
+    if not described:
+        return ""
+    return (
+        f"the encoding of {'; '.join(first_few(described, _MOST_DESCRIBED))} differs: each store learns rules of its "
+        "own from its rows. Append these rows to the store of the fit, dataset.append(frame, y), which encodes them by "
+        "its rules; or hand them over as a data frame or as files (dkl predict), which the model encodes itself"
+    )
+
+
+def _in_words(own: ColumnRule, other: ColumnRule) -> str:
+    """How the encoding of a column differs from that of a fit: by its encoded columns, else by its rule."""
+    if own.kind != other.kind or own.output_names == other.output_names:
+        return f"{other.treatment}; in the fit {own.treatment}"
+    names, ours = other.output_names, own.output_names
+    further, lacking = [name for name in names if name not in ours], [name for name in ours if name not in names]
+    parts = [("has", further), ("lacks", lacking)]
+    return ", ".join(f"{verb} {' and '.join(first_few(some, _MOST_DESCRIBED))}" for verb, some in parts if some)
+
+
+def _differ(own: ColumnRule, other: ColumnRule) -> bool:
+    """Whether equal encoded values of a column mean different things by the rule of a fit and by another one."""
+    if own.output_names != other.output_names:
+        return True
+    if own.kind != other.kind:
+        # 0 and 1 are the same, be they numbers or booleans
+        return not {own.kind, other.kind} <= {"number", "boolean"}
+    if own.kind == "number" and other.form:
+        units = [(form.before, form.after.lower()) for form in map(NumberForm.of, (own.form, other.form))]
+        return units[0] != units[1]
+    # without a time zone, or with an unknown one, the clock is taken as that of the fit, as in frames
+    return bool(own.zone and other.zone) and own.zone != other.zone
