@@ -81,7 +81,8 @@ def plan(
         column.no_wrap = True
     for row in rows:
         table.add_row(*row)
-    return Result(planned.facts, Group(Text(f"{names}, {planned.rows}"), table, Text(planned.speed)))
+    said = [planned.summary, planned.cheaper, f"{names}, {planned.rows}", planned.memory]
+    return Result(planned.facts, Group(*(Text(line) for line in said if line), table, Text(planned.speed)))
 
 
 def fit(

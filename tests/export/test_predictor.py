@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -135,6 +136,11 @@ def test_sparse_rows_are_answered_as_the_model_answers_them() -> None:
     model = classifier(random_features(scaling="unit")).fit(X, TWO)
     rows = sparse.csr_array(X[:9])
     np.testing.assert_array_equal(model.predictor().decision_function(rows), model.decision_function(rows))
+
+
+def test_a_predictor_is_shown_in_one_line() -> None:
+    shown = repr(classifier(random_features(None, None)).fit(X, THREE).predictor())
+    assert re.fullmatch(rf"<Predictor of 3 classes: {X.shape[1]} encoded columns, \d+ features>", shown)
 
 
 def test_a_predictor_can_be_sent_to_another_process() -> None:

@@ -154,8 +154,7 @@ def check_output(
     if is_kind or (there == "empty file" and kind not in STORES):
         if not overwrite:
             raise FileExistsError(
-                f"{location.place} exists; choose another path, or pass overwrite=True (in the shell --overwrite) to "
-                "replace it"
+                f"{location.place} exists; choose another path, or pass overwrite=True to replace it"
             )
         _check_only_ours(location, there, belongs)
     elif there == "unfinished store" and kind in STORES:
