@@ -434,7 +434,9 @@ def test_a_plan_for_a_cluster_says_what_each_process_holds(dataset: Dataset, cli
     now, later = planned.room.held - planned.room.later, planned.room.later
     assert later > 0
     assert f"holds {format_bytes(now)} already, takes {format_bytes(later)} more for libraries" in planned.memory
-    assert f"adds at most {format_bytes(passes)} to each, and {format_bytes(driver)} to your own process" in repr(planned)
+    assert f"adds at most {format_bytes(passes)} to each, and {format_bytes(driver)} to your own process" in repr(
+        planned
+    )
     assert "held beside them, in your process" in repr(planned)
     assert planned.summary.split(", ")[1] == f"{format_bytes(planned.room.held + passes)} each"
 

@@ -151,11 +151,12 @@ def fit(
             if interval_group is not None:
                 estimator.conformalize_held_out(dataset, groups=interval_group)
     except KeyboardInterrupt as stopped:
-        stopped.add_note(
+        # in the words of the shell alone
+        stopped.__notes__ = [
             "no model was written; run the same command again and it goes on after the last finished pass"
             if checkpoint
             else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
-        )
+        ]
         raise
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started

@@ -221,7 +221,6 @@ class PlannedWork:
         of_kinds = zip(self.kinds, self.memories, strict=True)
         return max((with_passes(kind.held, memory.total) for kind, memory in of_kinds), default=0)
 
-
     @property
     def in_driver(self) -> int:
         """The most bytes that the fit adds to the driver, if that runs no passes; 0 otherwise."""
