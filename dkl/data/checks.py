@@ -381,7 +381,8 @@ def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
         lazy, plain = (name, "X") if is_dask_collection(other) else ("X", name)
         raise TypeError(
             f"{lazy} is a Dask frame or series and {plain} is one of pandas, whose rows cannot be matched; make both "
-            f"the same: {plain} = dask.dataframe.from_pandas({plain}, npartitions={lazy}.npartitions), or {lazy}.compute()"
+            f"the same: {plain} = dask.dataframe.from_pandas({plain}, npartitions={lazy}.npartitions), or "
+            f"{lazy}.compute()"
         )
     if index is other or len(index) != len(other) or index.equals(other):
         return

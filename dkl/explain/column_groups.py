@@ -178,7 +178,7 @@ def has_axis(values: np.ndarray) -> bool:
     return values.shape[1] == 1 or bool(_numbers_among(values).sum() <= 1)
 
 
-def patterns_of(values: np.ndarray, resolution: int, name: str, encoded: Sequence[str]) -> np.ndarray:
+def patterns_of(values: np.ndarray, resolution: int, name: str, encoded: Sequence[str] = ()) -> np.ndarray:
     """The values (g, k) on the axis of a column with k encoded columns: along its number, or each category once.
 
     Parameters

@@ -191,14 +191,10 @@ class Choice:
         """Hint that the best of all candidates predicts worse than the mean does, and at the loss for counts."""
         targets = [np.asarray(block.y) for block in self._sample.rows.source.blocks_without_x()]
         are_counts = all(np.all((y >= 0.0) & (y == np.floor(y))) for y in targets)
-        counts = (
-            "; the targets look like counts, for which loss='poisson' compares and fits by the deviance"
-            if are_counts
-            else ""
-        )
+        counts = "; the targets look like counts, for which there is loss='poisson'" if are_counts else ""
         hint(
-            f"the best of all kinds of features predicts {judged} worse than the mean of the targets does (R^2 {score:.2g}): "
-            f"the columns may say nothing about the targets, or the rows be too few{counts}",
+            f"the best of all kinds of features predicts {judged} worse than the mean of the targets does, its R^2 is "
+            f"{score:.2g}: the columns may say nothing about the targets, or the rows be too few{counts}",
             "worse than the mean",
         )
 

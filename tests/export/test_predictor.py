@@ -118,6 +118,21 @@ def test_a_raw_row_unlike_those_of_fit_is_answered_with_a_warning(odd: dict[str,
         assert_agree(answer, model.decision_function(pd.DataFrame([row]))[0])
 
 
+def test_a_model_warns_of_the_same_rows_once() -> None:
+    model, other = (classifier(loss="log_loss").fit(raw_rows(), TWO) for _ in range(2))
+    odd = raw_rows(weight=None)
+    with pytest.warns(TableDifferenceWarning) as caught:
+        model.predict(odd)
+        model.score(odd, TWO)
+        model.predict_proba(odd)
+        # other rows, and another model, are told of
+        model.predict(odd[:5])
+        other.predict(odd)
+    assert len(caught) == 3
+    with pytest.raises(ValueError, match="strict=True refuses"):
+        model.predict(odd, strict=True)
+
+
 def test_many_rows_have_the_bits_of_the_model_and_one_that_is_not_finite_is_named() -> None:
     model = classifier().fit(X, THREE)
     np.testing.assert_array_equal(model.predictor().decision_function(X), model.decision_function(X))

@@ -174,8 +174,8 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
             )
         kinds = sorted({type(value).__name__ for value in series if value is not None and value == value})
         return (
-            f"column '{name}' holds values of several types ({', '.join(kinds)}); make it a column of numbers, booleans "
-            "or texts"
+            f"column '{name}' holds values of several types ({', '.join(kinds)}); make it a column of numbers, "
+            "booleans or texts"
         )
 
 
