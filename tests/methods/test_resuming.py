@@ -132,7 +132,10 @@ def test_an_error_says_what_differs_from_the_run_of_a_checkpoint(tmp_path: Path)
     clone(learner).set_params(checkpoint=str(tmp_path / "run")).fit(X, y)
     assert refused(X + 1.0, clone(learner)) == "the rows"
     assert refused(X, clone(learner).set_params(n_features=8)) == "n_features"
-    assert refused(X + 1.0, clone(learner).set_params(random_state=1, n_features=8)) == "the rows, n_features, random_state"
+    assert (
+        refused(X + 1.0, clone(learner).set_params(random_state=1, n_features=8))
+        == "the rows, n_features, random_state"
+    )
 
 
 def test_an_interrupted_fit_says_that_its_checkpoint_goes_on(tmp_path: Path) -> None:
