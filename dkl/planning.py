@@ -267,7 +267,9 @@ class Plan(Printed):
         table = [["pass", "times", "reads", "flops", "time", "peak a process"]]
         table += self._verbose_rows() if verbose else self._brief_rows()
         if self.held:
-            table.append(["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))])
+            # workers run the passes of a cluster, and hold nothing beside them
+            whose = "held beside them, in your process" if self.is_cluster else "held beside them"
+            table.append([whose, "", "", "", "", format_bytes(sum(self.held.values()))])
         if self.in_files:
             table.append(["in temporary files", "", "", "", "", format_bytes(self.in_files)])
         totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
@@ -330,7 +332,8 @@ class Plan(Printed):
     @property
     def memory(self) -> str:
         """What a process holds, what the fit adds and where Dask or a limit acts, in one sentence."""
-        return "" if self.room is None else self.room.adding(self._added)
+        in_driver = max((sum(kind.held.values()) for kind in self.passes), default=0) if self.is_cluster else 0
+        return "" if self.room is None else self.room.adding(self._added, in_driver)
 
     @property
     def speed(self) -> str:

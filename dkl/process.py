@@ -165,7 +165,8 @@ def telling_of_compilation() -> Iterator[None]:
                 _COMPILATION_TOLD.set()
                 # a log record, which is seen by default, and no warning: nothing could be done otherwise
                 LOG.warning(
-                    "dkl compiles its kernels for this machine: once, some seconds. `dkl warmup` does so beforehand."
+                    "dkl compiles kernels that no fit on this machine has used before: some seconds, and they are kept "
+                    "for later ones. `dkl warmup` compiles all beforehand."
                 )
 
         def on_end(self, event: Any) -> None:

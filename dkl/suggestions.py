@@ -88,7 +88,8 @@ class Suggestion(Printed):
             f"    {kind.name:{width}}  {'-' if kind.score is None else f'{kind.score:.4f}':>8}  {kind.outcome}"
             for kind in self.tried
         ]
-        head = ["tried, with the score on held-out rows:"] if table else []
+        # by the loss, where the summary has the accuracy of classes
+        head = ["tried, with 1 - mean loss on held-out rows, by which they are compared:"] if table else []
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
         summary = [self.summary] if self.summary else []
         return "\n".join([f"for {self.rows}", *summary, *head, *table, *lines, "pinned:", repr(self.estimator)])

@@ -797,6 +797,13 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
         (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number, 'auto' or 'evidence'"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),
+        (
+            ["compare", "{labels.zarr}", "--features", "20,50"],
+            "'20,50' is not a whole number; several are given one by",
+        ),
+        (["compare", "{labels.zarr}", "--features", "20,50"], ": --features 20 --features 50"),
+        (["fit", "{labels.zarr}", "m.zarr", "--epsilon", "x"], "Invalid value for '--epsilon': 'x' is not a number"),
+        (["fit", "{labels.zarr}", "m.zarr", "--learner", "foo"], "Invalid value for '--learner': 'foo' is not one of"),
         (["info", "rows.zarr", "--frobnicate"], "No such option"),
         (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),
         (["demo", "--target", "label"], "--data"),

@@ -103,14 +103,12 @@ def test_a_page_of_the_guide_runs_as_it_stands(page: Path, empty_folder: Path) -
 
 def test_the_readme_runs_as_it_stands(empty_folder: Path) -> None:
     page = ROOT / "README.md"
-    names = assert_runs_as_it_stands(page)
-    names["X_test"].to_csv("new.csv", index=False)
+    assert_runs_as_it_stands(page)
     (commands,) = [block for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.S) if "ingest" in block]
     assert len(commands.splitlines()) == 4
     for command in commands.splitlines():
-        # the stores of the block above are there, and are not replaced; its model has as many features as it says
-        command = command.replace("'", "").replace("--features 100", "--features 20")
-        words = re.sub(r"\b(rows|model)\.zarr", r"\1_of_shell.zarr", command).split()
+        # in the folder of the block above, whose stores are not replaced; fewer features take less time
+        words = command.replace("'", "").replace("--features 100", "--features 20").split()
         assert words[0] == "dkl"
         done = CliRunner().invoke(app, words[1:])
         assert done.exit_code == 0, done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from dask.utils import format_bytes
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from typer.testing import CliRunner
@@ -407,6 +409,36 @@ def test_a_look_at_many_columns_tells_lines_from_what_is_curved(kind: str, law: 
     further = np.random.default_rng(5).standard_normal((len(X), 150 - X.shape[1])).astype(np.float32)
     # the columns of the law are the last ones
     assert likely_law(Block(0, np.hstack([further, X]), y, None, np.arange(len(X))), 2) == law
+
+
+def test_a_look_at_columns_of_mostly_one_value_says_nothing_of_its_bins(tmp_path: Path) -> None:
+    """A warning would be an error here."""
+    X, y = made_rows("lines", 2_000)
+    X[::2, 1] = 0.0
+    assert likely_law(Block(0, X, y, None, np.arange(len(X))), 2) == "lines"
+    create_dataset(tmp_path / "rows.zarr", X, y)
+    run = CliRunner().invoke(app, ["plan", str(tmp_path / "rows.zarr"), "--effort", "fast"])
+    assert run.exit_code == 0, run.output
+    assert "Warning" not in run.stderr
+    # the shell says first what a plan in Python says first
+    first = " ".join(run.stdout.split())
+    assert re.match(r"about \d.* in this process \(at most .*\), .*iB, \d+ passes \(at most \d+\)", first)
+    assert "the fit adds at most" in first
+
+
+def test_a_plan_for_a_cluster_says_what_each_process_holds(dataset: Dataset, client: Any) -> None:
+    planned = plan(MarginFeatures(n_features=100, random_state=0), dataset)
+    assert planned.room is not None
+    driver = max(sum(kind.held.values()) for kind in planned.passes)
+    passes = max(kind.memory.total for kind in planned.passes)
+    now, later = planned.room.held - planned.room.later, planned.room.later
+    assert later > 0
+    assert f"holds {format_bytes(now)} already, takes {format_bytes(later)} more for libraries" in planned.memory
+    assert f"adds at most {format_bytes(passes)} to each, and {format_bytes(driver)} to your own process" in repr(
+        planned
+    )
+    assert "held beside them, in your process" in repr(planned)
+    assert planned.summary.split(", ")[1] == f"{format_bytes(planned.room.held + passes)} each"
 
 
 def test_what_cannot_be_told_by_a_look_is_expected_to_be_curved() -> None:

@@ -229,6 +229,12 @@ def test_a_comparison_has_bands_and_lines_of_reference() -> None:
     assert (band[:, 1].min(), band[:, 1].max()) == (pytest.approx(0.79), pytest.approx(0.92))
 
 
+def test_no_two_of_many_learners_have_the_same_line() -> None:
+    scores = {f"learner {number}": [0.1 * number, 0.9 - 0.1 * number] for number in range(12)}
+    (panel,) = ComparisonDisplay([10, 20], {"one": scores}).plot().axes_
+    assert len({(line.get_color(), line.get_linestyle()) for line in panel.get_lines()}) == 12
+
+
 @pytest.mark.parametrize(("learners", "beside"), [(3, False), (8, True)])
 def test_the_names_of_many_learners_stand_beside_their_lines(learners: int, beside: bool) -> None:
     scores = {f"learner {number}": [0.1 * number, 0.9 - 0.1 * number] for number in range(learners)}

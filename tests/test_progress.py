@@ -167,7 +167,7 @@ def test_a_notebook_has_one_display_a_fit_and_needs_no_widgets(tmp_path) -> None
     shown = []
     for cell in notebook.cells[1:]:
         # where dkl was never used, its kernels are compiled first, which is said
-        outputs = [output for output in cell.outputs if "compiles its kernels" not in output.get("text", "")]
+        outputs = [output for output in cell.outputs if "dkl compiles kernels" not in output.get("text", "")]
         assert [output["output_type"] for output in outputs] == ["display_data"]
         assert set(outputs[0]["data"]) == {"text/plain", "text/html"}
         shown.append(outputs[0]["data"]["text/plain"])

@@ -18,6 +18,7 @@ from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, Z
 from dkl.cli.given_files import Rows, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_model
+from dkl.plain_text import in_columns
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
@@ -75,13 +76,9 @@ def plan(
     features_given = getattr(estimator, "features", estimator)
     of_features = "features that it chooses" if features_given == "auto" else type(features_given).__name__
     names = " on ".join(dict.fromkeys((type(estimator).__name__, of_features)))
-    head, *rows = planned.cells(verbose=verbose)
-    table = table_of(*head)
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    for row in rows:
-        table.add_row(*row)
-    return Result(planned.facts, Group(Text(f"{names}, {planned.rows}"), table, Text(planned.speed)))
+    said = [planned.summary, planned.cheaper, f"{names}, {planned.rows}", planned.memory]
+    table = in_columns(planned.cells(verbose=verbose), left=1)
+    return Result(planned.facts, Text("\n".join([*filter(None, said), *table, planned.speed])))
 
 
 def fit(
@@ -150,11 +147,12 @@ def fit(
             if interval_group is not None:
                 estimator.conformalize_held_out(dataset, groups=interval_group)
     except KeyboardInterrupt as stopped:
-        stopped.add_note(
+        # in the words of the shell alone
+        stopped.__notes__ = [
             "no model was written; run the same command again and it goes on after the last finished pass"
             if checkpoint
             else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
-        )
+        ]
         raise
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started

@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from dask import is_dask_collection
 from numpy.typing import DTypeLike
 from scipy import sparse
 
@@ -376,6 +377,13 @@ def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
     index, other = getattr(X, "index", None), getattr(values, "index", None)
     if not (hasattr(X, "iloc") and hasattr(values, "iloc")) or index is None or other is None:
         return
+    if is_dask_collection(index) != is_dask_collection(other):
+        lazy, plain = (name, "X") if is_dask_collection(other) else ("X", name)
+        raise TypeError(
+            f"{lazy} is a Dask frame or series and {plain} is one of pandas, whose rows cannot be matched; make both "
+            f"the same: {plain} = dask.dataframe.from_pandas({plain}, npartitions={lazy}.npartitions), or "
+            f"{lazy}.compute()"
+        )
     if index is other or len(index) != len(other) or index.equals(other):
         return
     # only equal sets of labels identify rows; different ones are default row numbers

@@ -276,7 +276,8 @@ class Dataset:
         if name in self.split_sets and not overwrite:
             raise FileExistsError(
                 f"{self._called} already has splits {list(self.split_sets[name].names)} under the name {name!r}; "
-                "pass overwrite=True to replace them, or another name="
+                f"ds[{self.split_sets[name].names[0]!r}] is one of them. Pass overwrite=True to replace them, or "
+                "another name="
             )
 
     def _check_split_names(self, names: tuple[str, ...], own: str) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.errors import TableDifferenceWarning, warn_user
+
+# Warnings that each model has given, so that the same rows are reported once to predict, score and predict_proba.
+_GIVEN: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()
+# Warnings of one model that are remembered; a service that answers ever other rows has its memory bounded by it.
+_REMEMBERED = 100
 
 
 @dataclass
@@ -72,8 +78,13 @@ class Differences:
         ]
         return [*counted, *self._names.values()]
 
-    def say(self) -> None:
+    def say(self, model: object = None) -> None:
         """Report the differences, in one warning or an error.
+
+        Parameters
+        ----------
+        model : object
+            The model that the rows are for, which gives the same warning once; None always warns.
 
         Raises
         ------
@@ -86,4 +97,10 @@ class Differences:
             raise ValueError("\n".join([f"rows are unlike those of fit, which {self.option} refuses:", *self.lines()]))
         refuses = f" ({self.option} refuses them)" if self.option else ""
         text = f"rows are unlike those of fit, and are taken all the same{refuses}:"
-        warn_user("\n".join([text, *self.lines()]), category=TableDifferenceWarning)
+        text = "\n".join([text, *self.lines()])
+        given = set() if model is None else _GIVEN.setdefault(model, set())
+        if text in given:
+            return
+        warn_user(text, category=TableDifferenceWarning)
+        if len(given) < _REMEMBERED:
+            given.add(text)

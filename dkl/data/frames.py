@@ -328,11 +328,13 @@ def encoded_by(
     *,
     strict: bool | None = None,
     weight: GivenValues = None,
+    model: object = None,
 ) -> np.ndarray | sparse.csr_array | da.Array:
     """Raw rows encoded by `encoding`, in its dtype or in `dtype`; those of a Dask frame or array stay lazy.
 
     Differences from the rows of fit are an error if `strict`, else a warning, which mentions `strict=True` unless
-    `strict` is None (a caller without this option). Rows of weight 0 may have any values, and become zeros.
+    `strict` is None (a caller without this option), and which a `model` gives once. Rows of weight 0 may have any
+    values, and become zeros.
     """
     dtype = encoding.dtype if dtype is None else dtype
     if is_dask_collection(X):
@@ -344,5 +346,5 @@ def encoded_by(
         check_rows(X, may_lack=True, weight=weight)
     differences = Differences(bool(strict), "" if strict is None else "strict=True")
     rows = _encoded_part(encoding, X, weight, 0, dtype, differences)
-    differences.say()
+    differences.say(model)
     return rows

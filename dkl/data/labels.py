@@ -271,7 +271,8 @@ def target_codes(
     decided = task_without_values(y.shape, task, classes) or guess_task(y)
     if decided == "regression":
         return numeric_targets(y), None, decided
-    labels = sorted_classes(labels_that_count(y, weight) if classes is None else classes)
+    counted = labels_that_count(y, weight) if classes is None else classes
+    labels = sorted_classes(counted, n_weightless=len(y) - len(counted) if classes is None else 0)
     if task == "auto" and classes is None and y.dtype.kind in "iuf" and len(labels) > _USUAL_CLASSES:
         hint(
             f"y holds {len(labels):,} different whole numbers, which are taken for labels, each a class of its own. To "
@@ -404,8 +405,14 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     return numbers
 
 
-def sorted_classes(labels: GivenValues) -> np.ndarray:
+def sorted_classes(labels: GivenValues, *, n_weightless: int = 0) -> np.ndarray:
     """The distinct labels in order.
+
+    Parameters
+    ----------
+    labels : array of shape (n,)
+    n_weightless : int
+        Rows of weight 0, whose labels were left out.
 
     Raises
     ------
@@ -418,8 +425,9 @@ def sorted_classes(labels: GivenValues) -> np.ndarray:
     if not len(classes):
         raise ValueError(ALL_WEIGHTLESS)
     if len(classes) < 2:
+        others = f", in the rows that count ({n_weightless:,} others have the weight 0)" if n_weightless else ""
         raise ValueError(
-            f"y has one class, {shown_classes(classes)}; at least two are needed to learn from. "
+            f"y has one class, {shown_classes(classes)}{others}; at least two are needed to learn from. "
             "Pass classes= where these rows lack some"
         )
     return classes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import MISSING
+from dkl.data.ingest.dates import DatePart, written_time
 from dkl.protocols.estimators import FittedModel
 
 # The quantiles of the rows at which an axis ends, since a model has learned little from the few rows beyond them.
@@ -33,12 +34,15 @@ class Columns:
         The names of the d encoded columns.
     left_out : tuple of str
         The names of further columns of the user's data, which the fit left out; they have no position.
+    times : mapping of str to tuple of DatePart
+        The encoded parts of each column of dates or times of day.
     """
 
     names: tuple[str, ...]
     members: tuple[np.ndarray, ...]
     encoded: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    times: Mapping[str, tuple[DatePart, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -59,7 +63,9 @@ class Columns:
                     f"column {column!r} was left out by the fit, so that no prediction depends on it "
                     f"(model.encoding_.describe() says why); the columns are {spoken_names(list(self.names))}"
                 )
-            raise ValueError(f"there is no column {column!r}; the columns are {spoken_names(list(self.names))}")
+            # an encoded column is a part of a column, unless nothing is grouped
+            part = " (groups={} has encoded columns by themselves)" if column in self.encoded else ""
+            raise ValueError(f"there is no column {column!r}; the columns are {spoken_names(list(self.names))}{part}")
         if -len(self) <= column < len(self):
             return int(column) % len(self)
         raise ValueError(f"there is no column {column}; there are {len(self)}, from 0 to {len(self) - 1}")
@@ -69,14 +75,16 @@ class Columns:
         return np.stack([values[members].sum(axis=0) for members in self.members])
 
     def label(self, position: int, pattern: np.ndarray) -> str:
-        """A label for the encoded values of a column: its number, its category, or that it is missing."""
+        """A label for the encoded values of a column: its number, date or category, or that it is missing."""
         name, members = self.names[position], self.members[position]
-        if len(members) == 1:
+        if len(members) == 1 and name not in self.times:
             return f"{pattern[0]:g}"
         own = [self.encoded[member].removeprefix(f"{name}=") for member in members]
         # If the flag of missing values is set, the number is only a filled-in value.
         if MISSING in own and pattern[own.index(MISSING)]:
             return MISSING
+        if name in self.times:
+            return written_time(pattern, self.times[name])
         said = []
         for encoded, value in zip(own, pattern, strict=True):
             if encoded == name:
@@ -127,13 +135,16 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
     left_out: tuple[str, ...] = ()
     if groups is None:
         # The encoded columns of a frame's columns follow each other; their number is that of the rule's outputs.
-        given, start = {}, 0
+        given, start, times = {}, 0, {}
         encoding = getattr(estimator, "encoding_", None)
         for rule in () if encoding is None else encoding.rules:
             given[rule.name] = list(range(start, start + len(rule.output_names)))
             start += len(rule.output_names)
+            if rule.kind in ("date", "time"):
+                times[rule.name] = rule.parts
         left_out = tuple(name for name, _ in getattr(encoding, "left_out", ()))
     else:
+        times = {}
         given, alone = {}, Columns(tuple(encoded), (), tuple(encoded))
         for name, named in groups.items():
             if isinstance(named, str) or not len(named):
@@ -148,7 +159,7 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
     every = given | {encoded[c]: [c] for c in range(len(encoded)) if c not in set(taken)}
     ordered = sorted(every.items(), key=lambda item: item[1][0])
     members = tuple(np.array(members) for _, members in ordered)
-    return Columns(tuple(name for name, _ in ordered), members, tuple(encoded), left_out)
+    return Columns(tuple(name for name, _ in ordered), members, tuple(encoded), left_out, times)
 
 
 def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:
@@ -177,7 +188,7 @@ def has_axis(values: np.ndarray) -> bool:
     return values.shape[1] == 1 or bool(_numbers_among(values).sum() <= 1)
 
 
-def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
+def patterns_of(values: np.ndarray, resolution: int, name: str, encoded: Sequence[str] = ()) -> np.ndarray:
     """The values (g, k) on the axis of a column with k encoded columns: along its number, or each category once.
 
     Parameters
@@ -188,6 +199,8 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
         The number of values on the axis of a number.
     name : str
         The name of the column in messages.
+    encoded : sequence of str
+        The names of its encoded columns in messages.
 
     Raises
     ------
@@ -198,7 +211,10 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
         return axis_of(values[:, 0], resolution)[:, None]
     is_number = _numbers_among(values)
     if not has_axis(values):
-        raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")
+        raise ValueError(
+            f"{name!r} is a group of several numbers, which have no common axis; ask for one of them by itself with "
+            f"groups={{}}: {spoken_names(list(encoded))}"
+        )
     if is_number.any():
         # For a number with a flag of missing values, the axis is that of the rows where it is not missing.
         there = (values[:, ~is_number] == 0.0).all(axis=1)
@@ -253,5 +269,6 @@ class Axis:
 
 def axis_on(known: Columns, position: int, rows: np.ndarray, resolution: int) -> Axis:
     """The axis of a column, from its encoded values (n, k) in some rows."""
-    patterns = patterns_of(rows, resolution, known.names[position])
+    encoded = [known.encoded[member] for member in known.members[position]]
+    patterns = patterns_of(rows, resolution, known.names[position], encoded)
     return Axis(known.names[position], patterns, tuple(known.label(position, pattern) for pattern in patterns), rows)

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, parts_of, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, parts_of, rows_to_explain, unit_of, wave_amplitudes
 from dkl.explain.step_factors import StepFactors
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
@@ -69,6 +69,8 @@ class Contributions:
         Names of the K outputs if there are several.
     standard_errors : ndarray of shape (n, G, K) or None
         The standard errors of values that are means over random draws; None if values are exact.
+    unit : str
+        What the values are in units of: "prediction", or "decision value", of two classes that of the second.
 
     Examples
     --------
@@ -87,6 +89,7 @@ class Contributions:
     rows: Rows
     outputs: tuple[str, ...] = ()
     standard_errors: np.ndarray | None = None
+    unit: str = "prediction"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -228,6 +231,9 @@ class Background:
     (1,)
     """
 
+    # of values and base; `background_of` knows the model's
+    unit = "prediction"
+
     def __init__(self, columns: Columns, base: np.ndarray, outputs: tuple[str, ...]) -> None:
         self.columns, self.base, self.outputs = columns, base, outputs
 
@@ -240,7 +246,7 @@ class Background:
         values = np.concatenate([values for values, _ in found])
         errors = [errors for _, errors in found if errors is not None]
         known = np.concatenate(errors) if errors else None
-        return Contributions(self.columns, values, self.base, X, self.outputs, known)
+        return Contributions(self.columns, values, self.base, X, self.outputs, known, self.unit)
 
     def _tile_rows(self) -> int:
         """The number of rows that one core explains at a time."""
@@ -306,7 +312,9 @@ def background_of(
             parts.append(_Linear(columns, outputs, part, result["first"] / result["weight"]))
         else:
             parts.append(_Draws(columns, outputs, part, result, random_state))
-    return parts[0] if len(parts) == 1 else _Sum(columns, parts)
+    background = parts[0] if len(parts) == 1 else _Sum(columns, parts)
+    background.unit = unit_of(model)
+    return background
 
 
 def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, unit_of, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.answers import Scorer
@@ -50,6 +50,8 @@ class PartialDependence:
         The weights, of sum 1, of the rows of the axes.
     outputs : tuple of str
         Names of the K outputs if there are several.
+    unit : str
+        What the values are in units of, as of `Contributions`.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class PartialDependence:
     interaction: np.ndarray | None
     shares: np.ndarray
     outputs: tuple[str, ...] = ()
+    unit: str = "prediction"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,8 +181,8 @@ def partial_dependence(
                 values = means(np.concatenate(members), pairs).reshape(len(first), len(second), -1)
                 # The interaction is 0 if the joint dependence is the sum of the two single ones minus the mean.
                 interaction = values - first[:, None] - second[None] + mean
-        outputs = output_labels(model)
-        dependences.append(PartialDependence(axes, values, mean, interaction, sample.shares, outputs))
+        labels = output_labels(model), unit_of(model)
+        dependences.append(PartialDependence(axes, values, mean, interaction, sample.shares, *labels))
     return dependences if isinstance(columns, list) else dependences[0]
 
 

@@ -113,6 +113,15 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
     return dataset
 
 
+def unit_of(estimator: Any) -> str:
+    """What an explanation of one output is in units of: the decision value of a class, or the prediction."""
+    classes = getattr(estimator, "classes_", None)
+    if classes is not None:
+        # of two classes there is one decision value, which is positive for the second
+        return "decision value" if len(classes) > 2 else f"decision value of {classes[1]}"
+    return "log mean" if getattr(estimator, "_link", "") == "log" else "prediction"
+
+
 def output_labels(estimator: Any) -> tuple[str, ...]:
     """Names of the K outputs: classes if there are more than two, targets if there are several, else none.
 

@@ -114,6 +114,12 @@ class Predictor:
     n_quantiles: int = 0
     posterior: CoefficientPosterior | None = None
 
+    def __repr__(self) -> str:
+        # one line, since the fields are large arrays
+        answers = "numbers" if self.classes is None else f"{len(self.classes):,} classes"
+        columns, features = len(self.forms.matrix), self.scorer.feature_map.n_features
+        return f"<Predictor of {answers}: {columns:,} encoded columns, {features:,} features>"
+
     @classmethod
     def of(cls, model: ScoringModel) -> Self:
         """Of a fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor."""

@@ -223,7 +223,7 @@ def _check_enough(
             raise ValueError(
                 f"the sum over {where} of {rows.source.place} would be of {few} {what}, fewer than their "
                 f"{rows.n_columns} columns, and sums of few rows reveal rows; write the store anew with larger blocks "
-                "(rows_a_block=), or pass allow_few_rows=True (in the shell --allow-few-rows) where that is no secret"
+                "(rows_a_block=), or pass allow_few_rows=True where that is no secret"
             )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import plan_suspects
-from dkl.errors import gives_hints
+from dkl.errors import gives_hints, hint
 from dkl.events import Event, RequestKeeper
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
@@ -172,6 +172,9 @@ class Choice:
             self._bench, (won.pilots[0], choices[0]), choices, self._sample, self._rows
         )
         name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
+        judged = "the newest rows" if self._rows.schema.held_by == "time" else "held-out rows"
+        if self._rows.classes is None and terms.judging_loss == "squared_error" and shown_score(race, won) < 0.0:
+            self._hint_at_the_mean(shown_score(race, won), judged)
         return Chosen(
             self._columns,
             (grown or won.contender).learner,
@@ -179,9 +182,22 @@ class Choice:
             penalty,
             temperature,
             shift,
-            sentence_of(race, won, grown, "accuracy" if self._rows.classes is not None else name, stopped),
+            sentence_of(
+                race, won, grown, "accuracy" if self._rows.classes is not None else name, stopped, judged=judged
+            ),
             self._reasons(won, grown, of_loss),
             tried_table(race, won),
+        )
+
+    def _hint_at_the_mean(self, score: float, judged: str) -> None:
+        """Hint that the best of all candidates predicts worse than the mean does, and at the loss for counts."""
+        targets = [np.asarray(block.y) for block in self._sample.rows.source.blocks_without_x()]
+        are_counts = all(np.all((y >= 0.0) & (y == np.floor(y))) for y in targets)
+        counts = "; the targets look like counts, for which there is loss='poisson'" if are_counts else ""
+        hint(
+            f"the best of all kinds of features predicts {judged} worse than the mean of the targets does, its R^2 is "
+            f"{score:.2g}: the columns may say nothing about the targets, or the rows be too few{counts}",
+            "worse than the mean",
         )
 
     def _run_trials(self) -> None:

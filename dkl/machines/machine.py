@@ -68,7 +68,7 @@ from dkl.machines.trials import Bench, Sample, Terms
 from dkl.machines.usual_time import Law, UsualTime, likely_law, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
-from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, Progress, RandomState, StorePath, check_constraints, estimator
@@ -206,7 +206,7 @@ class KernelMachine(
         # a warm start holds out the same rows, and has its own checkpoints
         fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
         if not goes_on:
-            self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
+            self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint, run_parts(self, dataset))
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
         # rows held out for intervals keep their counts, which with_rates would divide by the exposure

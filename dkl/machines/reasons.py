@@ -82,8 +82,16 @@ def reasons_of(
     )
 
 
-def sentence_of(race: Race, won: Candidate, grown: Contender | None, measure: str, stopped: str = "") -> str:
-    """The winner, its score on held-out rows, and the next best on the same rows, in one sentence."""
+def sentence_of(
+    race: Race,
+    won: Candidate,
+    grown: Contender | None,
+    measure: str,
+    stopped: str = "",
+    *,
+    judged: str = "held-out rows",
+) -> str:
+    """The winner, its score on the `judged` rows, and the next best on the same rows, in one sentence."""
     name = re.sub(r" \([^()]*\)", "", (grown or won.contender).name)
     able = [one for one in race.scored() if one is not won]
     compared = f"{sum(bool(one.choices) for one in race.candidates)} tried"
@@ -95,7 +103,7 @@ def sentence_of(race: Race, won: Candidate, grown: Contender | None, measure: st
         # the plainer one of two equally good candidates wins
         which = "level with" if race.loss(second) <= race.loss(won) else which
         compared = f"{which} {short_score(score)} of {compared}"
-    return f"Chose {name}: {measure} {short_score(shown_score(race, won))} on held-out rows ({compared}{stopped})."
+    return f"Chose {name}: {measure} {short_score(shown_score(race, won))} on {judged} ({compared}{stopped})."
 
 
 def shown_score(race: Race, one: Candidate) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -137,7 +138,10 @@ def likely_law(block: Block, n_classes: int | None) -> Law:
     if X.shape[1] == 0:
         return "waves"
     half = rows.n_rows // 2
-    bins = KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf", random_state=0).fit_transform(X)
+    with warnings.catch_warnings():
+        # a column of mostly one value has fewer bins, which is right here, and no user asked for bins
+        warnings.filterwarnings("ignore", "Bins whose width are too small", UserWarning)
+        bins = KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf", random_state=0).fit_transform(X)
     is_wide = bins.shape[1] > _MOST_BINS
     if is_wide:
         left = Y[:half] - Ridge().fit(X[:half], Y[:half]).predict(X[:half]).reshape(half, -1)

@@ -32,7 +32,7 @@ from dkl.linear.answers import map_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
-from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
 from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
@@ -165,7 +165,7 @@ class FeatureLearner(
         dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
-        self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
+        self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint, run_parts(self, dataset))
         if not self._context.for_machine:
             check_plan(self, dataset, recorded_device(self.device), resolve_progress(self.progress))
         dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -43,6 +44,15 @@ def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext 
     own = judging is None or judging == parameters.get("random_state")
     settings = (effective_parameters(estimator), *([] if withheld is None else [withheld]), *([] if own else [judging]))
     return digest_of(*settings, dataset.fingerprint, __version__)
+
+
+def run_parts(estimator: Estimator, dataset: Dataset) -> dict[str, str]:
+    """Digests of what `run_fingerprint` is of, by name, so that an error says what differs; empty without a store."""
+    if estimator.get_params(deep=False)["checkpoint"] is None:
+        return {}
+    kind, parameters = effective_parameters(estimator)
+    digests = {name: digest_of(value) for name, value in parameters}
+    return {"the rows": dataset.fingerprint, "the version of dkl": __version__, "the estimator": kind, **digests}
 
 
 def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> None:
@@ -81,7 +91,7 @@ def digest_of(*parts: object) -> str:
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def effective_parameters(value: object) -> object:
+def effective_parameters(value: object) -> Any:
     """The class name of an estimator and the parameters that affect its result, with those of inner estimators.
 
     Parameters
@@ -104,8 +114,18 @@ def stage_checkpoint(store: StorePath, stage: str) -> Checkpoint | None:
     return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
 
 
-def stored_seed(random_state: RandomState, store: StorePath, fingerprint: str) -> int:
+def stored_seed(
+    random_state: RandomState, store: StorePath, fingerprint: str, parts: Mapping[str, str] | None = None
+) -> int:
     """The seed of `random_state`, stored in the checkpoint, so that a resumed run has the same one.
+
+    Parameters
+    ----------
+    random_state : int, RandomState or None
+    store : str, path or None
+    fingerprint : str
+    parts : mapping of str to str, or None
+        As of `run_parts`, stored beside the seed.
 
     Raises
     ------
@@ -119,9 +139,9 @@ def stored_seed(random_state: RandomState, store: StorePath, fingerprint: str) -
     if store is None or checkpoint is None:
         return drawn_seed(random_state)
     check_place(os.fspath(store))
-    saved = checkpoint.load(fingerprint)
+    saved = checkpoint.load(fingerprint, parts)
     if saved is not None:
         return int(saved.values["seed"])
     seed = drawn_seed(random_state)
-    checkpoint.save({}, {"seed": seed}, fingerprint=fingerprint)
+    checkpoint.save({}, {"seed": seed, "parts": dict(parts or {})}, fingerprint=fingerprint)
     return seed

@@ -223,6 +223,11 @@ class PlannedWork:
         of_kinds = zip(self.kinds, self.memories, strict=True)
         return max((with_passes(kind.held, memory.total) for kind, memory in of_kinds), default=0)
 
+    @property
+    def in_driver(self) -> int:
+        """The most bytes that the fit adds to the driver, if that runs no passes; 0 otherwise."""
+        return max((sum(kind.held.values()) for kind in self.kinds), default=0) if self.is_cluster else 0
+
 
 def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
     """The passes and the memory of fitting `learner` to `rows`, at most, in the running processes; reads no row.
@@ -325,7 +330,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
     if not source.stored_nbytes and not dask.is_dask_collection(source.ticket(0)):
         return
     work = planned_work(learner, dataset, device)
-    message = work.room.adding(work.added)
+    message = work.room.adding(work.added, work.in_driver)
     expected = sum(usual_calls(kind.records, kind.calls) for kind in work.kinds)
     publish(Event("note", "memory", detail={"message": message, "expected_passes": expected}))
 

@@ -212,7 +212,7 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
         check_names(X)
     rows = X if is_frame(X) and encoding is not None else as_rows(X)
     if encoding is not None and is_raw(encoding, rows):
-        return encoded_by(encoding, rows, strict=strict, weight=weight)
+        return encoded_by(encoding, rows, strict=strict, weight=weight, model=estimator)
     if encoding is None:
         validate_data(estimator, X if is_frame(X) else rows, reset=False, skip_check_array=True)
     else:
@@ -313,7 +313,7 @@ def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False, 
     """Raw rows as columns, by the encoding of `fit` if there is one; zeros for rows of weight 0."""
     encoding = getattr(estimator, "encoding_", None)
     if encoding is not None:
-        return encoded_by(encoding, rows, strict=strict, weight=weight)
+        return encoded_by(encoding, rows, strict=strict, weight=weight, model=estimator)
     rows = as_rows(rows)
     return zeros_for_weightless(rows, checked_weight(weight, rows.shape[0]))
 

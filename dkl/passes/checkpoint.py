@@ -107,8 +107,15 @@ class Checkpoint:
         self._write(self._path(slot), _packed(header, arrays))
         self._last = sequence
 
-    def load(self, fingerprint: str = "") -> SavedState | None:
+    def load(self, fingerprint: str = "", parts: Mapping[str, str] | None = None) -> SavedState | None:
         """The last state that was saved completely, or None.
+
+        Parameters
+        ----------
+        fingerprint : str
+        parts : mapping of str to str, or None
+            Digests of what the fingerprint is of, by name. If they were saved as the value "parts", the error names
+            those that differ.
 
         Raises
         ------
@@ -120,7 +127,7 @@ class Checkpoint:
         if newest is None:
             return None
         _, header, arrays = newest
-        self._check_owner(header, fingerprint)
+        self._check_owner(header, fingerprint, parts)
         return SavedState(arrays, header["values"], header["rounds"])
 
     def clear(self) -> None:
@@ -130,12 +137,19 @@ class Checkpoint:
             if self._files.exists(self._path(slot)):
                 self._files.rm_file(self._path(slot))
 
-    def _check_owner(self, header: Mapping[str, Any], fingerprint: str) -> None:
-        if header["fingerprint"] != fingerprint:
-            raise StoreError(
-                f"the checkpoint {self.store!r} belongs to another run (its estimator, data, parameters or version "
-                f"differ: {header['fingerprint']!r} instead of {fingerprint!r}); choose another place or remove it"
-            )
+    def _check_owner(self, header: Mapping[str, Any], fingerprint: str, parts: Mapping[str, str] | None = None) -> None:
+        if header["fingerprint"] == fingerprint:
+            return
+        values = header["values"]
+        saved = values.get("parts", {}) if isinstance(values, dict) else {}
+        names = [name for name in {**saved, **(parts or {})} if saved.get(name) != (parts or {}).get(name)]
+        differs = f"these differ: {', '.join(names)}"
+        if not saved or not names:
+            both = f"{header['fingerprint']!r} instead of {fingerprint!r}"
+            differs = f"its estimator, data, parameters or version differ: {both}"
+        raise StoreError(
+            f"the checkpoint {self.store!r} belongs to another run ({differs}); choose another place or remove it"
+        )
 
     def _path(self, slot: int) -> str:
         return posixpath.join(self._folder, f"state-{slot}.dkl")

@@ -47,7 +47,7 @@ class ProcessMemory:
         Name in messages: ``"this process"``, ``"the worker tcp://..."``.
     held : int
         Bytes that it holds, without the blocks and mapped rows that it keeps for the next pass, which it drops if
-        needed.
+        needed, and with `later`.
     host : str
         Name of the machine, which it shares with other processes.
     free : int
@@ -60,6 +60,8 @@ class ProcessMemory:
         Bytes of results from which on Dask moves some to disk, independently of the other memory of the process.
     cores : int
         Cores that it may use, with the other processes of its machine.
+    later : int
+        Bytes of `held` that the process does not hold yet: libraries that passes load, and code that they compile.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ProcessMemory:
     ends_at: int | None = None
     most_results: int | None = None
     cores: int = 1
+    later: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,15 @@ class Room:
         Bytes that this process holds before the pass.
     lines : tuple of Line
     n_processes : int
+    later : int
+        Bytes of `held` that it is still to load, as of `ProcessMemory`.
     """
 
     name: str
     held: int
     lines: tuple[Line, ...]
     n_processes: int = 1
+    later: int = 0
 
     @property
     def lowest(self) -> Line:
@@ -145,13 +151,26 @@ class Room:
         remedies = " and ".join(remedy.format(_rounded_up(nbytes)) for remedy, nbytes in would_do.items())
         return f"{self.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
 
-    def adding(self, nbytes: int) -> str:
-        """A sentence on what a process holds, its nearest line, and what a fit adds at most."""
-        return f"{self}; the fit adds at most {format_bytes(nbytes)}"
+    def adding(self, nbytes: int, in_driver: int = 0) -> str:
+        """A sentence on what a process holds, its nearest line, and what a fit adds at most.
+
+        Parameters
+        ----------
+        nbytes : int
+            What it adds to each process that runs passes.
+        in_driver : int
+            What it adds to the process that called it, if that runs no passes.
+        """
+        each = " to each" if self.n_processes > 1 else ""
+        own = f", and {format_bytes(in_driver)} to your own process, which runs no passes" if in_driver else ""
+        return f"{self}; the fit adds at most {format_bytes(nbytes)}{each}{own}"
 
     def __str__(self) -> str:
         who = self.name if self.n_processes == 1 else f"each of {self.n_processes} processes"
-        return f"{who} holds {format_bytes(self.held)} already, and {self.lowest.why}"
+        held = f"holds {format_bytes(self.held - self.later)} already"
+        # in two numbers, since a monitor of the process shows the first until the fit
+        later = f", takes {format_bytes(self.later)} more for libraries and compiled kernels" if self.later else ""
+        return f"{who} {held}{later}, and {self.lowest.why}"
 
 
 def _rounded_up(nbytes: float) -> str:
@@ -179,7 +198,7 @@ def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -
     """
     given, sharing = checked_limit(memory_limit), Counter(memory.host for memory in memories)
     rooms = [
-        Room(memory.name, memory.held, tuple(_lines(memory, given, sharing[memory.host])), len(memories))
+        Room(memory.name, memory.held, tuple(_lines(memory, given, sharing[memory.host])), len(memories), memory.later)
         for memory in memories
     ]
     return min(rooms, key=lambda room: room.nbytes)
@@ -243,8 +262,11 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep."""
     held = held_bytes()
-    held += compiled_later(held)
-    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
+    compiled = compiled_later(held)
+    later = compiled + mapped_later()
+    return ProcessMemory(
+        name, max(0, held + compiled), socket.gethostname(), free_memory(), cores=usable_cores(), later=later
+    )
 
 
 def held_bytes() -> int:
@@ -269,7 +291,7 @@ def own_room(memory_limit: int | str | None) -> Room:
 
 def room_to_grow(room: Room) -> Room:
     """The room of a whole fit, during which processes grow a little, so that no later pass of it fails."""
-    return room.beside(_GROWN_BYTES)
+    return replace(room.beside(_GROWN_BYTES), later=room.later + _GROWN_BYTES)
 
 
 def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:

@@ -121,9 +121,12 @@ class DependenceDisplay(Display):
                 if self.interaction and dependence.interaction is not None:
                     joint = dependence.interaction
                 draw_pair(ax, dependence.axes, joint[..., self.output])
+                if any(axis.numbers is None for axis in dependence.axes):
+                    ax.set_ylabel(f"{dependence.unit}, {'interaction' if self.interaction else 'less its mean'}")
                 continue
             draw_curves(ax, dependence.axes[0], dependence.values, dependence.outputs)
             draw_rug(ax, dependence.axes[0])
+            ax.set_ylabel(f"{dependence.unit}, mean over the rows")
             # Several outputs would have a line each at other heights, which nobody could tell apart.
             for mean in dependence.mean if len(dependence.mean) == 1 else ():
                 ax.axhline(mean, color="0.6", linewidth=0.8)
@@ -207,5 +210,9 @@ class ContributionsDisplay(Display):
         # matplotlib would otherwise put the foot of a bar at the edge of the picture.
         ax.use_sticky_edges = False
         ax.margins(x=0.15)
-        ax.set_xlabel(f"mean {base:.4g}, prediction {float(ends[0]):.4g}")
+        outputs = self.contributions.outputs
+        # a single output with a name of its own has it as its unit
+        output = f" of {outputs[self.output]}" if len(outputs) > 1 else ""
+        unit = f"{self.contributions.unit}{output}"
+        ax.set_xlabel(f"{unit}: mean {base:.4g}, in this row {float(ends[0]):.4g}")
         quiet(ax)

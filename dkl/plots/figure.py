@@ -193,4 +193,6 @@ def bare(ax: Axes) -> None:
 def quiet(ax: Axes) -> None:
     """A light grid and no frame above and to the right."""
     ax.grid(alpha=0.25, linewidth=0.8)
+    # bars and curves cover the grid
+    ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)

@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, pyplot, quiet
 
 # So many names find room between the lines of a panel; more of them stand beside the last panel.
 _MOST_INSIDE = 5
 # Of scores without features, in the panel of times.
 _MARKS = ("s", "D", "^", "v", "P", "X")
+
+
+def _line_styles() -> Any:
+    """The colours of lines, each solid first, then dotted and dash-dotted, so that no two of 24 lines look alike."""
+    cycler = pyplot().cycler
+    return cycler(linestyle=("-", ":", "-.")) * cycler(color=CLASS_COLOURS)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class ComparisonDisplay(Display):
 
     def _draw_setting(self, panel: Axes, setting: str) -> None:
         """Scores against the number of features, on a logarithmic axis: sizes are multiples of each other."""
-        panel.set_prop_cycle(color=CLASS_COLOURS)
+        panel.set_prop_cycle(_line_styles())
         for learner, values in self.scores[setting].items():
             self._draw_line(panel, setting, learner, values)
         for place, (name, value) in enumerate(self.references.get(setting, {}).items()):
@@ -190,7 +196,7 @@ class ComparisonDisplay(Display):
 
     def _draw_times(self, panel: Axes, setting: str) -> None:
         """Scores against the seconds of the fit: of two learners the upper left one is better."""
-        panel.set_prop_cycle(color=CLASS_COLOURS)
+        panel.set_prop_cycle(_line_styles())
         for learner, times in self.seconds[setting].items():
             values = self.scores[setting][learner]
             # by their seconds, not their sizes: a larger fit that took less time would draw the line backwards

@@ -158,6 +158,21 @@ def test_a_class_whose_rows_all_have_weight_zero_is_no_class(form: str, tmp_path
         as_dataset(X, labels, (labels == "a").astype(float))
 
 
+def test_one_class_left_by_the_weights_is_told_from_one_class() -> None:
+    X, y = np.ones((6, 2)), np.arange(6) % 2
+    with pytest.raises(ValueError, match=r"one class, 0, in the rows that count \(3 others have the weight 0\)"):
+        as_dataset(X, y, (y == 0).astype(float))
+    with pytest.raises(ValueError, match="one class, 0; at least two"):
+        as_dataset(X, 0 * y, np.ones(6))
+
+
+def test_pandas_targets_beside_dask_rows_are_told_of() -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0]})
+    with pytest.raises(TypeError, match=r"y is one of pandas.*y = dask\.dataframe\.from_pandas\(y"):
+        as_dataset(dd.from_pandas(frame, npartitions=2), pd.Series([0, 1, 0, 1]))
+
+
 def test_rows_of_weight_zero_are_left_out() -> None:
     weight = np.arange(300) % 3.0
     ds = as_dataset(X, Y, weight)

@@ -172,7 +172,7 @@ TODAY = pd.Timestamp("2026-11-21")
             r"column 'v' holds list<.*neither numbers nor texts.*drop=\['v'\].*'w' holds list",
         ),
         ({"v": [b"\xff", b"a"]}, {}, TypeError, "column 'v' holds bytes that are not UTF-8"),
-        ({"v": [1, "a"]}, {}, TypeError, "column 'v' holds values of several types \\(int, str"),
+        ({"v": [1, "a"]}, {}, TypeError, "column 'v' holds values of several types \\(int, str\\); make"),
         ({"v": [1.0, np.inf]}, {}, ValueError, "column 'v' is inf in row 1; numbers must be finite"),
         ({"v": [1e39, 0.0]}, {}, ValueError, "column 'v' reaches from 0 to 1e\\+39, beyond what float32 holds"),
         ({"v": [None, None]}, {}, ValueError, r"column 'v' holds no value in 2 rows; leave it out: drop=\['v'\]"),

@@ -157,7 +157,7 @@ def test_rows_of_weight_zero_are_in_no_split(tmp_path: Path) -> None:
 
 def test_a_split_that_exists_is_replaced_only_when_asked(tmp_path: Path) -> None:
     ds = create_dataset(tmp_path / "rows.zarr", np.ones((50, 2))).split({"a": 0.5, "b": 0.5})
-    with pytest.raises(FileExistsError, match="overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"ds\['a'\] is one of them\. Pass overwrite=True"):
         ds.split({"c": 1.0})
     with pytest.raises(FileExistsError, match="overwrite=True"):
         create_dataset(tmp_path / "other.zarr", np.ones((5, 2))).split({"a": 1.0}).split({"a": 1.0})

@@ -146,6 +146,37 @@ def test_classes_and_frames_are_explained_by_name() -> None:
         contributions(model, row, background, names=["a", "b", "c", "d"])
 
 
+def test_a_date_is_shown_as_a_date_and_a_picture_says_the_class(tmp_path: Any) -> None:
+    rng, n = np.random.default_rng(0), 200
+    first = pd.Timestamp("2021-01-01")
+    frame = pd.DataFrame(
+        {
+            "since": first + pd.to_timedelta(rng.integers(0, 1_500, n), unit="D"),
+            "at": first + pd.to_timedelta(rng.integers(0, 1_500 * 1_440, n), unit="min"),
+            "clock": pd.to_timedelta(rng.integers(0, 1_440, n), unit="min") + first,
+        }
+    )
+    frame["clock"] = frame["clock"].dt.time
+    y = np.where(rng.random(n) < 0.5, "bad", "good")
+    features = dkl.RandomFeatures(n_features=20, random_state=0)
+    model = dkl.KernelClassifier(features, by_time=False, random_state=0, progress=False).fit(frame, y)
+    found = contributions(model, frame[:3], frame)
+    for row, (since, at, clock) in enumerate(frame[:3].itertuples(index=False)):
+        assert found.label(row, 0) == f"since = {since:%Y-%m-%d}"
+        assert found.label(row, 1) == f"at = {at:%Y-%m-%d %H:%M}"
+        assert found.label(row, 2) == f"clock = {clock:%H:%M}"
+    assert found.unit == "decision value of good"
+    pytest.importorskip("matplotlib.pyplot").switch_backend("agg")
+    (panel,) = found.plot(row=1).axes_
+    assert panel.get_xlabel().startswith("decision value of good: mean ")
+    with pytest.raises(ValueError, match=r"by itself with groups=\{\}: \['since\.days'"):
+        dkl.explain.partial_dependence(model, frame, "since")
+    with pytest.raises(ValueError, match=r"no column 'since\.days'.*groups=\{\} has encoded columns"):
+        dkl.explain.partial_dependence(model, frame, "since.days")
+    days = dkl.explain.partial_dependence(model, frame, "since.days", groups={})
+    assert days.plot().axes_[0].get_ylabel() == "decision value of good, mean over the rows"
+
+
 def test_zeros_of_sparse_columns_are_counted_and_not_looked_at() -> None:
     model = machine("waves")
     counts = np.random.default_rng(0).poisson(0.2, (500, 4)).astype(float)

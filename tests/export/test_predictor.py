@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -117,6 +118,22 @@ def test_a_raw_row_unlike_those_of_fit_is_answered_with_a_warning(odd: dict[str,
         assert_agree(answer, model.decision_function(pd.DataFrame([row]))[0])
 
 
+def test_a_model_warns_of_the_same_rows_once() -> None:
+    model, other = (classifier(loss="log_loss").fit(raw_rows(), TWO) for _ in range(2))
+    odd = raw_rows(weight=None)
+    with pytest.warns(TableDifferenceWarning, match="'weight'"):
+        model.predict(odd)
+    # a further warning would be an error
+    model.score(odd, TWO)
+    model.predict_proba(odd)
+    with pytest.warns(TableDifferenceWarning, match=r"5 of 5 rows"):
+        model.predict(odd[:5])
+    with pytest.warns(TableDifferenceWarning, match="'weight'"):
+        other.predict(odd)
+    with pytest.raises(ValueError, match="strict=True refuses"):
+        model.predict(odd, strict=True)
+
+
 def test_many_rows_have_the_bits_of_the_model_and_one_that_is_not_finite_is_named() -> None:
     model = classifier().fit(X, THREE)
     np.testing.assert_array_equal(model.predictor().decision_function(X), model.decision_function(X))
@@ -135,6 +152,11 @@ def test_sparse_rows_are_answered_as_the_model_answers_them() -> None:
     model = classifier(random_features(scaling="unit")).fit(X, TWO)
     rows = sparse.csr_array(X[:9])
     np.testing.assert_array_equal(model.predictor().decision_function(rows), model.decision_function(rows))
+
+
+def test_a_predictor_is_shown_in_one_line() -> None:
+    shown = repr(classifier(random_features(None, None)).fit(X, THREE).predictor())
+    assert re.fullmatch(rf"<Predictor of 3 classes: {X.shape[1]} encoded columns, \d+ features>", shown)
 
 
 def test_a_predictor_can_be_sent_to_another_process() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -33,6 +35,7 @@ def test_a_choice_by_itself_is_that_by_the_dates(tmp_path):
     own, named = machine().fit(FRAME, Y), machine(by_time="when").fit(FRAME, Y)
     np.testing.assert_allclose(own.predict(FRAME), named.predict(FRAME), rtol=1e-6)
     assert any("the newest rows by 'when'" in reason for reason in own.reasons_)
+    assert re.search(r"R\^2 -?\.\d+ on the newest rows \(", own.summary_)
     # a store has the same column
     dkl.create_dataset(tmp_path / "rows.zarr", FRAME, Y)
     stored = machine().fit(dkl.open_dataset(tmp_path / "rows.zarr"))

@@ -120,6 +120,37 @@ def test_a_checkpoint_is_a_folder_of_its_own(kind: str, name: str, inside: str, 
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+def test_an_error_says_what_differs_from_the_run_of_a_checkpoint(tmp_path: Path) -> None:
+    X, y = rows("classifier")
+
+    def refused(X: Any, estimator: Any) -> str:
+        with pytest.raises(StoreError, match=r"belongs to another run \(these differ: [^()]*\); choose") as caught:
+            estimator.set_params(checkpoint=str(tmp_path / "run")).fit(X, y)
+        return str(caught.value).partition("differ: ")[2].partition(")")[0]
+
+    learner = dkl.RandomFeatures(n_features=6, random_state=0, progress=False)
+    clone(learner).set_params(checkpoint=str(tmp_path / "run")).fit(X, y)
+    assert refused(X + 1.0, clone(learner)) == "the rows"
+    assert refused(X, clone(learner).set_params(n_features=8)) == "n_features"
+    assert (
+        refused(X + 1.0, clone(learner).set_params(random_state=1, n_features=8))
+        == "the rows, n_features, random_state"
+    )
+
+
+def test_an_interrupted_fit_says_that_its_checkpoint_goes_on(tmp_path: Path) -> None:
+    X, y = rows("classifier")
+
+    def stopped(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    for store, notes in ((None, 0), (str(tmp_path / "run"), 1)):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            dkl.AlignedFeatures(n_candidates=20, n_features=6, checkpoint=store, progress=stopped).fit(X, y)
+        said = getattr(caught.value, "__notes__", [])
+        assert sum("the same call with the same checkpoint goes on" in note for note in said) == notes
+
+
 def test_three_fits_on_one_checkpoint_one_after_another_and_at_once(tmp_path: Path) -> None:
     """The same fit resumes, another one is told; at once, those that come second are told, and one ends."""
     X, y = rows("classifier")

@@ -49,7 +49,10 @@ def column_kind(dtype: pa.DataType) -> ColumnKind | None:
 def why_unusable(name: str, dtype: pa.DataType) -> str:
     """The error message for a column whose type has no `column_kind`."""
     if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
-        return f"column '{name}' holds bytes that are not UTF-8 text: save the file as UTF-8, or drop=['{name}']"
+        return (
+            f"column '{name}' holds bytes that are not UTF-8 text: save the file as UTF-8 (in a data frame "
+            f"X['{name}'].str.decode('utf-8')), or drop=['{name}']"
+        )
     return f"column '{name}' holds {dtype} values, which are neither numbers nor texts: leave it out, drop=['{name}']"
 
 
@@ -166,15 +169,15 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
             f"column '{name}' holds {text!r} in row {row}, which is no Unicode text: half of a pair of surrogates "
             "stands alone, as after reading with another encoding; read it anew, or replace it"
         )
-    except _NOT_CONVERTED as error:
+    except _NOT_CONVERTED:
         if series.dtype != object:
             return (
                 f"column '{name}' holds {series.dtype} values, which are neither real numbers nor texts: leave it out"
             )
         kinds = sorted({type(value).__name__ for value in series if value is not None and value == value})
         return (
-            f"column '{name}' holds values of several types ({', '.join(kinds)}: {error.args[0]}); make it a column of "
-            f"numbers, booleans or texts"
+            f"column '{name}' holds values of several types ({', '.join(kinds)}); make it a column of numbers, "
+            "booleans or texts"
         )
 
 

@@ -308,6 +308,26 @@ def encoded_days(values: np.ndarray, parts: tuple[DatePart, ...], fill: float | 
     return np.column_stack(columns)
 
 
+def written_time(encoded: np.ndarray, parts: tuple[DatePart, ...]) -> str:
+    """The date, the time of day, or both, in minutes, of the encoded columns (k,) of one time.
+
+    >>> written_time(encoded_days(np.array([19_846.25]), ("days", "hour"), None)[0], ("days", "hour"))
+    '2024-05-03 06:00'
+    """
+    names = names_of("", parts)
+    place, minutes = (names.index(".hour.cos") if "hour" in parts else None), 0
+    if place is not None:
+        cosine, sine = encoded[place : place + 2]
+        minutes = round(float(np.arctan2(sine, cosine)) / (2 * np.pi) * 1_440) % 1_440
+    clock = f"{minutes // 60:02d}:{minutes % 60:02d}"
+    if "days" not in parts:
+        return clock
+    # days in single precision are off by minutes, so that the time of day is that of its own columns
+    number = float(encoded[names.index(".days")])
+    day = np.datetime64(int(np.floor(number + 1 / 1_440) if place is None else round(number - minutes / 1_440)), "D")
+    return f"{day}" if place is None else f"{day} {clock}"
+
+
 def _cycle_positions(values: np.ndarray, part: DatePart) -> np.ndarray:
     """Positions of times in a cycle, from 0 to 1: weekdays count from Monday, days of the year from 1 January."""
     day = np.floor(values)

@@ -318,7 +318,8 @@ class InPlaceSource(BaseRows):
             # a block without rows that count does not determine the type of the labels
             if len(here):
                 labels = np.unique(np.concatenate([labels, here])) if len(labels) else here
-        self._classes = classes = sorted_classes(labels)
+        n_weightless = int(self._bounds[-1]) - int(sum(n_rows for *_, n_rows in tallies))
+        self._classes = classes = sorted_classes(labels, n_weightless=n_weightless)
         of_class = np.zeros((self.n_blocks, len(classes)))
         for index, (here, weights, _) in enumerate(tallies):
             of_class[index, np.searchsorted(classes, here)] = weights

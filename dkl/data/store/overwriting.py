@@ -153,10 +153,7 @@ def check_output(
         is_kind = is_own(location.path)
     if is_kind or (there == "empty file" and kind not in STORES):
         if not overwrite:
-            raise FileExistsError(
-                f"{location.place} exists; choose another path, or pass overwrite=True (in the shell --overwrite) to "
-                "replace it"
-            )
+            raise FileExistsError(f"{location.place} exists; choose another path, or pass overwrite=True to replace it")
         _check_only_ours(location, there, belongs)
     elif there == "unfinished store" and kind in STORES:
         # a half-written store is replaced, but not if it contains files of the user
