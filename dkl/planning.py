@@ -22,13 +22,13 @@ from dkl.errors import warn_user
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
-from dkl.methods.room import PlannedLearner, planned_work, usual_calls
+from dkl.methods.room import PlannedLearner, held_by_driver, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name
 from dkl.passes.room import Room
-from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_rows
+from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_share
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.plain_text import Printed, in_columns
 from dkl.process import waited_seconds
@@ -332,8 +332,8 @@ class Plan(Printed):
     @property
     def memory(self) -> str:
         """What a process holds, what the fit adds and where Dask or a limit acts, in one sentence."""
-        in_driver = max((sum(kind.held.values()) for kind in self.passes), default=0) if self.is_cluster else 0
-        return "" if self.room is None else self.room.adding(self._added, in_driver)
+        beside = held_by_driver(self.passes) if self.is_cluster else 0
+        return "" if self.room is None else self.room.adding(self._added, beside)
 
     @property
     def speed(self) -> str:
@@ -419,7 +419,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
         name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
         usual = usual_calls(records, calls)
-        nbytes = max((visited_rows(record, stored) for record in records), default=stored)
+        nbytes = round(max(map(visited_share, records), default=1.0) * stored)
         passes.append(PassPlan(name, calls, nbytes, flops, seconds, memory, kind.held, there, usual, serial))
     # the time of choosing features includes that of its drivers
     few = None if choice is not None else _made_rows(whole, block)

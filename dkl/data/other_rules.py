@@ -1,4 +1,7 @@
-"""Datasets whose tables were encoded by rules of their own: what differs from those of a fit, and what is mended."""
+"""Stores for a model that was fitted on another store, whose table was encoded by other rules.
+
+Missing values become those of the fit; columns whose encoded values have another meaning are named for an error.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def other_columns(fitted: Any, given: Any) -> str:
 
 
 def _in_words(own: ColumnRule, other: ColumnRule) -> str:
-    """How the encoding of a column differs from that of a fit: by its encoded columns, else by its rule."""
+    """The difference in words: the encoded columns that only one side has, or else the treatment on both sides."""
     if own.kind != other.kind or own.output_names == other.output_names:
         return f"{other.treatment}; in the fit {own.treatment}"
     names, ours = other.output_names, own.output_names
@@ -135,5 +138,6 @@ def _differ(own: ColumnRule, other: ColumnRule) -> bool:
     if own.kind == "number" and other.form:
         units = [(form.before, form.after.lower()) for form in map(NumberForm.of, (own.form, other.form))]
         return units[0] != units[1]
-    # without a time zone, or with an unknown one, the clock is taken as that of the fit, as in frames
+    # Two known time zones shift all times against each other. Times without a zone are read in that of the fit, as in
+    # data frames, so that they mean the same.
     return bool(own.zone and other.zone) and own.zone != other.zone

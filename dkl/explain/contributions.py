@@ -70,7 +70,8 @@ class Contributions:
     standard_errors : ndarray of shape (n, G, K) or None
         The standard errors of values that are means over random draws; None if values are exact.
     unit : str
-        What the values are in units of: "prediction", or "decision value", of two classes that of the second.
+        The name of the quantity that the values add up to: "prediction" in the units of y, "log mean" for a loss with a
+        log link, "decision value", or for two classes "decision value of" the second class.
 
     Examples
     --------

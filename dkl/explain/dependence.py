@@ -51,7 +51,7 @@ class PartialDependence:
     outputs : tuple of str
         Names of the K outputs if there are several.
     unit : str
-        What the values are in units of, as of `Contributions`.
+        The name of the quantity whose means the values are, as of `Contributions`.
 
     Examples
     --------

@@ -114,7 +114,11 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
 
 
 def unit_of(estimator: Any) -> str:
-    """What an explanation of one output is in units of: the decision value of a class, or the prediction."""
+    """The name of the quantity that explanations of an output add up to, for the axes of pictures.
+
+    "prediction" in the units of y, "log mean" for a loss with a log link, "decision value" of each of several classes,
+    and for two classes "decision value of" the second.
+    """
     classes = getattr(estimator, "classes_", None)
     if classes is not None:
         # of two classes there is one decision value, which is positive for the second

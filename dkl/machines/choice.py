@@ -173,8 +173,9 @@ class Choice:
         )
         name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         judged = "the newest rows" if self._rows.schema.held_by == "time" else "held-out rows"
-        if self._rows.classes is None and terms.judging_loss == "squared_error" and shown_score(race, won) < 0.0:
-            self._hint_at_the_mean(shown_score(race, won), judged)
+        is_r_squared = self._rows.classes is None and terms.judging_loss == "squared_error"
+        if is_r_squared and (score := shown_score(race, won)) < 0.0:
+            self._hint_at_the_mean(score, judged)
         return Chosen(
             self._columns,
             (grown or won.contender).learner,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -388,9 +387,9 @@ class Race:
         """The candidate with the least loss among kinds that the best does not contain."""
         kinds = best.kinds
         # kernels with and without a learned metric make errors on the same rows, as do waves that descend or do not
-        for is_alike in (attrgetter("is_kernel"), attrgetter("is_searched")):
-            alike = {kind.number for kind in self.kinds if is_alike(kind.contender)}
-            kinds = kinds | alike if kinds & alike else kinds
+        kernels = {kind.number for kind in self.kinds if kind.contender.is_kernel}
+        waves = {kind.number for kind in self.kinds if kind.contender.is_searched}
+        kinds = kinds.union(*(alike for alike in (kernels, waves) if kinds & alike))
         others = [one for one in self.candidates if one.left_out != "failed" and one.choices and not one.kinds & kinds]
         return min(others, key=lambda one: one.ratio(best), default=None)
 

@@ -417,10 +417,9 @@ class FeatureLearner(
     def _prepare(self, dataset: Dataset) -> Any:
         """Return the scaler and set `family_` with its bandwidth, by one pass if either depends on the rows."""
         family, problem = self._prior(), self._preparation(dataset)
-        prepared = {} if self._context.prepared is None else self._context.prepared
-        if (key := (dataset.source, problem.key)) not in prepared:
-            prepared[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
-        state = prepared[key]
+        state = self._context.once(
+            (dataset.source, problem.key), lambda: self._run(PreparationDriver(), problem, dataset, "preparation")
+        )
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
         if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dkl.linear.minibatches import HeldOut
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class FitContext:
         A metric learned from the same rows and scaling, independently of the learner's kernel, and the bandwidth in it
         for a `sigma_factor` of 1: it is used in place of learning one.
     prepared : dict or None
-        A cache of scalers and bandwidths, by source of rows and preparation, which fits to the same rows read and
-        extend. None if there are no other fits to these rows.
+        A cache of scalers, bandwidths and moments of targets, by what they were computed from, which fits to the same
+        rows read and extend (`once`). None if there are no other fits to these rows.
     """
 
     withheld: HeldOut | None = None
@@ -49,6 +52,15 @@ class FitContext:
     judging_seed: int | None = None
     metric: tuple[np.ndarray, float] | None = None
     prepared: dict[Any, Any] | None = None
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` returns, computed by the first of the fits that share `prepared` alone."""
+        if self.prepared is None:
+            return compute()
+        if key not in self.prepared:
+            self.prepared[key] = compute()
+        value: T = self.prepared[key]
+        return value
 
     def held_out(self, share: float, seed: int) -> HeldOut:
         """A share of rows to hold out, by the machine's seed if target means exclude its rows, else the learner's."""

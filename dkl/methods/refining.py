@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -76,10 +76,11 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     run = learner._running("refinement")
     problem = _problem(learner, dataset)
     # trials of one fold that refine other features share the moments of its targets
-    known: dict[Any, Any] = {} if learner._context.prepared is None else learner._context.prepared
-    if (key := (dataset.source, problem.held_out)) not in known:
-        known[key] = target_moments(problem, dataset.source, replace(run, checkpoint=None))
-    refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows), known[key])
+    moments = learner._context.once(
+        (dataset.source, problem.held_out),
+        lambda: target_moments(problem, dataset.source, replace(run, checkpoint=None)),
+    )
+    refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows), moments)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
     n_parts = refined.feature_map.columns_a_frequency
     parts = refined.coef.reshape(len(refined.coef), n_parts, -1) * refined.feature_map.amplitudes

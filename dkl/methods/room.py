@@ -6,7 +6,7 @@ import socket
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -223,10 +223,17 @@ class PlannedWork:
         of_kinds = zip(self.kinds, self.memories, strict=True)
         return max((with_passes(kind.held, memory.total) for kind, memory in of_kinds), default=0)
 
+
+class HeldBesidePasses(Protocol):
+    """A kind of pass with the bytes that the driver keeps during it, item by item."""
+
     @property
-    def in_driver(self) -> int:
-        """The most bytes that the fit adds to the driver, if that runs no passes; 0 otherwise."""
-        return max((sum(kind.held.values()) for kind in self.kinds), default=0) if self.is_cluster else 0
+    def held(self) -> Mapping[str, int]: ...
+
+
+def held_by_driver(kinds: Iterable[HeldBesidePasses]) -> int:
+    """The most bytes that the driver keeps during any kind of pass."""
+    return max((sum(kind.held.values()) for kind in kinds), default=0)
 
 
 def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
@@ -330,7 +337,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
     if not source.stored_nbytes and not dask.is_dask_collection(source.ticket(0)):
         return
     work = planned_work(learner, dataset, device)
-    message = work.room.adding(work.added, work.in_driver)
+    message = work.room.adding(work.added, held_by_driver(work.kinds) if work.is_cluster else 0)
     expected = sum(usual_calls(kind.records, kind.calls) for kind in work.kinds)
     publish(Event("note", "memory", detail={"message": message, "expected_passes": expected}))
 

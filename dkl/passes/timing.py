@@ -95,7 +95,7 @@ class TimedRows:
 
     def _on_few_rows(self, record: BlockSum | Fold, counted: Seconds) -> Seconds:
         """The seconds of a record from timed calls; `counted` if it cannot be called on the rows."""
-        in_all, n_rows = counted.in_all, visited_rows(record, self._shape[0])
+        in_all, n_rows = counted.in_all, math.ceil(visited_share(record) * self._shape[0])
         pieces = max(record.pieces(self._block.n_rows), 1) if isinstance(record, Fold) else 1
         calls = pieces * n_rows / self._block.n_rows
         fits = max(int(_TRIAL_S * n_rows / max(in_all, 1e-9)), _LEAST_ROWS)
@@ -166,15 +166,15 @@ class _Keeper:
         self.kept[self.name, self.key] = value
 
 
-def visited_rows(record: Record, n_rows: int) -> int:
-    """The rows that a record is computed on: all of them, or those of the blocks that a fold visits."""
-    return math.ceil(record.share * n_rows) if isinstance(record, Fold) else n_rows
+def visited_share(record: Record) -> float:
+    """The share of all rows that a record is computed on: 1, or that of the blocks which a fold visits."""
+    return record.share if isinstance(record, Fold) else 1.0
 
 
 def seconds_counted(record: Record, n_rows: int, n_columns: int, flops_per_second: float) -> Seconds:
     """The seconds of a record counted from its operations, at the speed of a matrix product."""
     # sampling costs a hash of three rounds for each row, and a comparison with the largest key so far
-    n_rows = visited_rows(record, n_rows)
+    n_rows = math.ceil(visited_share(record) * n_rows)
     cost = Cost(_SAMPLED * n_rows) if isinstance(record, RowSample) else record.cost(n_rows, n_columns)
     shared = cost.flops / flops_per_second
     # the pieces of a fold are kept completely; for another record its operations do not show what remains

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dkl.kernels.device import array_module
-
 # The share of the decrease predicted by the slope that a step must achieve (Nocedal & Wright 2006, section 3.1).
 _SUFFICIENT = 1e-4
 # The step length below which a search has failed, since rounding errors exceed the change by shorter steps.
@@ -57,7 +55,7 @@ def backtracked(
     Parameters
     ----------
     lengths, objectives : ndarray of shape (..., T)
-        The trial lengths, the longest first, and the objectives at them; of NumPy or CuPy, like `start` and `slope`.
+        The trial lengths, the longest first, and the objectives at them.
     start, slope : float or ndarray of shape (...)
         The objective at length 0, infinite if it has not been computed, and its derivative along the direction there.
     rounding : float
@@ -69,8 +67,7 @@ def backtracked(
         The lengths. One that equals the first trial length is accepted at once, since the pass also computed gradients
         there; any other is the first trial length of the next pass, unless it is below `SHORTEST`.
     """
-    xp = array_module(lengths)
-    start, promised = xp.asarray(start)[..., None], lengths * xp.asarray(slope)[..., None]
+    start, promised = np.asarray(start)[..., None], lengths * np.asarray(slope)[..., None]
     enough = falls_enough(objectives, start, promised, rounding)
-    longest = xp.where(enough, lengths, 0.0).max(axis=-1)
-    return xp.where(longest > 0.0, longest, lengths[..., -1] / 2.0)
+    longest = np.where(enough, lengths, 0.0).max(axis=-1)
+    return np.where(longest > 0.0, longest, lengths[..., -1] / 2.0)

@@ -322,7 +322,8 @@ def written_time(encoded: np.ndarray, parts: tuple[DatePart, ...]) -> str:
     clock = f"{minutes // 60:02d}:{minutes % 60:02d}"
     if "days" not in parts:
         return clock
-    # days in single precision are off by minutes, so that the time of day is that of its own columns
+    # 20,000 days since 1970 in single precision are rounded to steps of 2.8 minutes: the minute comes from the columns
+    # of the hour, and the number of days only says which day it is.
     number = float(encoded[names.index(".days")])
     day = np.datetime64(int(np.floor(number + 1 / 1_440) if place is None else round(number - minutes / 1_440)), "D")
     return f"{day}" if place is None else f"{day} {clock}"

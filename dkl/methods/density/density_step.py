@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
-from dkl.solvers.line_search import SHORTEST, backtracked
+from dkl.solvers.line_search import SHORTEST, falls_enough
 from dkl.solvers.squared_sums import mirrored
 from dkl.solvers.systems import factor_positive
 
@@ -186,15 +186,15 @@ def tuned_density(
         gradient = density_gradient(forms, points, penalty, u)
         curvature = sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
         move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
-        slope, trial, length = float(gradient @ move), 0.0, 1.0
-        # a length that is accepted is returned as it is, and any other one is halved
-        while length != trial:
+        slope, length = float(gradient @ move), 1.0
+        while True:
             if length < SHORTEST:
                 return DensityFit(u, points, value + offset, step)
-            trial = length
-            tried = np.maximum(u + trial * move, max(penalty.floor, LEAST_DENSITY))
+            tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
             tried_points, tried_value = evaluated(tried)
-            length = float(backtracked(np.array([trial]), np.array([tried_value]), value, slope, _ROUNDING))
+            if falls_enough(tried_value, value, length * slope, _ROUNDING):
+                break
+            length *= 0.5
         u, points, value = tried, tried_points, tried_value
         # a Newton step lowers a quadratic by half its slope
         if -0.5 * slope <= tol * abs(value + offset):

@@ -14,7 +14,7 @@ from dkl.kernels.device import Device, array_module, normal_source, on_host, row
 from dkl.methods.frequency_search.column_subsets import column_scales, neighbourhoods
 from dkl.methods.frequency_search.landscape import landscape
 from dkl.protocols.arrays import Array, Rows
-from dkl.solvers.line_search import backtracked
+from dkl.solvers.line_search import falls_enough
 
 # functions of points u (c, q): heights (c,) and gradients (c, q); the nearest points within the bound; other heights
 Gradient = Callable[[Array], tuple[Array, Array]]
@@ -598,9 +598,8 @@ def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
         trial = slope.bounded(u + share * move)
         height, ahead = slope(trial)
         height, ahead = height * unit[:, 0], ahead * unit
-        # the share itself if the step gains enough, and otherwise its half
-        share_after = backtracked(share, -height[:, None], -v, -(move * gradient).sum(axis=1))[:, None]
-        gains = share_after == share
+        promised = (share * move * gradient).sum(axis=1)
+        gains = falls_enough(-height, -v, -promised)[:, None]
         pairs = pairs.joined(xp.where(gains, trial - u, 0), xp.where(gains, gradient - ahead, 0))
         u, gradient = xp.where(gains, trial, u), xp.where(gains, ahead, gradient)
         v = xp.where(gains[:, 0], height, v)
@@ -609,7 +608,7 @@ def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
         ascends = (newton * gradient).sum(axis=1, keepdims=True) > 0
         bounded = newton * (u.dtype.type(longest) / row_norms(newton)).clip(None, 1)
         move = xp.where(gains, xp.where(ascends, bounded, _of_length(gradient, longest / 2)), move)
-        share = xp.where(gains, u.dtype.type(1), share_after)
+        share = xp.where(gains, u.dtype.type(1), share / 2)
 
 
 def _of_length(move: Array, length: float) -> Array:
