@@ -60,7 +60,7 @@ _SHARE_IN_MEMORY = 4
 # _FEWEST_ROWS rows, tries at most _MOST_TRIED crosses, and as many pairs of a category and a number, with at most
 # _MOST_VALUES values each and _TRIED_BYTES of sums together, and keeps at most _MOST_KEPT of each kind.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
-_MOST_KEPT = 4
+_MOST_KEPT = 8
 # The largest number of value triples of a cross of three columns, and the most bytes of the sums of all such crosses.
 # These are larger than for pairs, since only the few pairs that gain get a third column.
 _MOST_TRIPLES, _TRIPLE_BYTES = 1 << 21, 256 * 2**20

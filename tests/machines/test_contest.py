@@ -158,6 +158,24 @@ def test_of_contenders_that_are_level_the_plainest_wins() -> None:
     assert race.winner.number == 1
 
 
+def test_a_variant_of_one_kind_is_plainer_than_two_kinds_together() -> None:
+    wider = Contender("0 (wider)", dkl.RandomFeatures(n_features=10))
+    race = race_of(n=2, join=joined, vary=lambda one, is_best: [wider] if one.name == "0" and is_best else [])
+    # 2 is "0 with 1", 3 is "0 (wider)", which is level with it
+    run(race, lambda number, fold: (0.7, 0.6, 0.8, 0.8002, 0.1, 0.1)[number])
+    assert [race.candidates[number].contender.name for number in (2, 3)] == ["0 with 1", "0 (wider)"]
+    assert race.winner.number == 3
+    (sentence, *_) = reasons_of(race, 10, race.candidates[2], measure="R^2")
+    assert "nearly the best score" in sentence
+
+
+def test_the_plainest_of_those_that_are_level_is_not_called_the_best() -> None:
+    race = race_of(n=3)
+    run(race, lambda number, fold: (0.7, 0.8, 0.8005)[number])
+    (sentence, *_) = reasons_of(race, 10, race.winner, measure="R^2")
+    assert "which are the plainest of those whose score is level with the best on held-out rows, 0.8000" in sentence
+
+
 def test_kinds_that_fail_are_left_out_and_nobody_wins_where_all_do() -> None:
     race = race_of(n=2)
     run(race, lambda number, fold: (None, 0.1)[number])

@@ -80,7 +80,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         The most rounds; None sets no limit.
     features_per_round : int or None
         Columns that a round adds. None adds 6 at first, later 15 % of the present ones, and for more than two classes
-        35 % from 300 columns on (the game: up to 20).
+        35 % from 300 columns on (the game: up to 20); with `refine` a quarter of `n_features`.
     tol : float or None
         Stop at this duality gap, relative to the objective.
     patience : int or None

@@ -13,6 +13,8 @@ from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
@@ -36,6 +38,7 @@ from dkl.methods.steps.atoms import (
     with_atoms,
     with_first_atoms,
 )
+from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
@@ -53,6 +56,8 @@ SETTLING = 20
 # operations for each number of the sampled rows: from fits with 100, 200 and 400 steps to 100,000 to 2 million rows of
 # 28 and 30 columns.
 _PACE, _BEGINS = 1.7, 5e4
+# Rows of a part of the sample that one thread sums, and the most bytes of the sums of all parts.
+_PART_ROWS, _PARTS_BYTES = 25_000, 1 << 26
 
 
 class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
@@ -88,6 +93,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             "bins of the rows": codes_bytes(problem),
             "tables of pairs of columns": pair_bytes(problem),
             "features of searched rows": 2 * mapped if problem.dictionaries else 0,
+            "sums of parts of the rows": (self._n_parts(problem) - 1) * self._most_sum_bytes(problem),
         }
 
     def plan(self, problem: RoundsProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -111,7 +117,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             for record in self._largest_records(problem)
         )
         begins = _BEGINS * min(problem.search_rows, n_rows) * problem.n_columns
-        return (begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)) / flops_per_second
+        flops = begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)
+        return flops / min(usable_cores(), self._n_parts(problem)) / flops_per_second
 
     def _largest_records(self, problem: RoundsProblem) -> list[BlockSum]:
         """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
@@ -195,16 +202,35 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return self._state_after_rounds(problem, state) if problem.in_memory else state
 
     def _state_after_rounds(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        """The state after all rounds on the sample; its values are binned once in advance if bins fit in memory."""
+        """The state after all rounds on the sample, of which each core sums a part.
+
+        Values are binned once in advance if bins fit in memory.
+        """
         rows = self._rows.block.drawn_from(problem.n_rows)
-        codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
+        parts = [rows.rows(part) for part in spans(rows.n_rows, -(-rows.n_rows // self._n_parts(problem)))]
+        codes = [row_codes(part.X, state.atom_map(), state.bins) if codes_bytes(problem) else None for part in parts]
         while not state.message:
             record = self._sums(problem, state)
-            operands, task = record.operands, record.operands["task"]
-            if isinstance(task, SearchTask):
-                operands = {**operands, "task": replace(task, codes=codes)}
-            state = self.step(problem, state, [record.function(rows, operands)])
+
+            def of_part(part: int, record: BlockSum = record) -> Mapping[str, np.ndarray]:
+                operands, task = record.operands, record.operands["task"]
+                if isinstance(task, SearchTask):
+                    operands = {**operands, "task": replace(task, codes=codes[part])}
+                return record.function(parts[part], operands)
+
+            sums = Crew().map(of_part, range(len(parts)))
+            total = {name: sum((one[name] for one in sums[1:]), start=first) for name, first in sums[0].items()}
+            state = self.step(problem, state, [total])
         return state
+
+    def _n_parts(self, problem: RoundsProblem) -> int:
+        """The number of parts of the sample that threads sum, from the shapes alone; 1 if passes sum all rows."""
+        most = problem.search_rows // _PART_ROWS if problem.in_memory else 1
+        return max(1, min(most, _PARTS_BYTES // self._most_sum_bytes(problem)))
+
+    def _most_sum_bytes(self, problem: RoundsProblem) -> int:
+        """Bytes of the sums of the largest record."""
+        return max(record.cost(0, problem.n_columns).scratch_bytes for record in self._largest_records(problem))
 
     def _judged_state(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
