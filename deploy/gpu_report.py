@@ -64,7 +64,7 @@ from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block, newton_sums
 from dkl.kernels.sums import feature_sums
 from dkl.passes import engine, reading, tasks
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import Accumulator, BlockSum
 

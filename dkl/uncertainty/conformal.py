@@ -33,7 +33,7 @@ from dkl.linear.scores import scoring_cost
 from dkl.methods.offered import offered_unless
 from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
-from dkl.passes.engine import map_blocks
+from dkl.passes.loop import map_blocks
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups

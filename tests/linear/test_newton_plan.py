@@ -13,11 +13,10 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.threads import usable_cores
 from dkl.linear import newton
-from dkl.linear.fitting import LinearProblem
+from dkl.linear.fitting import LinearProblem, fit_by_newton, subsample_metric, subsample_problem
 from dkl.linear.head import _FACTORS, _TRIAL_NUMBER_S, NewtonDriver, NewtonProblem
 from dkl.linear.judge import Folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import fit_by_newton, subsample_metric, subsample_problem
 from dkl.linear.target_statistics import task_targets
 from dkl.passes.loop import PlannedRun, Run
 from dkl.passes.timing import TimedRows
