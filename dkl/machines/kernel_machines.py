@@ -3,13 +3,17 @@
 From `fit` to a sine, once the features are learned, in a last fit by exact steps (`tests/test_architecture.py` checks
 that these functions exist):
 
-    machines/kernel_machines.py: KernelMachine.fit, KernelMachine._fit_on, KernelMachine._fit_linear
+    machines/kernel_machines.py: KernelMachine.fit, KernelMachine._learn_and_fit, KernelMachine._fit_linear
     linear/fitting.py: fit_by_newton, newton_state
     linear/head.py: NewtonDriver.request, NewtonDriver.step
     passes/loop.py: Run.drive, run_pass, sum_blocks
     kernels/normal_equations.py: newton_block, newton_sums
     kernels/maps.py: row_mapper
     kernels/sincos.py: write_waves
+
+Before it, ``features="auto"`` tries candidates on held-out rows, by the same passes: `Choice` (`machines/choice.py`)
+asks `Race.trials` (`machines/contest.py`) for the next of the candidates that `machines/contenders.py` lists, and
+`Bench.trial` (`machines/trials.py`) learns its features, by their own `fit`, and compares penalties on them.
 """
 
 from __future__ import annotations
@@ -242,8 +246,8 @@ class KernelMachine(
         fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
         if not goes_on:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint, run_parts(self, dataset))
-        run = self._run(fingerprint)
-        dataset, held_out = self._hold_out(dataset)
+        run = self._running(fingerprint)
+        dataset, held_out = self._without_conformal_rows(dataset)
         # rows held out for intervals keep their counts, which with_rates would divide by the exposure
         dataset = with_rates(self, dataset)
         if self.features is not None:
@@ -262,21 +266,21 @@ class KernelMachine(
             # one pass and a sample choose the features; the machine keeps the parameters that the user gave
             advice = advise(dataset, run, self.seed_)
             advised, self.reasons_ = advice.features, advice.reasons_for(self)
-        template = self._template(advised)
+        template = self._unfitted_features(advised)
         folds = self._judging_folds(template, dataset) if choice is None else []
         if choice is None:
-            choice, changes = self._piloted_choice(template, folds, dataset, weights, run, judging_seed=judging_seed)
+            choice, changes = self._penalty_of_folds(template, folds, dataset, weights, run, judging_seed=judging_seed)
         # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
         withheld = folds[0] if len(folds) == 1 else None
         context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
         last = self.features_ if goes_on and not changes else None
         learner = self._learner_of_stage(template, "features", last).set_params(**changes)
         # drawn features have not seen the target, so their learner has no useful coefficients to start from
-        self._fit_on(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
+        self._learn_and_fit(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
         n_features = self.features_.feature_map_.n_features
         if self._chooses and isinstance(self.n_features, Integral) and n_features < self.n_features:
             self.reasons_ += (f"Features: {n_features:,}, of the {self.n_features:,} that n_features allows at most.",)
-        self._score_held_out(held_out)
+        self._score_conformal_rows(held_out)
         return self
 
     def _checked_rows(
@@ -313,7 +317,7 @@ class KernelMachine(
         self.encoding_ = dataset.encoding
         return dataset
 
-    def _fit_on(
+    def _learn_and_fit(
         self,
         learner: FeatureLearner,
         dataset: Dataset,
@@ -357,7 +361,7 @@ class KernelMachine(
         # checked after reading the rows, whose own dates may hold rows out
         warn_of_random_folds(dataset, "suggest")
         self.seed_ = stored_seed(self.random_state, None, "")
-        run, weights = self._run(""), self._class_weights(dataset)
+        run, weights = self._running(""), self._class_weights(dataset)
         chosen = choose(self._terms, dataset, weights, run, Clock(self.time_limit))
         settings = self._settings
         alpha = settings.alpha if chosen.penalty is None else chosen.penalty.alpha
@@ -384,7 +388,7 @@ class KernelMachine(
             self.time_limit,
             self.trials,
             self.checkpoint,
-            new_learner=lambda advised, stage: self._learner_of_stage(self._template(advised), stage),
+            new_learner=lambda advised, stage: self._learner_of_stage(self._unfitted_features(advised), stage),
             new_problem=self._problem_on,
         )
 
@@ -445,7 +449,7 @@ class KernelMachine(
         # further rows are few: the model steps on all of them, and holds none out
         problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
         problem = replace(problem, classes=own_classes, held_out=HeldOut())
-        self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
+        self._keep(fit_further(problem, self._fit, dataset.source, self._running("")))
         return self
 
     @recorded
@@ -481,13 +485,13 @@ class KernelMachine(
             record_rows(dataset)
             dataset = with_exposure_of_fit(self, dataset, exposure_of_fit(self))
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
-            dataset, held_out = self._hold_out(dataset)
+            dataset, held_out = self._without_conformal_rows(dataset)
             dataset = with_rates(self, dataset)
         self.features_.update(dataset)
         self._check_targets(dataset)
         problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
-        self._fit_model(problem, dataset, self._run(""))
-        self._score_held_out(held_out)
+        self._fit_model(problem, dataset, self._running(""))
+        self._score_conformal_rows(held_out)
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -512,7 +516,7 @@ class KernelMachine(
             unfitted._replay_choice(dataset, weights, plan)
             return plan
         last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
-        template = unfitted._template()
+        template = unfitted._unfitted_features()
         folds = unfitted._judging_folds(template, dataset)
         context = FitContext(for_machine=True)
         for changes in unfitted._rivals(template) if len(folds) > 1 else ():
@@ -522,7 +526,7 @@ class KernelMachine(
             plan.add(pilot, times=len(folds))
         # the most that they can lead to: searched features, and penalties compared on them
         learner = unfitted._learner_of_stage(template, "features", last)
-        problem = unfitted._fit_on(learner, dataset, weights, plan, context, choice=None)
+        problem = unfitted._learn_and_fit(learner, dataset, weights, plan, context, choice=None)
         plan.passes.extend(unfitted._planned_scores(problem))
         return plan
 
@@ -535,7 +539,9 @@ class KernelMachine(
         settled, planned = self._settings.loss, PlannedChoice(self._terms, dataset, weights)
         plan.add(planned.trials(), beside=planned.rows_in_memory)
         loss = self.loss_ = planned.loss
-        *others, costliest = (self._learner_of_stage(self._template(one), "features") for one in planned.may_win())
+        *others, costliest = (
+            self._learner_of_stage(self._unfitted_features(one), "features") for one in planned.may_win()
+        )
         for other in others:
             plan.add(other.replayed(dataset), times=0, beside=planned.rows_in_memory)
         # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
@@ -547,7 +553,9 @@ class KernelMachine(
         for number, each in enumerate(dict.fromkeys((loss, settled))):
             self.loss_ = each
             last = PlannedRun(n_rows=dataset.n_rows)
-            problem = self._fit_on(costliest, dataset, weights, last, FitContext(for_machine=True), choice=chosen)
+            problem = self._learn_and_fit(
+                costliest, dataset, weights, last, FitContext(for_machine=True), choice=chosen
+            )
             last.passes.extend(self._planned_scores(problem))
             plan.add(last, times=int(number == 0), beside=planned.rows_in_memory)
 
@@ -560,7 +568,7 @@ class KernelMachine(
             # before a fit, on a copy; a fitted machine has settled its parameters already
             settled = self._unfitted_copy()
             settled._settle(dataset)
-        return settled._template().planned_features(dataset)
+        return settled._unfitted_features().planned_features(dataset)
 
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
@@ -650,7 +658,7 @@ class KernelMachine(
         """The rows held out for any decision of this fit: the larger share of the machine's and its features' own."""
         shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
         if self.features is not None and not self._chooses:
-            shares.append(judging_share(self._learner_of_stage(self._template(), "features"), dataset.source))
+            shares.append(judging_share(self._learner_of_stage(self._unfitted_features(), "features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
     def _judging_folds(self, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
@@ -665,7 +673,7 @@ class KernelMachine(
         held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
         return judging_folds(held_out, dataset.total_weight, most)
 
-    def _piloted_choice(
+    def _penalty_of_folds(
         self,
         template: FeatureLearner,
         folds: list[HeldOut],
@@ -754,7 +762,7 @@ class KernelMachine(
             learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
         return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
 
-    def _template(self, advised: FeatureLearner | None = None) -> FeatureLearner:
+    def _unfitted_features(self, advised: FeatureLearner | None = None) -> FeatureLearner:
         """The features to fit, with the machine's options, and its seed unless they have one.
 
         Parameters
@@ -827,7 +835,7 @@ class KernelMachine(
         problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
         return replace(problem, start=working_start(features, problem.n_models))
 
-    def _run(self, fingerprint: str) -> Run:
+    def _running(self, fingerprint: str) -> Run:
         """Settings for the passes of the linear model; an empty fingerprint means no checkpoint."""
         return Run(
             publish=resolve_progress(self.progress),

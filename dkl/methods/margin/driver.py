@@ -258,7 +258,9 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     """Column generation for a kernel machine, with one pass for each round.
 
     A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual weights,
-    and the Gram columns for a Newton step on old and new features. It also draws the sample of the next search.
+    and the Gram columns for a Newton step on old and new features (`_sums`). It also draws the sample of the next
+    search (`_sample`). After it `Rounds.step` judges the model (`_judged_state`), adds the best candidates and refits
+    (`_extended_state`), and searches the next candidates on the sample (`_state_with_candidates`).
 
     References
     ----------
