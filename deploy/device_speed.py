@@ -25,7 +25,7 @@ from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.sums import squared_block
 from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block

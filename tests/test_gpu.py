@@ -68,11 +68,10 @@ from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
 from dkl.methods.potential_sums import PotentialProblem, potential_sums
 from dkl.methods.random_features import RandomFeatures
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import SumReduction, run_pass
 from dkl.passes.memory import blocks_ahead, fit_limits
 from dkl.passes.reading import LOADER, gpu_row_bytes
 from dkl.passes.room import ProcessMemory, own_cores
-from dkl.passes.tasks import SumReduction
 from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.block import Block

@@ -34,7 +34,7 @@ from dkl.linear.answers import ScoredRows, Scorer, score_block
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
-from dkl.passes.engine import map_blocks
+from dkl.passes.loop import map_blocks
 from dkl.plain_text import plain_text
 from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__

@@ -43,8 +43,7 @@ from dkl.encodings.target_means import (
 from dkl.encodings.texts import texts_like_fit, with_texts
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import PlannedRun, Run
+from dkl.passes.loop import PlannedRun, Run, run_pass
 from dkl.passes.room import room_of
 from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record

@@ -29,8 +29,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import PassResult
-from dkl.passes.loop import Run
+from dkl.passes.loop import PassResult, Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.squared_sums import squared_losses
 

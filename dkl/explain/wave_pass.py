@@ -16,7 +16,7 @@ from dkl.features.projections import DenseProjection, formed
 from dkl.features.scaling import Scaler
 from dkl.kernels.tiles import SCALED_BYTES, spans
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block

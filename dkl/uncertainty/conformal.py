@@ -33,7 +33,7 @@ from dkl.linear.scores import scoring_cost
 from dkl.methods.offered import offered_unless
 from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
-from dkl.passes.engine import map_blocks
+from dkl.passes.loop import map_blocks
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
@@ -92,7 +92,7 @@ class ConformalMixin:
     _fitted_by: ClassVar[str]
     _settings: Any
     _rows: Callable[[object, object, object], Dataset]
-    _run: Callable[[str], Run]
+    _running: Callable[[str], Run]
 
     def _check_exposure(self) -> None:
         """Raise ValueError if the loss has no exposure."""
@@ -191,7 +191,7 @@ class ConformalMixin:
         model: Any = clone(self)  # type: ignore[type-var]
         model.seed_ = self.seed_
         exposure = exposure_of_fit(self)
-        _, held_out = model._hold_out(model._checked_rows(rows, None, exposure=exposure))
+        _, held_out = model._without_conformal_rows(model._checked_rows(rows, None, exposure=exposure))
         return self._conformalized(self._rows(held_out, None, None), column, exposed=exposure is not None)
 
     def _conformalized(self, dataset: Dataset, column: str, *, exposed: bool) -> Self:
@@ -215,7 +215,7 @@ class ConformalMixin:
             codes = np.concatenate(parts)
             check_groups(codes, dataset)
         operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
-        run = self._run("")
+        run = self._running("")
         blocks = map_blocks(
             dataset.source, conformal_scores, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
         )
@@ -234,7 +234,7 @@ class ConformalMixin:
         model: Any = self
         return score_rows(model, scorer, X, strict=strict)
 
-    def _hold_out(self, dataset: Dataset) -> tuple[Dataset, Dataset | None]:
+    def _without_conformal_rows(self, dataset: Dataset) -> tuple[Dataset, Dataset | None]:
         """The rows of the fit, and the rows held out for scores (None without `conformal_fraction`).
 
         Raises
@@ -264,8 +264,8 @@ class ConformalMixin:
         # the places of the remaining rows are computed again: with times, the newest of them; with groups, fewer groups
         return held_rows(sides[0]), sides[1]
 
-    def _score_held_out(self, held_out: Dataset | None) -> None:
-        """Compute and store the scores of the rows that `_hold_out` has kept out of the fit."""
+    def _score_conformal_rows(self, held_out: Dataset | None) -> None:
+        """Compute and store the scores of the rows that `_without_conformal_rows` has kept out of the fit."""
         if held_out is not None:
             exposed = hasattr(self, "exposure_")
             self._conformalized(self._rows(held_out, None, None), "", exposed=exposed)

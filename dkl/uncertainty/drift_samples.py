@@ -42,7 +42,7 @@ from dkl.encodings.target_means import CategoryFolds
 from dkl.errors import Problems, located, warn_user
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.uncertainty.drift_statistics import LEAST_EXPECTED
 

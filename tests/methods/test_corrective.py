@@ -21,8 +21,13 @@ from dkl.linear.minibatches import HeldOut
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin import driver as one_family
-from dkl.methods.margin.driver import CorrectiveDriver, most_candidates
-from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState, RoundSchedule
+from dkl.methods.margin.driver import (
+    CorrectiveDriver,
+    CorrectiveProblem,
+    CorrectiveState,
+    RoundSchedule,
+    most_candidates,
+)
 from dkl.methods.margin.sums import gram_weights
 from dkl.methods.rounds import driver as families
 from dkl.methods.rounds.loop import best_round
