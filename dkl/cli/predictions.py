@@ -29,7 +29,6 @@ from dkl.data.differences import Differences
 from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
-from dkl.data.store.overwriting import attributes_at
 from dkl.linear.answers import ScoredRows, Scorer, score_block
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
@@ -351,8 +350,7 @@ def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ())
     if "://" in path or Path(path).suffix not in _SUFFIXES:
         raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
     # a zarr group of predictions is replaced only if its folder has nothing but the columns in its mark
-    columns = attributes_at(Location.of(path)).get(MARK, {}).get("columns", ())
-    own = {"zarr.json", *columns}
+    own = {"zarr.json", *Location.of(path).sound_marker(MARK).get("columns", ())}
     check_before(
         path, "predictions", overwrite=overwrite, inputs=inputs, is_own=is_predictions, belongs=own.__contains__
     )
@@ -361,7 +359,7 @@ def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ())
 def is_predictions(path: Path) -> bool:
     """Whether a file or folder certainly has predictions that this module wrote."""
     if path.is_dir():
-        return isinstance(attributes_at(Location.of(path)).get(MARK), dict)
+        return bool(Location.of(path).sound_marker(MARK))
     # a Parquet file begins with PAR1; any other file may be CSV
     with path.open("rb") as file:
         if file.read(4) != b"PAR1":

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dkl.data.ingest.packing import Batch
 from dkl.data.ingest.paths import InputFile, unreadable
-from dkl.data.ingest.shuffle import Batch, Rows
 from dkl.data.soundness import check_pointers, whole_csr
+from dkl.protocols.arrays import Rows
 
 _BATCH_BYTES = 8 * 2**20
 _REMEDIES = {
