@@ -33,6 +33,7 @@ from dkl.cli.command import Result, Running, _report
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.predictions import harmless
 from dkl.data.dataset import open_dataset
+from dkl.errors import TableDifferenceWarning
 from dkl.model_io import load_model
 from dkl.plain_text import plain_text
 from tests.commands import dkl_command, facts_of
@@ -207,6 +208,37 @@ def test_explain_says_what_matters_and_why_a_row_is_answered_so(folder: Path, tm
     assert "█" in dkl_command("explain", *options).stdout
     missing = dkl_command("explain", *options[:2], "--row", 10**9)
     assert (missing.exit_code, "has the row_id" in missing.stderr) == (1, True)
+
+
+def test_score_explain_and_report_take_files_by_the_rules_of_the_fit(folder: Path, tmp_path: Path) -> None:
+    model = load_model(str(folder / "labels.model"))
+    rows = pd.read_csv(folder / "labels.csv").replace("red", "purple")[::-1]
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    given = (folder / "labels.model", tmp_path / "new.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableDifferenceWarning)
+        expected = np.mean(model.predict(rows.drop(columns="label")) == rows.label)
+        decision = model.decision_function(rows.drop(columns="label").iloc[17:18])[0]
+    before = sorted(path.name for path in folder.iterdir())
+    rows.rename(columns={"label": "told"}).to_csv(tmp_path / "told.csv", index=False)
+    told = (folder / "labels.model", tmp_path / "told.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableDifferenceWarning)
+        scores = facts_of("score", *given)
+        assert (scores["rows"], scores["accuracy"]) == (900, pytest.approx(expected))
+        assert facts_of("score", *told, "--target", "told")["accuracy"] == pytest.approx(expected)
+        assert facts_of("report", *given)["scores"]["all"]["accuracy"] == pytest.approx(expected)
+        # a row has the number that it has in the file
+        assert facts_of("explain", *given, "--row", 17)["row"]["decision"] == pytest.approx(decision)
+        lacking = dkl_command("score", *told)
+        assert (lacking.exit_code, "has no column 'label', the target of the fit" in lacking.stderr) == (2, True)
+        written = dkl_command("ingest", tmp_path / "new.csv", tmp_path / "new.zarr", "--like", folder / "labels.model")
+        assert written.exit_code == 0, written.output
+    # nothing stays beside the model
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert facts_of("score", given[0], tmp_path / "new.zarr", "--split", "")["accuracy"] == pytest.approx(expected)
+    beside = dkl_command("score", folder / "labels.model", folder / "labels.zarr", "--target", "label")
+    assert (beside.exit_code, "--target says how files are read" in beside.stderr) == (2, True)
 
 
 def test_export_writes_files_that_answer_without_dkl_and_replaces_its_own_alone(folder: Path, tmp_path: Path) -> None:

@@ -163,17 +163,20 @@ def test_seconds_of_more_rows_follow_the_power_law_of_few() -> None:
     assert extrapolated_seconds(fits, 300_000) == pytest.approx(9_000.0)
 
 
-def test_the_quick_demo_runs_on_own_numbers(tmp_path: Path) -> None:
+def test_the_quick_demo_runs_on_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).normal(size=(200, 3))
     rows = pd.DataFrame(X, columns=list("abc")).assign(y=X[:, 0] * X[:, 1])
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    arguments = ["demo", "--data", tmp_path / "rows.csv", "--target", "y", "--output", tmp_path / "out", "--json"]
-    run = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    arguments = ["demo", "--data", "rows.csv", "--target", "y", "--output", "out", "--json"]
+    run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 0, run.output
     facts = json.loads(run.stdout)
     assert (facts["measure"], facts["scores"][-1]["learner"]) == ("R^2", "KernelRegressor")
     assert facts["reasons"][0].startswith("Features")
     assert dkl.load_model(facts["model"]).score(open_dataset(facts["store"])) > 0.5
+    # the next command names all files as the user does, relative to the folder
+    assert facts["next"] == "dkl report out/model.zarr out/rows.zarr --output out/report.html"
     refused = CliRunner().invoke(app, ["demo", "--features", "10"])
     assert (refused.exit_code, "--all" in refused.output) == (2, True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,8 +16,8 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, table_of
 from dkl.cli.compare_command import saved_picture
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store
-from dkl.cli.given_files import Rows, store_of
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_commands import Model, chosen_split, strengths
 from dkl.cli.output_checks import OutputFolder, check_before
 from dkl.data.store.outputs import written_whole
@@ -40,7 +41,8 @@ _DRAWN = 4
 
 def explain(
     model: Model,
-    store: Store,
+    data: RowsLikeFit,
+    files: LikeFitOptions,
     compute: Compute,
     running: Running,
     *,
@@ -63,10 +65,11 @@ def explain(
 
     names = ["importance.png", "dependence.png", *([] if row is None else ["row.png"])]
     if output is not None:
-        OutputFolder(output, names, inputs=[model, store])
-    dataset = chosen_split(store, split, "test")
+        OutputFolder(output, names, inputs=[model, data])
     estimator = load_model(model)
-    with computing_on(compute):
+    rows = store_like_fit(data, model, estimator, files, compute=compute, running=running, needs_target=False)
+    with rows as store, computing_on(compute):
+        dataset = chosen_split(store, split, "test")
         found, ordered, shown = strengths(estimator, dataset, compute, running, most)
         parts = None
         if row is not None:
@@ -217,11 +220,15 @@ def drift(
 
 def report(
     model: Model,
+    files: LikeFitOptions,
     compute: Compute,
     running: Running,
     *,
     data: Annotated[
-        str | None, typer.Argument(help="Store whose splits are scored; without it no rows are read.")
+        str | None,
+        typer.Argument(
+            help="Store whose splits are scored, or files, encoded as in the fit; without it no rows are read."
+        ),
     ] = None,
     output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing page.")] = False,
@@ -234,6 +241,7 @@ def report(
     have the same bits.
     """
     from dkl.data.dataset import open_dataset
+    from dkl.model_io import load_model
     from dkl.reporting import check_format, is_page
     from dkl.reporting import report as report_on
 
@@ -241,9 +249,13 @@ def report(
         # before the rows are scored
         check_format(output)
         check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
-    with computing_on(compute):
+    estimator: Any = load_model(model)
+    rows: AbstractContextManager[str | None] = nullcontext()
+    if data is not None:
+        rows = store_like_fit(data, model, estimator, files, compute=compute, running=running)
+    with rows as store, computing_on(compute):
         # scores need a pass over the rows
-        page = report_on(model, None if data is None else open_dataset(data))
+        page = report_on(estimator, None if store is None else open_dataset(store))
     if output is not None:
         page.write(output)
     return Result(page.facts, Text(page.text(verbose=verbose)))

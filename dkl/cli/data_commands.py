@@ -57,7 +57,7 @@ def parse_splits(text: str) -> dict[str, float]:
     return shares
 
 
-def _as_typed(options: Any) -> list[str]:
+def as_typed(options: Any) -> list[str]:
     """The options of a group that differ from their defaults, as words of a command line."""
     words = []
     for field in fields(options):
@@ -104,7 +104,7 @@ class RoleOptions:
     @property
     def given(self) -> list[str]:
         """The given options, as words of a command line."""
-        return _as_typed(self)
+        return as_typed(self)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class CsvOptions:
     @property
     def given(self) -> list[str]:
         """The given options, as words of a command line."""
-        return _as_typed(CsvOptions(self.delimiter, self.decimal, self.na, self.encoding))
+        return as_typed(CsvOptions(self.delimiter, self.decimal, self.na, self.encoding))
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,13 @@ def ingest(
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the order and of the splits.")] = 0,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE|MODEL",
+            help="Encode the rows as those of this store, or of this model's fit: the same columns and categories.",
+        ),
+    ] = None,
     memory_limit: Annotated[
         str | None, typer.Option(callback=checked_bytes, help="Memory limit, for example '500 MB'.")
     ] = None,
@@ -236,8 +243,11 @@ def ingest(
     from dkl.data.ingest.ingest import plan_ingest
     from dkl.data.ingest.table_rows import TableChoices
 
+    rules = None if like is None else store_or_model(like)
     if plan:
-        given = columns.choices()
+        from dkl.data.other_rules import table_schema_like
+
+        given = columns.choices() | {"like": None if rules is None else table_schema_like(rules)}
         given |= {"group": columns.group or held.by_group, "time": columns.time or held.by_time}
         choices = TableChoices(**given)
         planned = plan_ingest(sources, format=text.chosen(sources), choices=choices, progress=running.progress)
@@ -253,6 +263,7 @@ def ingest(
         store,
         **columns.choices(),
         **vars(held),
+        like=rules,
         splits=shares or None,
         shuffle=shuffle,
         seed=seed,
@@ -262,6 +273,20 @@ def ingest(
         progress=running.progress,
     )
     return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
+
+
+def store_or_model(path: str) -> Any:
+    """The model that is saved at a path or URL, or else the dataset of the store there."""
+    from dkl.data.store.location import Location
+    from dkl.data.store.overwriting import what_is_at
+
+    if what_is_at(Location.of(path)) == "model":
+        from dkl.model_io import load_model
+
+        return load_model(path)
+    from dkl.data.dataset import open_dataset
+
+    return open_dataset(path)
 
 
 def info(

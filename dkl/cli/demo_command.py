@@ -68,8 +68,8 @@ def _say(running: Running, text: str) -> None:
         typer.echo(text)
 
 
-def _rows(data: str | None, target: str | None, output: Path, stored: str, *others: str) -> Dataset:
-    """The user's rows, or the digits of scikit-learn, once the output folder has been checked.
+def _rows(data: str | None, target: str | None, output: Path, stored: str, *others: str) -> tuple[Dataset, str]:
+    """The user's rows, or the digits of scikit-learn, once the output folder has been checked; and their store.
 
     Parameters
     ----------
@@ -82,9 +82,12 @@ def _rows(data: str | None, target: str | None, output: Path, stored: str, *othe
     """
     from dkl.demo import digits_dataset, own_dataset
 
-    is_in_place = data is not None and means_store(data)
-    OutputFolder(output, [*([] if is_in_place else [stored]), _PICTURE, *others], inputs=[data])
-    return digits_dataset(output / stored) if data is None else own_dataset(data, target, output / stored)
+    in_place = data if data is not None and means_store(data) else None
+    OutputFolder(output, [*([] if in_place else [stored]), _PICTURE, *others], inputs=[data])
+    store = str(output / stored)
+    dataset = digits_dataset(store) if data is None else own_dataset(data, target, store)
+    # as the user names it: the dataset knows its absolute path
+    return dataset, in_place or store
 
 
 def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, str | None, Path], seed: int) -> Result:
@@ -96,7 +99,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     from dkl.methods.provenance import summary_of
 
     started = time.perf_counter()
-    dataset = _rows(data, target, output, "rows.zarr", "model.zarr")
+    dataset, store = _rows(data, target, output, "rows.zarr", "model.zarr")
     measure = "accuracy" if dataset.task == "classification" else "R^2"
     train, test = dataset["train"], dataset["test"]
     _say(
@@ -118,11 +121,11 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
         fits, display = _on_many_rows(running, seed)
     picture = saved_picture(display, output / _PICTURE)
     following = shlex.join(
-        ["dkl", "report", str(output / "model.zarr"), str(dataset.store), "--output", str(output / "report.html")]
+        ["dkl", "report", str(output / "model.zarr"), store, "--output", str(output / "report.html")]
     )
     facts: dict[str, Any] = {
         "dataset": comparison.rows,
-        "store": str(dataset.store),
+        "store": store,
         "measure": measure,
         "scores": score_facts(comparison),
         "advice": advice,
@@ -168,7 +171,7 @@ def _all(
 
     data, target, output = rows
     started = time.perf_counter()
-    dataset = _rows(data, target, output, "digits.zarr" if data is None else "rows.zarr")
+    dataset, store = _rows(data, target, output, "digits.zarr" if data is None else "rows.zarr")
     # two worker processes show that fits run on a cluster, also on a laptop
     with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):
         result = compare(
@@ -183,7 +186,7 @@ def _all(
     picture = saved_picture(result.display(), output / _PICTURE)
     facts = {
         "dataset": result.dataset,
-        "store": str(dataset.store),
+        "store": store,
         "measure": result.measure,
         "scores": [
             {"setting": setting, **asdict(compared)}

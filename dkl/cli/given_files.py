@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Running
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
 from dkl.cli.output_checks import check_before
 
 if TYPE_CHECKING:
     from dkl.data.labels import TaskChoice
+    from dkl.protocols.estimators import FittedFeatures
 
 Rows = Annotated[
     str,
     typer.Argument(
         help="A store that dkl wrote; or CSV, Parquet, libsvm or npz files, a folder or a glob of them, with --target.",
+        show_default=False,
+    ),
+]
+RowsLikeFit = Annotated[
+    str,
+    typer.Argument(
+        help="A store that dkl wrote; or files, a folder or a glob of them, which are encoded as in the fit.",
         show_default=False,
     ),
 ]
@@ -66,7 +78,7 @@ def store_of(
     from dkl.data.dataset import open_dataset
     from dkl.data.ingest.ingest import ingest, stored_before
 
-    _check_target(data, roles, text)
+    _check_target(data, roles.target, text)
     store = f"{model.rstrip('/').removesuffix('.zarr')}.rows.zarr"
     arguments: dict[str, Any] = {**roles.choices(), **vars(held), "task": task}
     arguments |= {"splits": _SHARES, "seed": seed, "format": text.csv_format()}
@@ -91,7 +103,87 @@ def store_of(
     )
 
 
-def _check_target(data: str, roles: RoleOptions, text: CsvOptions) -> None:
+@dataclass(frozen=True)
+class LikeFitOptions(CsvOptions):
+    """Options for files that are encoded as in the fit of a model."""
+
+    target: Annotated[
+        str | None, typer.Option(help="Files: column of the labels or numbers.", show_default="that of the fit")
+    ] = None
+    weight: Annotated[str | None, typer.Option(help="Files: column of the weights of the rows.")] = None
+
+
+@contextmanager
+def store_like_fit(
+    data: str,
+    model: str,
+    estimator: FittedFeatures,
+    options: LikeFitOptions,
+    *,
+    compute: Compute,
+    running: Running,
+    needs_target: bool = True,
+) -> Iterator[str]:
+    """The store with the rows for a fitted model: `data`, or a temporary one of files, which are encoded as in the fit.
+
+    The temporary one is beside the model, where worker processes find it, or in the folder for temporary files if the
+    model is at a URL or in a folder that cannot be written. Its rows are numbered, and stand, as in the files.
+
+    Parameters
+    ----------
+    data : str
+        A store, or files.
+    model : str
+        The path of the model.
+    estimator : fitted estimator
+    options, compute, running
+        The options of the command.
+    needs_target : bool
+        Whether files without a target are an error.
+    """
+    from dkl.data.store.overwriting import means_store
+
+    if means_store(data):
+        if given := as_typed(options):
+            raise typer.BadParameter(f"{given[0]} says how files are read, and {data!r} is a store")
+        yield data
+        return
+    from dkl.data.ingest.ingest import ingest
+    from dkl.data.ingest.libsvm_files import LibsvmFormat
+    from dkl.data.ingest.paths import file_format, find_files
+    from dkl.data.ingest.scratch import scratch_folder
+
+    format: Any = options.csv_format()
+    is_libsvm = format is None and file_format(find_files(data, None), None) == "libsvm"
+    first = getattr(estimator, "first_index_", None)
+    if is_libsvm:
+        format = LibsvmFormat(estimator.n_features_in_, "auto" if first is None else first == 0)
+    of_fit = getattr(getattr(estimator, "provenance_", None), "target", "")
+    if needs_target and not of_fit:
+        _check_target(data, options.target, options)
+    folder = os.path.dirname(os.path.abspath(model))
+    with scratch_folder(folder if os.access(folder, os.W_OK) else None, name=os.path.basename(model)) as scratch:
+        store = str(scratch / "rows.zarr")
+        written = ingest(
+            data,
+            store,
+            target=options.target,
+            weight=options.weight,
+            like=None if getattr(estimator, "encoding_", None) is None else estimator,
+            format=format,
+            shuffle=False,
+            memory_limit=compute.memory_limit,
+            progress=running.progress,
+        )
+        if needs_target and written.task is None:
+            raise typer.BadParameter(
+                f"{data!r} has no column {of_fit!r}, the target of the fit, to compare with; name it by --target, or "
+                "use dkl predict"
+            )
+        yield store
+
+
+def _check_target(data: str, target: str | None, text: CsvOptions) -> None:
     """Raise BadParameter, with the columns of the files, if the target is not given."""
     from dkl.data.ingest.formats import table_reader
     from dkl.data.ingest.paths import file_format, find_files
@@ -100,7 +192,7 @@ def _check_target(data: str, roles: RoleOptions, text: CsvOptions) -> None:
     files, csv = find_files(data, None), text.csv_format()
     kind = "csv" if csv is not None else file_format(files, None)
     # libsvm text contains its target
-    if roles.target is not None or kind == "libsvm":
+    if target is not None or kind == "libsvm":
         return
     columns = probed(files[:1], table_reader(files, csv))[0].schema.names if kind in ("csv", "parquet") else []
     there = f"; its columns are {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}" if columns else ""

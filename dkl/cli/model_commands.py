@@ -15,7 +15,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, facts_table, table_of
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
-from dkl.cli.given_files import Rows, store_of
+from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_model
 from dkl.plain_text import in_columns
@@ -147,12 +147,9 @@ def fit(
             if interval_group is not None:
                 estimator.conformalize_held_out(dataset, groups=interval_group)
     except KeyboardInterrupt as stopped:
-        # in the words of the shell alone
-        stopped.__notes__ = [
-            "no model was written; run the same command again and it goes on after the last finished pass"
-            if checkpoint
-            else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
-        ]
+        # with a checkpoint, a note of the fit says already that it goes on
+        otherwise = "; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
+        stopped.add_note(f"no model was written{'' if checkpoint else otherwise}")
         raise
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
@@ -245,7 +242,8 @@ def metric_table(metrics: Sequence[Metric]) -> Table:
 
 def score(
     model: Model,
-    store: Store,
+    data: RowsLikeFit,
+    files: LikeFitOptions,
     compute: Compute,
     running: Running,
     *,
@@ -264,14 +262,15 @@ def score(
 
     For labels accuracy, balanced accuracy, log loss and the area under the ROC curve (the last two need probabilities;
     for several classes the area is the mean of one against the rest); for numbers RMSE, MAE and R^2; for counts and
-    sizes also the deviance and D^2.
+    sizes also the deviance and D^2. Of files all rows are scored.
     """
     from dkl.model_io import load_model
     from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
 
-    dataset = chosen_split(store, split, "test")
     estimator = load_model(model)
-    with computing_on(compute):
+    rows = store_like_fit(data, model, estimator, files, compute=compute, running=running)
+    with rows as store, computing_on(compute):
+        dataset = chosen_split(store, split, "test")
         answers = held_out_answers(estimator, dataset, exposure=exposure, memory_limit=compute.memory_limit)
     metrics = scores_of(answers, scoring or ())
     facts = {"model": model, "rows": dataset.n_rows, "split": dataset.name or "all"}

@@ -15,6 +15,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
+from dkl.data.other_rules import check_left_to_rules, dataset_like, schema_like
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -42,6 +43,7 @@ def create_dataset(
     column_names: list[str] | None = None,
     categorical: Collection[str] = (),
     drop_missing_target: bool = False,
+    like: Any = None,
     overwrite: bool = False,
     rows_a_block: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -80,6 +82,9 @@ def create_dataset(
         Columns of a data frame whose values are categories even if they look like numbers: postcodes, ids.
     drop_missing_target : bool
         Whether to leave out rows without a target, with a warning that counts them; otherwise they are an error.
+    like : Dataset, path or URL of a store, fitted model, or None
+        Encode the rows by the rules of that store, or of the model's fit, instead of by rules learned from them: the
+        columns, categories, units, time zones and fillings are those of the other rows, and the labels are its classes.
     overwrite : bool
         Whether to replace an existing dataset: a local one stays until the new one is complete, one at a URL is deleted
         first.
@@ -123,16 +128,22 @@ def create_dataset(
     # the place is checked before the rows: checking a large array takes long, and would be useless
     target = Location.of(store, storage_options)
     check_output(target, "dataset", overwrite=overwrite)
-    beside = BesideFeatures(X, groups, times)
+    rules = None if like is None else schema_like(like)
+    if rules is not None:
+        check_left_to_rules(task=task, classes=classes, column_names=column_names, categorical=categorical)
+    beside = BesideFeatures(X, groups, times) if rules is None else BesideFeatures.like(rules[0], X, groups, times)
     if drop_missing_target:
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
 
     def without_row_columns() -> Dataset:
         """The dataset without groups and times."""
         nonlocal rows_a_block
-        dataset = as_dataset(
-            beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=True
-        )
+        if rules is None:
+            dataset = as_dataset(
+                beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=True
+            )
+        else:
+            dataset = dataset_like(*rules, beside.X, y, sample_weight)
         if beside.row_id is not None and isinstance(dataset.source, ArraySource):
             dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
         # rows in memory keep their blocks, also after groups and times were added

@@ -356,7 +356,7 @@ class Dataset:
             given = X.used_whole(y, sample_weight, self.task or "auto")
             further, schema = given.source, given.schema
         else:
-            further, schema = encoded_like(version, beside.X, y, sample_weight)
+            further, schema = encoded_like(version.schema, version.source.place, beside.X, y, sample_weight)
         further, schema = beside.with_rule(further, schema, sample_weight)
         number = append_rows(version, further, schema, joins, publish)
         return open_dataset(version.source.location.url, number, **version.source.location.options)

@@ -1,21 +1,27 @@
-"""Stores for a model that was fitted on another store, whose table was encoded by other rules.
+"""Rules of one store or fit for the rows of another: a new store is encoded by them, or one with other rules is read.
 
-Missing values become those of the fit; columns whose encoded values have another meaning are named for an error.
+Where a store has rules of its own, missing values become those of the fit, and columns whose encoded values have
+another meaning are named for an error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from dkl.data.checks import shown_value
 from dkl.data.columns.numbers import NumberForm
-from dkl.data.dataset import Dataset
+from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.schema import Schema
 from dkl.data.sources.rows import RowSource
+from dkl.data.store.changes import check_columns_alike, encoded_like
 from dkl.data.view import ColumnsMade, Step, View
 from dkl.plain_text import first_few
 from dkl.protocols.arrays import Rows
@@ -23,6 +29,88 @@ from dkl.protocols.block import Block
 
 # Columns that an error describes; further ones are counted.
 _MOST_DESCRIBED = 3
+
+
+def schema_like(like: Any) -> tuple[Schema, str]:
+    """The schema whose rules the rows of a new store are encoded by, and its place in messages.
+
+    That of a fitted model has the rules of its fit, and its classes.
+
+    Parameters
+    ----------
+    like : Dataset, path or URL of a store, or fitted estimator
+
+    Raises
+    ------
+    TypeError
+        If it is none of these.
+    """
+    if isinstance(like, str | os.PathLike):
+        like = open_dataset(like)
+    if isinstance(like, Dataset):
+        return like.schema, like.source.place
+    if not hasattr(like, "feature_map_"):
+        raise TypeError(f"like is {type(like).__name__}; expected a Dataset, the path of a store, or a fitted model")
+    place = f"the fit of {type(like).__name__}"
+    classes = getattr(like, "classes_", None)
+    task: Any = "classification" if classes is not None else "regression" if hasattr(like, "predict") else None
+    target = getattr(getattr(like, "provenance_", None), "target", "")
+    schema = Schema(
+        int(like.n_features_in_),
+        np.dtype(np.float32),
+        task=task,
+        classes=classes,
+        provenance={"target": target} if target else {},
+    )
+    fitted = getattr(like, "encoding_", None)
+    # a fit puts numbers in place of the codes of the table
+    table: TableEncoding | None = getattr(fitted, "table", fitted)
+    if table is None:
+        return schema, place
+    if exposure := getattr(like, "exposure_", ""):
+        # it was a column of the rows, and is no feature
+        table = replace(table, rules=(*table.rules, ColumnRule(exposure, "number")))
+    of_table = replace(schema, n_columns=table.n_columns, dtype=table.dtype, is_sparse=table.is_sparse)
+    return of_table.encoded_by(table), place
+
+
+def table_schema_like(like: Any) -> Schema:
+    """`schema_like` for raw rows of tables; ValueError if it has no rules for their columns."""
+    schema, place = schema_like(like)
+    if schema.encoding is None or schema.encoding.array_dtype:
+        raise ValueError(
+            f"like={place} has rows of arrays, and so no rules for the columns of tables; leave like= out, or encode "
+            "the rows as those arrays were"
+        )
+    return schema
+
+
+def check_left_to_rules(**given: Any) -> None:
+    """Raise ValueError for an argument about columns or labels that is not its default, beside `like`."""
+    for name, value in given.items():
+        is_default = value in ("auto", "zeros") if isinstance(value, str) else np.size(value) == 0
+        if value is not None and not is_default:
+            raise ValueError(
+                f"{name}={shown_value(value)} says how rows are encoded, and with like= they are encoded as there; "
+                "give one of them"
+            )
+
+
+def dataset_like(wanted: Schema, place: str, X: GivenRows, y: GivenValues, sample_weight: GivenValues) -> Dataset:
+    """Rows of any kind as a Dataset that is encoded by the rules of `schema_like`.
+
+    Raises
+    ------
+    ValueError
+        If the columns are others, a label is unknown, or X is a Dataset, which has rules of its own.
+    """
+    if isinstance(X, Dataset):
+        raise ValueError(f"X is {X!r}, whose rows are encoded already; pass raw rows with like=, or leave like= out")
+    source, schema = encoded_like(wanted, place, X, y, sample_weight)
+    check_columns_alike(place, wanted, source, schema)
+    if wanted.encoding is not None:
+        schema = replace(schema, dtype=wanted.dtype).encoded_by(wanted.encoding)
+    return Dataset(source, schema)
 
 
 def filled_like_fit(fitted: Any, dataset: Dataset) -> Dataset:
@@ -113,8 +201,10 @@ def other_columns(fitted: Any, given: Any) -> str:
         return ""
     return (
         f"the encoding of {'; '.join(first_few(described, _MOST_DESCRIBED))} differs: each store learns rules of its "
-        "own from its rows. Append these rows to the store of the fit, dataset.append(frame, y), which encodes them by "
-        "its rules; or hand them over as a data frame or as files (dkl predict), which the model encodes itself"
+        "own from its rows. Write them by the rules of the fit, dkl.ingest(files, store, like=model) or "
+        "dkl.create_dataset(store, frame, y, like=model), in the shell dkl ingest --like MODEL; or append them to the "
+        "store of the fit, dataset.append(frame, y), which encodes them by its rules; or pass them as a data frame "
+        "or as files, which the model encodes itself"
     )
 
 

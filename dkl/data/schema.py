@@ -115,6 +115,11 @@ class Schema:
         return self.classes is not None and len(self.classes) > 2 and self.classes.dtype.kind in "iuf"
 
     @property
+    def has_text_labels(self) -> bool:
+        """Whether the classes are texts."""
+        return self.classes is not None and self.classes.dtype.kind == "U"
+
+    @property
     def n_classes(self) -> int | None:
         return None if self.classes is None else len(self.classes)
 

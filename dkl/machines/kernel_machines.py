@@ -88,7 +88,7 @@ from dkl.machines.settings import (
 )
 from dkl.machines.suggest import advise
 from dkl.machines.trials import Bench, Sample, Terms
-from dkl.machines.usual_time import Law, UsualTime, likely_law, usual_time
+from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
@@ -590,12 +590,12 @@ class KernelMachine(
         unfitted, has_codes = self._unfitted_copy(), dataset.schema.has_codes
         unfitted._settle(dataset)
         # whether categories matter is only known once they are encoded
-        law: Law = "waves" if block is None or has_codes else likely_law(block, dataset.schema.n_classes)
+        is_linear = block is not None and not has_codes and seems_linear(block, dataset.schema.n_classes)
         usual = usual_time(
             self.effort,
             unfitted._terms.shape(dataset),
             sampled=unfitted._terms.sample(dataset).rows.n_rows,
-            law=law,
+            is_linear=is_linear,
             is_sparse=dataset.source.is_sparse,
             slots=slots,
             flops_per_second=flops_per_second,

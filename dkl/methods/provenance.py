@@ -169,7 +169,7 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
                 conclude(summary_of(self, recording.seconds) or recording.concluded())
         except KeyboardInterrupt as stopped:
             if getattr(self, "checkpoint", None) is not None:
-                stopped.add_note("the same call with the same checkpoint goes on after the last finished pass")
+                stopped.add_note("run again with the same checkpoint, it goes on after the last finished pass")
             if not dask.config.get("dkl.interrupt-keeps-best", True):
                 raise
             # where in a pass the interrupt came is of no use to the user

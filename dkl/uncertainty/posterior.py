@@ -95,9 +95,9 @@ class CoefficientPosterior:
         return np.sqrt(1.0 + lengths)[:, None] * self.noise
 
     def inverse_factor(self) -> np.ndarray:
-        """R^-1, (m, m), for code that whitens rows by a product instead of solving a triangular system."""
-        triangle, _ = lapack.dtpttr(len(self.center), self.factor)
-        return np.triu(lapack.dtrtri(triangle)[0])
+        """R^-1, (m, m), for code that whitens rows by one product, instead of a product for each panel."""
+        panels, m = self.prepared(np.float64), len(self.center)
+        return np.hstack([np.pad(panel, ((0, m - len(panel)), (0, 0))) for panel in panels])
 
     def describe(self) -> str:
         """A description: the noise of each target."""

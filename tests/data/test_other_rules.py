@@ -90,3 +90,96 @@ def test_stores_with_other_columns_are_refused_by_name_with_the_remedy(
         warnings.simplefilter("ignore", TableDifferenceWarning)
         appended = dkl.open_dataset(tmp_path / "fit.zarr").append(frame, labels)
         np.testing.assert_array_equal(model.predict(appended).compute()[N:], model.predict(frame))
+
+
+def files_of(folder: Path, name: str, frame: pd.DataFrame, labels: np.ndarray) -> str:
+    """A CSV of raw rows with their labels in the middle, in a column `y`."""
+    frame = frame.copy()
+    frame.insert(2, "y", labels)
+    frame.to_csv(folder / f"{name}.csv", index=False)
+    return str(folder / f"{name}.csv")
+
+
+def test_stores_of_files_and_frames_made_by_the_rules_of_others_answer_as_the_frames_do(tmp_path: Path) -> None:
+    """Other categories, numbers without gaps, further columns and another order of rows and columns."""
+    fitted, (frame, labels) = table(0), table(1, names="ab")
+    frame = frame.assign(x=frame["x"].fillna(0.5), job=frame["job"].replace("b", "z"), zip=1)[::-1]
+    ds = dkl.ingest(files_of(tmp_path, "fit", *fitted), tmp_path / "fit.zarr", target="y")
+    model = dkl.KernelClassifier("random", n_features=50, solver="newton", random_state=0, progress=False).fit(ds)
+    new = files_of(tmp_path, "new", frame, labels)
+    frame.assign(y=labels).to_parquet(tmp_path / "new.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableDifferenceWarning)
+        expected = model.decision_function(frame)
+    for number, like in enumerate((ds, ds.store, model)):
+        for rows in (new, tmp_path / "new.parquet"):
+            place = tmp_path / f"{number}.zarr"
+            said = "further columns are left out: .'zip'.|holds categories that were not there, such as 'z'"
+            with pytest.warns(TableDifferenceWarning, match=said):
+                store = dkl.ingest(rows, place, like=like, overwrite=True)
+            assert store.classes is not None
+            assert store.classes.tolist() == ["u", "v"]
+            np.testing.assert_array_equal(model.decision_function(store).compute().sort_index(), expected)
+        with pytest.warns(TableDifferenceWarning):
+            store = dkl.create_dataset(place, frame, labels, like=like, overwrite=True)
+        np.testing.assert_array_equal(model.decision_function(store).compute(), expected)
+        assert model.score(store) == np.mean(model.predict(frame) == labels)
+        assert dkl.open_dataset(ds.store).append(store).n_rows == (2 + number) * N
+
+
+def test_rows_without_targets_and_of_a_single_class_are_written_by_the_rules_of_others(tmp_path: Path) -> None:
+    frame, labels = table(0)
+    ds = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "fit.zarr", target="y", group="job")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableDifferenceWarning)
+        frame.to_csv(tmp_path / "new.csv", index=False)
+        assert dkl.ingest(tmp_path / "new.csv", tmp_path / "a.zarr", like=ds).task is None
+        few = dkl.ingest(
+            files_of(tmp_path, "new", frame[labels == "u"], labels[labels == "u"]), tmp_path / "b.zarr", like=ds
+        )
+        assert few.describe().facts["group column"] == "job (rows are held out by it)"
+        np.testing.assert_array_equal(few.y.compute(), "u")
+        assert dkl.create_dataset(tmp_path / "c.zarr", frame, like=ds).task is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({}, {"categorical": ["job"]}, r"categorical=\['job'\] says how rows are encoded, and with like="),
+        ({}, {"missing": 0.0}, "missing=0.0 says how rows are encoded"),
+        ({"x": "tall"}, {}, r"column 'x' is 'tall' in row 0, and held numbers before"),
+        (
+            {"weight": "3 g"},
+            {},
+            r"column 'weight' is '3 g' in row 0, and held numbers before \(written as 1234.56 kg\)",
+        ),
+        ({"y": "w"}, {}, r"target 'y' holds \['w'\], and the classes are 'u', 'v'; leave these rows out"),
+        ({"y": None}, {}, r"target 'y' is missing \(NaN\) in row 0"),
+        ({"job": None}, {"like": "fit.csv"}, "fit.csv"),
+    ],
+)
+def test_what_the_rules_of_others_cannot_read_is_refused_by_name_and_nothing_is_written(
+    tmp_path: Path, changed: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    frame, labels = table(0)
+    ds = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "fit.zarr", target="y")
+    frame.assign(y=labels).assign(**changed).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises((ValueError, OSError), match=message):
+        dkl.ingest(tmp_path / "new.csv", tmp_path / "new.zarr", **{"like": ds, **options})
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_rules_are_those_of_tables(tmp_path: Path) -> None:
+    frame, labels = table(0)
+    frame.assign(y=labels).to_csv(tmp_path / "new.csv", index=False)
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    arrays = dkl.create_dataset(tmp_path / "arrays.zarr", rows, rows[:, 0] > 0.0)
+    with pytest.raises(ValueError, match="has rows of arrays, and so no rules for the columns of tables"):
+        dkl.ingest(tmp_path / "new.csv", tmp_path / "new.zarr", like=arrays)
+    with pytest.raises(
+        TypeError, match="like is DataFrame; expected a Dataset, the path of a store, or a fitted model"
+    ):
+        dkl.create_dataset(tmp_path / "new.zarr", frame, like=frame)
+    with pytest.raises(ValueError, match=r"X has 3 columns; .* has 2"):
+        dkl.create_dataset(tmp_path / "new.zarr", np.ones((5, 3)), like=arrays)
+    assert dkl.create_dataset(tmp_path / "new.zarr", np.ones((5, 2)), like=arrays).n_columns == 2

@@ -148,7 +148,7 @@ def test_an_interrupted_fit_says_that_its_checkpoint_goes_on(tmp_path: Path) -> 
         with pytest.raises(KeyboardInterrupt) as caught:
             dkl.AlignedFeatures(n_candidates=20, n_features=6, checkpoint=store, progress=stopped).fit(X, y)
         said = getattr(caught.value, "__notes__", [])
-        assert sum("the same call with the same checkpoint goes on" in note for note in said) == notes
+        assert said.count("run again with the same checkpoint, it goes on after the last finished pass") == notes
 
 
 def test_three_fits_on_one_checkpoint_one_after_another_and_at_once(tmp_path: Path) -> None:

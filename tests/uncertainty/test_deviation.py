@@ -15,6 +15,7 @@ from scipy.linalg import lapack, solve_triangular
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+from threadpoolctl import threadpool_limits
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -23,6 +24,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
+from dkl.uncertainty.posterior import CoefficientPosterior
 from tests.definitions import uncertainty as definitions
 from tests.kernels.cases import assert_same_rows
 
@@ -303,3 +305,18 @@ def test_the_squared_error_of_labels_has_no_deviation() -> None:
     model = KernelClassifier(features, loss="squared_error", alpha=1e-3, solver="newton").fit(X, labels)
     assert not hasattr(model, "posterior_")
     assert model.score(X, labels) > 0.5
+
+
+def test_the_inverse_factor_of_graphs_has_the_same_bits_on_any_number_of_blas_threads() -> None:
+    """It is that of the predictions."""
+    phi = np.random.default_rng(0).normal(size=(900, 700))
+    triangle = np.linalg.cholesky(phi.T @ phi).T
+    packed = triangle.T[np.tril_indices(700)]
+    inverses = []
+    for n_threads in (1, 2):
+        posterior = CoefficientPosterior(np.zeros(700), packed, np.ones(1))
+        with threadpool_limits(n_threads):
+            inverses.append(posterior.inverse_factor())
+    np.testing.assert_array_equal(*inverses)
+    np.testing.assert_allclose(inverses[0] @ triangle, np.eye(700), atol=1e-8)
+    assert not np.tril(inverses[0], -1).any()

@@ -245,6 +245,16 @@ class TableEncoding:
         return cls(rules, bool(plain["is_sparse"]), plain["unknown"], ignored, array_dtype, left_out=left_out)
 
 
+def columns_as_texts(encoding: TableEncoding | None, *, is_text: bool) -> list[str]:
+    """The columns that files are read as texts for an encoding; `is_text` says whether the files are texts.
+
+    Values of a category may look like numbers in these files; of text files, which have no types, all columns are read
+    as texts, which the rules parse.
+    """
+    known = () if encoding is None or encoding.array_dtype else encoding.rules
+    return [rule.name for rule in known if is_text or rule.kind in ("category", "code")]
+
+
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
     """Whether encoding changes nothing: all columns are typed numbers or booleans without a value for missing ones."""
     return all(rule.kind in ("number", "boolean") and rule.fill is None and not rule.form for rule in encoding.rules)

@@ -105,6 +105,8 @@ def open_rows(
     if isinstance(reader, CsvFormat | ParquetFormat | GivenTable):
         return TableRows(files, reader, choices)
     # choices without an effect are errors, as users would expect one
+    if choices.like is not None:
+        raise ValueError("like= has rules for the columns of tables, and matrix files have none; leave it out")
     for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")

@@ -18,7 +18,7 @@ from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import Missing
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.csv_files import CsvFormat
-from dkl.data.ingest.encoding import Layout, TableEncoding
+from dkl.data.ingest.encoding import Layout, TableEncoding, columns_as_texts
 from dkl.data.ingest.formats import (
     WRITTEN_BYTES,
     Buffers,
@@ -35,6 +35,7 @@ from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import Stage
 from dkl.data.ingest.table_rows import TableChoices, TableRows
 from dkl.data.ingest.tables import MistypedColumnsError, common_schema, file_tables, probed
+from dkl.data.other_rules import table_schema_like
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
 from dkl.data.store.location import Location
@@ -72,6 +73,7 @@ def ingest(
     missing: Missing = "auto",
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
+    like: Any = None,
     shuffle: bool = True,
     seed: int = 0,
     splits: Mapping[str, float] | str | None = None,
@@ -133,6 +135,11 @@ def ingest(
         Whether a category that is new in `predict` sets no column, or is an error.
     layout : {"auto", "dense", "sparse"}
         "auto" is CSR from 256 columns on if at most 5 % of the values are nonzero (npz files keep their layout).
+    like : Dataset, path or URL of a store, fitted model, or None
+        Encode the rows by the rules of that store, or of the model's fit, instead of by rules learned from them: the
+        columns, categories, units, time zones and fillings are those of the other rows. `target`, `group` and `time`
+        are its columns where the input has them, and the labels are its classes. Differences from its rows are
+        accepted with a warning that counts them, as in `predict`.
     shuffle : bool
         Whether to store the rows in random order, which stochastic fitting needs; `row_id` has their original numbers.
     seed : int
@@ -173,10 +180,12 @@ def ingest(
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
+    rules = None if like is None else table_schema_like(like)
     choices, splits = _table_choices(
         by_group,
         by_time,
         splits,
+        like=rules,
         target=target,
         weight=weight,
         drop=drop,
@@ -210,7 +219,7 @@ def ingest(
         order = seed if shuffle else None
         stage = Stage(folder, seed=order, n_bytes=n_bytes, buffer_bytes=buffers.stage_bytes)
         # before the rows are read, so that a file that changes meanwhile is not taken for the one that was read
-        inputs = "" if is_given else _inputs_digest(files, reader, choices, splits, seed, shuffle)
+        inputs = "" if is_given or rules is not None else _inputs_digest(files, reader, choices, splits, seed, shuffle)
 
         def begin(rows: TableRows | MatrixRows) -> Callable[[pa.Table], object]:
             stage.clear()
@@ -408,12 +417,9 @@ def read_tables(
         If the files lack a column of `ids`, and as for `find_files` and the reader.
     """
     files = find_files(paths, None)
-    # values of a category may look like numbers in these files; of text files all encoded columns are read as texts,
-    # which the encoding's rules parse, since such files have no types
     reader = table_reader(files, format)
     is_text = isinstance(reader, CsvFormat)
-    known = () if encoding is None or encoding.array_dtype else encoding.rules
-    names = [rule.name for rule in known if is_text or rule.kind in ("category", "code")]
+    names = columns_as_texts(encoding, is_text=is_text)
     probes = probed(files, reader)
     lacking = [name for name in ids if name not in probes[0].schema.names]
     if lacking:

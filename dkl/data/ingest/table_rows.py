@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from dkl.data.checks import did_you_mean, spoken_names
 from dkl.data.columns.deciding import Marks, two_spellings_warning
+from dkl.data.differences import Differences
 from dkl.data.ingest.column_rules import Missing, decide_rule
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.csv_files import CsvFormat
-from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
+from dkl.data.ingest.encoding import Layout, TableEncoding, columns_as_texts, decide_encoding
 from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.staging import ROW
@@ -30,6 +31,7 @@ from dkl.data.ingest.target_columns import (
     WeightSummary,
 )
 from dkl.data.missing_targets import say_dropped
+from dkl.data.other_rules import check_left_to_rules
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.errors import Problems, RowError, hint, warn_user
 from dkl.plain_text import first_few
@@ -40,7 +42,7 @@ _BYTES_AFTER_ERROR = 64 * 2**20
 
 @dataclass(frozen=True)
 class TableChoices:
-    """The arguments of `dkl.ingest` about columns."""
+    """The arguments of `dkl.ingest` about columns; of `like` it has the schema."""
 
     target: str | None = None
     weight: str | None = None
@@ -55,9 +57,13 @@ class TableChoices:
     time: str | None = None
     held_by: HeldBy | None = None
     drop_missing_target: bool = False
+    like: Schema | None = None
 
     def __post_init__(self) -> None:
-        if self.drop_missing_target and self.target is None:
+        if self.like is not None:
+            decided = {"drop": self.drop, "task": self.task, "categorical": self.categorical}
+            check_left_to_rules(**decided, missing=self.missing, unknown=self.unknown, layout=self.layout)
+        if self.drop_missing_target and self.target is None and self.like is None:
             raise ValueError("drop_missing_target=True asks for rows that have a target, and target names no column")
         for name, allowed in (
             ("task", ("auto", "classification", "regression")),
@@ -105,10 +111,17 @@ class TableRows:
         # an unnamed index is never read, so that `drop` may contain its name in the file
         unread = {name for probe in probes for name in probe.unnamed_index}
         choices = replace(choices, drop=[name for name in choices.drop if name not in unread])
+        # filled for rows that are encoded like others
+        self._differences, unknown = Differences(option=""), list[str]()
+        if choices.like is not None:
+            choices, unknown = self._like_others(choices, choices.like, probes[0].schema.names)
         choices = _valid_choices(
             choices, probes[0].schema.names, self._problems, f" of '{files[0].name}'" if files else ""
         )
-        texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
+        texts = [*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes)]
+        if choices.like is not None:
+            texts += columns_as_texts(choices.like.encoding, is_text=isinstance(reader, CsvFormat))
+            texts += [choices.target] if choices.like.has_text_labels else []
         self._marks = marks_of(probes, reader)
         # numbers whose points are thousands marks must be read as texts
         open_points = (
@@ -116,7 +129,7 @@ class TableRows:
         )
         self._schema = common_schema(
             probes,
-            drop=[name for name in choices.drop if name != choices.time],
+            drop=[*unknown, *(name for name in choices.drop if name != choices.time)],
             as_text=[*as_text, *open_points, *(name for name in texts if name and name != choices.weight)],
             are_texts=isinstance(reader, CsvFormat),
             further=self._problems,
@@ -147,6 +160,16 @@ class TableRows:
         self._file_starts: list[tuple[int, str]] = []
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
+
+    def _like_others(self, choices: TableChoices, like: Schema, names: list[str]) -> tuple[TableChoices, list[str]]:
+        """The choices with the roles of columns as in `like`, and the columns that it does not know."""
+        roles: dict[str, Any] = {role: known.name for role, known in like.row_columns.items()}
+        roles["target"] = like.provenance.get("target")
+        found = {role: name for role, name in roles.items() if getattr(choices, role) is None and name in names}
+        choices = replace(choices, **found)
+        known = [rule.name for rule in like.encoding.rules]
+        self._differences.add_names(known, names, [*like.encoding.ignored, *choices.roles])
+        return choices, [name for name in names if name not in {*known, *choices.roles}]
 
     @property
     def _features(self) -> list[str]:
@@ -250,8 +273,17 @@ class TableRows:
         )
 
     def _add_statistics(self, table: pa.Table, row: int) -> None:
-        features = table.select(self._features)
-        seen = table_statistics(features, categorical=self._choices.categorical, names=self._names, first_row=row)
+        features, like = table.select(self._features), self._choices.like
+        if like is not None and not self._problems:
+            with self._problems.collected():
+                # these rows are encoded again in their final order, where their numbers are no longer known
+                like.encoding.transform(features, first_row=row, differences=self._differences)
+        seen = table_statistics(
+            features if like is None else features.select([]),
+            categorical=self._choices.categorical,
+            names=self._names,
+            first_row=row,
+        )
         self._statistics = seen if self._statistics is None else self._statistics.merge(seen)
         for summary in (self._target, self.split, *self._row_columns):
             if summary is None or summary.name in self._faulty:
@@ -299,14 +331,18 @@ class TableRows:
                 self._weight.check()
         if self._target is not None and self._target.name not in self._faulty:
             with problems.collected():
-                target = self._target.decide(self._choices.task)
+                like = self._choices.like
+                target = self._target.decide(self._choices.task) if like is None else self._target.decide_like(like)
         deferred: list[Callable[[], None]] = (
             [partial(_report_target_form, target, self._target)] if target is not None else []
         )
         deferred += [
             partial(warn_user, *column.doubts()) for column in (self.split, *self._row_columns) if column is not None
         ]
-        if self._statistics.columns or not problems:
+        if self._choices.like is not None:
+            encoding: TableEncoding = self._choices.like.encoding
+            deferred.append(self._differences.say)
+        elif self._statistics.columns or not problems:
             with problems.collected():
                 encoding = self._encoding(self._statistics, deferred)
         problems.raise_all()
@@ -369,7 +405,8 @@ class TableRows:
             raise RuntimeError("decide() comes before encode()")
         encoding, target = self._decided
         table = self._packing.unpack(table)
-        X = encoding.transform(table.select(self._features))
+        # differences from the rules of `like` were recorded while the rows were read
+        X = encoding.transform(table.select(self._features), differences=Differences())
         y = target.encode(table.column(self._choices.target)) if target is not None else None
         weight = None
         if self._weight is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.checks import WITHOUT_TARGET
+from dkl.data.checks import WITHOUT_TARGET, spoken_names
 from dkl.data.columns.deciding import (
     Marks,
     leading_zeros_warnings,
@@ -21,7 +21,8 @@ from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.target_texts import TargetTexts
 from dkl.data.columns.text_statistics import TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
-from dkl.data.schema import HeldBy, RowColumn, Task
+from dkl.data.labels import shown_classes
+from dkl.data.schema import HeldBy, RowColumn, Schema, Task
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.errors import RowError, warn_user
 
@@ -194,6 +195,34 @@ class TargetSummary:
             return Target("classification", np.array(labels, np.str_))
         dtype = np.bool_ if self.kind == "boolean" else np.int64
         return Target("classification", np.array(labels).astype(dtype))
+
+    def decide_like(self, like: Schema) -> Target:
+        """The encoding of the target with the task and the classes of another store, or of a fit.
+
+        Raises
+        ------
+        ValueError
+            For labels that are not among its classes, and as `decide`.
+        """
+        if like.classes is None:
+            target = self.decide(like.task or "auto")
+            form = like.provenance.get("target_form", target.form)
+            if form != target.form:
+                raise ValueError(
+                    f"target '{self.name}' holds numbers written as {target.form or '1234.56'}, and those of like= are "
+                    f"written as {form or '1234.56'}; write them alike"
+                )
+            return target
+        known = set(like.classes.tolist())
+        unknown = sorted(label for label in self._labels if label not in known)
+        if self._fractional is not None:
+            unknown.append(self._fractional)
+        if unknown:
+            raise ValueError(
+                f"target '{self.name}' holds {spoken_names(unknown)}, and the classes are "
+                f"{shown_classes(like.classes)}; leave these rows out, or fit them too"
+            )
+        return Target("classification", like.classes)
 
     def doubts(self, target: Target) -> list[str]:
         """Warnings about labels that may be numbers or times, or mean the same as other labels."""

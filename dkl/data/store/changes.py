@@ -174,10 +174,9 @@ def joined_splits(version: StoredVersion, split: str | Sequence[str] | None) -> 
 
 
 def encoded_like(
-    version: StoredVersion, X: GivenRows, y: GivenValues, sample_weight: GivenValues
+    schema: Schema, place: str, X: GivenRows, y: GivenValues, sample_weight: GivenValues
 ) -> tuple[RowSource, Schema]:
-    """Rows of any kind, encoded like those of a store, and their schema."""
-    schema = version.schema
+    """Rows of any kind, encoded like those of `schema` in the store at `place`, and their own schema."""
     if schema.encoding is None and not is_frame(X) and not is_lazy(X):
         # without an encoding missing values cannot be filled
         rows = as_rows(X)
@@ -193,7 +192,7 @@ def encoded_like(
             rounded = partial(_rounded, columns=texts, dtype=schema.dtype)
             X = X.map_blocks(rounded, dtype=X.dtype, meta=X._meta) if is_lazy(X) else rounded(X)
     if y is not None and schema.task is None:
-        raise ValueError(f"y was given, and {version.source.place} was created without targets; leave it out")
+        raise ValueError(f"y was given, and {place} was created without targets; leave it out")
     return source_of(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
 
 
@@ -215,6 +214,23 @@ def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> Non
             f"the new rows have the classes {shown_classes(np.asarray(schema.classes))}, {place} has "
             f"{shown_classes(wanted.classes)}; create them with classes= these, or write all rows anew"
         )
+    check_columns_alike(place, wanted, rows, schema)
+    for role in ("group", "time"):
+        known, given = wanted.row_columns.get(role), schema.row_columns.get(role)
+        if known is not None and given is None:
+            raise ValueError(f"{role}s is missing: the rows of {place} have the {role} {known.name!r}; pass {role}s=")
+        if given is not None and known is None:
+            raise ValueError(
+                f"{role}s was given, and {place} has no {role} of its rows; leave it out, or write all rows anew with "
+                f"create_dataset(..., {role}s=...)"
+            )
+        if known is not None and given is not None and known.kind != given.kind:
+            called = {"number": "numbers", "datetime": "dates"}
+            raise ValueError(f"times are {called[given.kind]}, and those of {place} are {called[known.kind]}")
+
+
+def check_columns_alike(place: str, wanted: Schema, rows: RowSource, schema: Schema) -> None:
+    """Raise ValueError for rows whose columns do not match those of `wanted`, the schema of the store at `place`."""
     if rows.n_columns != wanted.n_columns:
         raise ValueError(f"X has {rows.n_columns} columns; {place} has {wanted.n_columns}")
     if rows.is_sparse != wanted.is_sparse:
@@ -230,18 +246,6 @@ def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> Non
         )
     if None not in (schema.column_names, wanted.column_names) and schema.column_names != wanted.column_names:
         raise ValueError(f"the columns {schema.column_names} are not those of {place}: {wanted.column_names}")
-    for role in ("group", "time"):
-        known, given = wanted.row_columns.get(role), schema.row_columns.get(role)
-        if known is not None and given is None:
-            raise ValueError(f"{role}s is missing: the rows of {place} have the {role} {known.name!r}; pass {role}s=")
-        if given is not None and known is None:
-            raise ValueError(
-                f"{role}s was given, and {place} has no {role} of its rows; leave it out, or write all rows anew with "
-                f"create_dataset(..., {role}s=...)"
-            )
-        if known is not None and given is not None and known.kind != given.kind:
-            called = {"number": "numbers", "datetime": "dates"}
-            raise ValueError(f"times are {called[given.kind]}, and those of {place} are {called[known.kind]}")
 
 
 def _rows_by_block(source: VersionSource, given: GivenValues) -> dict[int, np.ndarray]:
