@@ -13,6 +13,9 @@ From `fit` to a sine, in a round of a single family (`tests/test_architecture.py
     methods/margin/sums.py: corrective_block, corrective_sums
     kernels/maps.py: design_tiles, row_mapper
     kernels/sincos.py: write_waves
+
+Between two passes `FourierSpace.search` (`methods/frequency_search/frequency_space.py`) finds the next candidates on
+sampled rows, by the ascents of `search_peaks` (`peak_search.py`) on the potential of `landscape.py`.
 """
 
 from __future__ import annotations
