@@ -18,7 +18,6 @@ from dkl.kernels.maps import design_rows
 from dkl.methods.frequency_search.frequency_space import FrequencySpace, forming_seconds, search_seconds
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
-from dkl.methods.margin.sums import CorrectiveRound, corrective_block
 from dkl.methods.rounds.loop import (
     BETWEEN_ROUNDS,
     Rounds,
@@ -28,7 +27,7 @@ from dkl.methods.rounds.loop import (
     padded_models,
     reason_to_end,
 )
-from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.rounds.sums import GramChange, HeldTargets, RoundTask, round_block
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import LARGEST_ACCUMULATOR, SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
@@ -193,7 +192,8 @@ class CorrectiveState(WithHistory):
     base_loss : float
         The loss of that model; infinite before it was evaluated.
     gram : ndarray of shape (parts m + 1, parts m + 1)
-        The Gram matrix of the columns, with rows weighted by `gram_weights` at `gram_at`, or by their own weights.
+        The Gram matrix of the columns. Rows have their weights, times their curvatures at `gram_at` if the problem is
+        `active`.
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
         The model whose curvatures weight `gram`; (0, 0) before `gram` was summed.
     history : ndarray of shape (rounds, len(names))
@@ -374,35 +374,31 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             stop = min(len(old), start + max(1, LARGEST_ACCUMULATOR // (8 * (len(old) - start))))
             panels.append((start, stop))
             start = stop
-        round_ = CorrectiveRound(
-            loss=problem.loss,
-            coefficients=padded_models(state.coefficients, old, width),
-            old=old,
-            new=new,
-            active=problem.active,
-            previous=padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
-            panels=tuple(panels),
-            dtype=problem.dtype,
+        is_weighted = problem.active and state.gram_at.size > 0
+        previous = padded_models(state.gram_at, old, width) if is_weighted else None
+        task = RoundTask(
+            problem.loss,
+            padded_models(state.coefficients, old, width)[None],
+            new,
+            problem.dtype,
+            curvature_unit=problem.loss.largest_curvature if problem.active else None,
+            has_intercept=True,
+            has_dual=True,
+            change=GramChange(old, previous, tuple(panels)) if panels else None,
         )
-        K = problem.n_models
-        per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
-        accumulators = {name: Accumulator((K,)) for name in per_model}
-        accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
-        accumulators["cross"] = Accumulator((width, len(new)))
-        for j, (start, stop) in enumerate(panels):
-            accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
         feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
 
         def cost(rows: int, columns: int) -> Cost:
             mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
-            products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
+            products = 4.0 * problem.n_models * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
             itemsize = np.dtype(problem.dtype).itemsize
             product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
             tile = min(rows, design_rows(width - 1, problem.dtype)) * width
             return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
 
-        operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
-        return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
+        accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
+        operands = {"feature_map": feature_map, "task": task, "targets": problem.targets}
+        return BlockSum("corrective round", round_block, accumulators, operands, cost)
 
     def _judged_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
@@ -611,8 +607,8 @@ def _state_with_history(
     # for this intercept; the duals sum to zero only at the optimal one
     dual -= float(np.sum(state.coefficients[:, -1] * sums["gradient"][:, -1]))
     normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
-    held_out, weight = sums["held_out"]
-    held_out_loss = held_out / weight if weight > 0.0 else np.nan
+    weight = float(sums["held_weight"])
+    held_out_loss = float(sums["held_out"][0]) / weight if weight > 0.0 else np.nan
     # |u| of the model on features with amplitude 1 / sqrt(m); the margin is its inverse
     length = np.sqrt(max(1, state.n_points) * float(np.sum(state.coefficients[:, :-1] ** 2)))
     line = {

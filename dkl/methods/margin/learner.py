@@ -10,7 +10,7 @@ From `fit` to a sine, in a round of a single family (`tests/test_architecture.py
     methods/margin/driver.py: CorrectiveDriver
     methods/rounds/loop.py: Rounds.request, Rounds.step
     passes/loop.py: Run.drive, run_pass, sum_blocks
-    methods/margin/sums.py: corrective_block, corrective_sums
+    methods/rounds/sums.py: round_block, round_sums
     kernels/maps.py: design_tiles, row_mapper
     kernels/sincos.py: write_waves
 

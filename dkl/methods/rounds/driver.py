@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from dkl.features.feature_map import combined_map
 from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
+from dkl.kernels.step_tiles import STEP_FLOPS
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.methods.rounds.candidates import CandidatePoints
@@ -26,7 +26,7 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import RefitTask, SearchTask, refit_block, row_codes, search_block, slopes_and_curvatures
+from dkl.methods.rounds.sums import Histograms, RoundTask, round_block, row_codes
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -142,8 +142,9 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
                 candidates=np.zeros((n_candidates, problem.n_columns)),
                 candidate_source=np.full(n_candidates, dearest),
             )
-        largest = replace(largest, trials=np.zeros((len(state.penalties), problem.n_models, m)))
-        return [self._sums(problem, replace(largest, phase=phase)) for phase in ("refit", "search")]
+        trials = np.zeros((len(state.penalties), problem.n_models, m))
+        search = replace(largest, phase="search", trials=trials, coefficients=trials[0])
+        return [self._sums(problem, replace(largest, phase="refit")), self._sums(problem, search)]
 
     def _sample(self, problem: RoundsProblem, state: RoundsState) -> RowSample | None:
         if state.phase != "sample" and not problem.dictionaries:
@@ -152,46 +153,42 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 
     def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum:
         feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
-        m = feature_map.n_features
-        operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
-        each = mapping_flops(d, feature_map)
+        m, is_square = feature_map.n_features, problem.loss.is_square
         if state.phase == "refit":
             is_old = are_old_columns(problem, state, *state.known)
-            # the system of the squared error does not depend on the model, so only the new columns are summed
-            is_square = problem.loss.is_square
-            is_missing = ~is_old if is_square else np.ones(m, bool)
+            # the system of the squared error does not depend on the model, so only its new columns are summed; these
+            # are the last ones of a model without points
+            new: np.ndarray | slice = np.flatnonzero(~is_old)
+            if not is_square or not problem.dictionaries:
+                new = slice(m - np.count_nonzero(~is_old) if is_square else 0, m)
             start = np.zeros((K, m)) if is_square else padded_models(state.coefficients, is_old, m)
-            n_new = int(np.count_nonzero(is_missing))
-            # without points the new columns are the last ones: a slice, which indexes without a copy
-            new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
-            operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
-            accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
-            each += 2.0 * m * n_new
-            function = refit_block
+            task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start)
         else:
-            parents, candidates = parents_of(problem, state), candidate_map(problem, state)
-            # candidates use the curvatures at which the working model's system was summed, so that both fit together
-            base = None if problem.loss.is_square or candidates is None else state.coefficients
-            operands["task"] = SearchTask(
-                problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base
+            candidates, parents = candidate_map(problem, state), parents_of(problem, state)
+            feature_map = feature_map if candidates is None else combined_map([feature_map, candidates])
+            wide, old = feature_map.n_features, np.arange(m)
+            trials = padded_models(state.trials.reshape(-1, m), old, wide).reshape(-1, K, wide)
+            task = RoundTask(
+                problem.loss,
+                trials,
+                slice(m, wide),
+                problem.dtype,
+                # candidates use the curvatures at which the working model's system was summed, so that both fit
+                # together
+                curved=None if is_square or candidates is None else padded_models(state.coefficients, old, wide),
+                histograms=Histograms(parents, state.bins) if len(parents) else None,
             )
-            accumulators = {
-                "held_out": Accumulator((len(state.trials),)),
-                "weight": Accumulator(()),
-                "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
-            }
-            if candidates is not None:
-                C = candidates.n_features
-                accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
-                each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
-            each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
-            function = search_block
-        nbytes = sum(accumulator.nbytes for accumulator in accumulators.values())
+        accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
+        nbytes, width = sum(accumulator.nbytes for accumulator in accumulators.values()), task.trials.shape[2]
+        each = mapping_flops(d, feature_map) + 2.0 * width * (task.n_new + K * (1 + len(task.trials)))
+        if task.histograms is not None:
+            each += STEP_FLOPS * len(task.histograms.parents) * d * (1 + K)
 
         def cost(rows: int, columns: int) -> Cost:
             return Cost(flops=each * rows, scratch_bytes=nbytes)
 
-        return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
+        operands = {"targets": problem.targets, "feature_map": feature_map, "task": task}
+        return BlockSum(f"rounds: {state.phase}", round_block, accumulators, operands, cost=cost)
 
     def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         rows = self._rows.block.drawn_from(problem.n_rows)
@@ -213,10 +210,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             record = self._sums(problem, state)
 
             def of_part(part: int, record: BlockSum = record) -> Mapping[str, np.ndarray]:
-                operands, task = record.operands, record.operands["task"]
-                if isinstance(task, SearchTask):
-                    operands = {**operands, "task": replace(task, codes=codes[part])}
-                return record.function(parts[part], operands)
+                task: RoundTask = record.operands["task"]
+                if task.histograms is not None:
+                    task = replace(task, histograms=replace(task.histograms, codes=codes[part]))
+                return record.function(parts[part], {**record.operands, "task": task})
 
             sums = Crew().map(of_part, range(len(parts)))
             total = {name: sum((one[name] for one in sums[1:]), start=first) for name, first in sums[0].items()}
@@ -236,7 +233,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
     ) -> tuple[RoundsState, bool]:
         """The state with the trial of the lowest held-out loss as its model, and a line of history for it."""
-        weight = float(sums["weight"])
+        weight = float(sums["held_weight"])
         losses = sums["held_out"] / weight if weight > 0.0 else np.arange(len(state.trials), dtype=np.float64)
         best = int(np.argmin(losses))
         loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
@@ -272,21 +269,17 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     ) -> RoundsState:
         """The state with new trials: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
         is_old = are_old_columns(problem, state, *state.known)
-        m, K = len(is_old), problem.n_models
-        if problem.loss.is_square:
-            gram, gradient = bordered(state.gram, is_old, sums["gram"]), np.zeros((m, K))
-            gradient[is_old], gradient[~is_old] = state.gradient, sums["gradient"]
-            right, start = gradient, state.coefficients
-        else:
-            gram, gradient, start = sums["gram"], sums["gradient"], padded_models(state.coefficients, is_old, m)
-            right = gram @ start.T + gradient
+        start, gradient = padded_models(state.coefficients, is_old, len(is_old)), sums["gradient"].T
+        # the system of the squared error is summed at the model 0, and all others at the present one
+        is_square = problem.loss.is_square
+        gram = bordered(state.gram, is_old, sums["cross"]) if is_square else sums["cross"]
+        right = gradient if is_square else gram @ start.T + gradient
         return replace(
             state,
             phase="search",
             coefficients=start,
             trials=_solved_trials(problem, state, gram, right),
             gram=gram,
-            gradient=gradient,
             known=np.array([state.n_atoms, len(state.points)]),
         )
 
@@ -299,7 +292,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
             y, weight, _ = problem.targets(rows)
             scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
-            s, h = slopes_and_curvatures(problem.loss, y, scores, weight)
+            s = -problem.loss.slope(y, scores) * weight[:, None]
+            h = weight * problem.loss.curvature(y, scores).max(axis=1)
             learned = np.flatnonzero(weight > 0.0)
             for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
                 X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
@@ -403,7 +397,8 @@ def verified_candidates(problem: RoundsProblem, state: RoundsState, sums: Mappin
     penalties = _column_penalties(m, state.penalties[-1])
     shares = solve_positive((state.gram + np.diag(penalties)).copy, with_model)
     explained = with_model.T @ shares
-    slopes = sums["gradient"][m:] - shares.T @ (sums["gradient"][:m] - penalties[:, None] * state.trials[-1].T)
+    gradient = sums["gradient"].T
+    slopes = gradient[m:] - shares.T @ (gradient[:m] - penalties[:, None] * state.trials[-1].T)
     columns, start = [], 0
     for number, dictionary in enumerate(problem.dictionaries):
         count, width = int(np.count_nonzero(state.candidate_source == number)), dictionary.columns_a_point
