@@ -22,8 +22,7 @@ from dkl.cli.app import app
 from dkl.data.coerce import as_dataset
 from dkl.errors import StoreError
 from dkl.linear.judge import Folds
-from dkl.model_selection.comparing import entries_of, exact_machine, learners_for
-from dkl.model_selection.comparison import Compared, Comparison
+from dkl.model_selection.comparison import Compared, Comparison, entries_of, exact_machine, learners_for
 from dkl.model_selection.folds import fold_views
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.registry import learner_classes

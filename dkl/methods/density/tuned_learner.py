@@ -257,7 +257,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             self.feature_map_ = replace(drawn, scaler=scaler)
         if self._context.weighs:
             self._weigh(dataset, start)
-        else:
+        elif self.sums is not None:
+            # sums of further rows are in the same units
             self._target_units(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
