@@ -148,6 +148,23 @@ def test_a_plan_prints_its_sums_and_becomes_json(dataset: Dataset) -> None:
     assert facts["peak_bytes"] == planned.peak_bytes == max(one.memory.total for one in planned.passes)
 
 
+@pytest.mark.parametrize(
+    "learner",
+    [
+        AlignedFeatures(n_candidates=30, n_features=100),
+        PosteriorFeatures(n_candidates=30, n_features=100),
+        dkl.LeverageFeatures(n_candidates=30, n_features=100),
+        dkl.JointFeatures(n_candidates=30, n_features=100),
+    ],
+    ids=lambda learner: type(learner).__name__,
+)
+def test_a_plan_expects_no_more_features_than_there_are_candidates(learner: Any, dataset: Dataset) -> None:
+    """A pair of a cosine and a sine is two features."""
+    assert learner.planned_map(dataset).n_features == 60
+    fitted = clone(learner).set_params(random_state=0, progress=False).fit(dataset)
+    assert fitted.feature_map_.n_features <= 60
+
+
 def test_flops_are_linear_in_rows_candidates_and_columns() -> None:
     def product(n: int, m: int, d: int) -> float:
         rows = as_dataset(np.zeros((n, d), np.float32), np.arange(n) % 2)
