@@ -148,6 +148,14 @@ def test_a_plan_prints_its_sums_and_becomes_json(dataset: Dataset) -> None:
     assert facts["peak_bytes"] == planned.peak_bytes == max(one.memory.total for one in planned.passes)
 
 
+def test_features_of_a_sample_take_its_share_of_the_operations(dataset: Dataset) -> None:
+    learners = AlignedFeatures(n_candidates=2_000, n_features=20), MarginFeatures(n_features=20, refine=2)
+    for learner in learners:
+        of_all, of_some = plan(learner, dataset), plan(clone(learner).set_params(max_rows=1_000), dataset)
+        assert of_some.flops < 0.3 * of_all.flops
+        assert of_some.bytes_read <= of_all.bytes_read, "every block is read, of which some rows are kept"
+
+
 @pytest.mark.parametrize(
     "learner",
     [

@@ -170,13 +170,15 @@ class FeatureLearner(
         if not self._context.for_machine:
             check_plan(self, dataset, recorded_device(self.device), resolve_progress(self.progress))
         dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))
-        if self.max_rows is not None:
-            dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
-        self._learn(dataset)
+        self._learn(self._used(dataset))
         # sums over huge values overflow; a model of NaN would predict the same for every row
         refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
+
+    def _used(self, dataset: Dataset) -> Dataset:
+        """The rows that features are learned from: a sample of `max_rows`, or all."""
+        return dataset if self.max_rows is None else dataset.thin(self.max_rows, self.seed_)
 
     def fit_within(self, dataset: Dataset, context: FitContext) -> Self:
         """Learn the feature map as a part of a machine's fit.
@@ -270,14 +272,14 @@ class FeatureLearner(
         learner._context = replace(self._context, prepared=None, metric=None)
         learner._plan = plan = PlannedRun(n_rows=dataset.n_rows)
         with suppress(PlanEndsError):
-            learner._learn(dataset)
+            learner._learn(learner._used(dataset))
         learner._plan = None
         return learner, plan
 
     def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """A copy with the feature map of `planned_map`, and the passes that lead to it, for plans of what follows."""
         learner, plan = self._replay(dataset)
-        learner.feature_map_ = self.planned_map(dataset)
+        learner.feature_map_ = self.planned_map(learner._used(dataset))
         for problem in (each for each in plan.problems if isinstance(each, PreparationProblem)):
             # scaling rows takes a part of the time of every pass
             scaler = PreparationDriver().planned(problem).scaler(problem)
