@@ -25,6 +25,7 @@ from dkl.machines import effort, trials
 from dkl.machines.choice import PlannedChoice
 from dkl.machines.effort import EFFORTS
 from dkl.machines.trials import GatheredSource, gathered, gathered_bytes
+from dkl.methods.room import planned_kinds
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import PlannedRun
 from dkl.protocols.block import Block
@@ -143,7 +144,8 @@ def test_the_plan_knows_of_the_rows_that_are_gathered() -> None:
     dataset = as_dataset(X, X[:, 0])
     names: list[Any] = [records[0].name for records, _ in machine.planned_passes(dataset)]
     assert "rows to try features on" in names
-    held = max(held.get("rows to try features on", 0) for _, held in machine.planned_stages(dataset))
+    kinds = planned_kinds(machine.replayed(dataset), {})
+    held = max(kind.held.get("rows to try features on", 0) for kind in kinds)
     assert 5_000 * 72 <= held <= 20_000 * 72
 
 
