@@ -26,9 +26,8 @@ from dkl.features.families import Family, Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
-from dkl.model_selection.comparing import compare as compare_learners
-from dkl.model_selection.comparing import entries_of, learners_for
-from dkl.model_selection.comparison import Compared, Comparison
+from dkl.model_selection.comparison import Compared, Comparison, entries_of, learners_for
+from dkl.model_selection.comparison import compare as compare_learners
 from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.loading import load

@@ -105,7 +105,7 @@ PUBLIC = {
     **_ESTIMATORS,
     "BlockIncremental": "dkl.linear.incremental",
     "tune": "dkl.model_selection.tuning",
-    "compare": "dkl.model_selection.comparing",
+    "compare": "dkl.model_selection.comparison",
     "sweep": "dkl.model_selection.sweep",
     "plan": "dkl.planning",
     "forecast": "dkl.planning",

@@ -148,6 +148,31 @@ def test_a_plan_prints_its_sums_and_becomes_json(dataset: Dataset) -> None:
     assert facts["peak_bytes"] == planned.peak_bytes == max(one.memory.total for one in planned.passes)
 
 
+def test_features_of_a_sample_take_its_share_of_the_operations(dataset: Dataset) -> None:
+    learners = AlignedFeatures(n_candidates=2_000, n_features=20), MarginFeatures(n_features=20, refine=2)
+    for learner in learners:
+        of_all, of_some = plan(learner, dataset), plan(clone(learner).set_params(max_rows=1_000), dataset)
+        assert of_some.flops < 0.3 * of_all.flops
+        assert of_some.bytes_read <= of_all.bytes_read, "every block is read, of which some rows are kept"
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        AlignedFeatures(n_candidates=30, n_features=100),
+        PosteriorFeatures(n_candidates=30, n_features=100),
+        dkl.LeverageFeatures(n_candidates=30, n_features=100),
+        dkl.JointFeatures(n_candidates=30, n_features=100),
+    ],
+    ids=lambda learner: type(learner).__name__,
+)
+def test_a_plan_expects_no_more_features_than_there_are_candidates(learner: Any, dataset: Dataset) -> None:
+    """A pair of a cosine and a sine is two features."""
+    assert learner.planned_map(dataset).n_features == 60
+    fitted = clone(learner).set_params(random_state=0, progress=False).fit(dataset)
+    assert fitted.feature_map_.n_features <= 60
+
+
 def test_flops_are_linear_in_rows_candidates_and_columns() -> None:
     def product(n: int, m: int, d: int) -> float:
         rows = as_dataset(np.zeros((n, d), np.float32), np.arange(n) % 2)
@@ -586,7 +611,8 @@ def test_a_machine_has_room_for_what_may_win_though_other_features_take_longer()
     searches = [kind for kind in kinds for record in kind.records if record.name == SEARCHED and {record.k} == sample]
     # landmarks take longest; searched waves hold rows, and may win
     assert searches
-    assert max(kind.held["searched rows"] for kind in searches) == of_all.planned_memory(rows)["searched rows"]
+    expected = max(kind.held.get("searched rows", 0) for kind in planned_kinds(of_all.replayed(rows), {}))
+    assert max(kind.held["searched rows"] for kind in searches) == expected
     # they run in place of others, and add no time
     assert all(kind.calls == 0 for kind in searches)
 

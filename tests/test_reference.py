@@ -28,7 +28,7 @@ LONG = {
     "dkl.methods.leverage.learner",
     "dkl.methods.refining",
     "dkl.reporting",
-    "dkl.model_selection.comparing",
+    "dkl.model_selection.comparison",
     "dkl.model_selection.tuning",
     "dkl.suggestions",
 }

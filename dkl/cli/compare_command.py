@@ -85,7 +85,7 @@ def compare(
     """
     from dkl.data.together.telling import kind_of_split
     from dkl.demo import own_dataset
-    from dkl.model_selection.comparing import compare as compare_learners
+    from dkl.model_selection.comparison import compare as compare_learners
 
     started = time.perf_counter()
     # files are ingested into the folder; a store is used in place

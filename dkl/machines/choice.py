@@ -467,13 +467,13 @@ class LogLoss:
         more than additional features.
         """
         work = self._sample_shape.comparing(one.contender.learner, True)
-        if not self._can_fit(one, work) or work > SIDE_SHARE * self._budget:
+        if not self.can_fit(one, work) or work > SIDE_SHARE * self._budget:
             return 0.0
         _, least, squared = self.compared(one, rounds)
         self._is_promising = gains(least, squared)
         return work
 
-    def _can_fit(self, one: Candidate, spent: float) -> bool:
+    def can_fit(self, one: Candidate, spent: float) -> bool:
         """Whether the features are few enough for a Hessian, and the last fit is within the budget after this work."""
         learner = one.contender.learner
         is_small = self._shape.features_of(learner) <= self._most_features
@@ -507,7 +507,7 @@ class LogLoss:
         reasons : tuple of str
         """
         work = 0.0 if won in self._comparisons else self._sample_shape.comparing(won.contender.learner, True)
-        if not self._can_fit(won, race.spent + work):
+        if not self.can_fit(won, race.spent + work):
             return None, ()
         race.spent += work
         choice, least, squared = self.compared(won, race.rounds)
@@ -548,8 +548,8 @@ class PlannedChoice:
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
         # one-hot columns are the same in any scaling
         self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
-        self._reachable_contenders = kinds[:1] if is_alone else self._reachable()
         self._takes_log_loss = not is_alone and may_take_log_loss(terms, dataset)
+        self._tried = self._replayed(kinds[:1] if is_alone else self._reachable())
 
     def _reachable(self) -> list[Contender]:
         """Every candidate that trials can reach within the budget, for any losses."""
@@ -573,6 +573,36 @@ class PlannedChoice:
         pairs = (joined(first, second) for second in costliest for first in costliest)
         return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
+    def _replayed(self, reachable: list[Contender]) -> list[tuple[Candidate, PlannedRun, int]]:
+        """A trial of each candidate, its passes, and the number of candidates with the same ones.
+
+        Candidates that differ in their bandwidth alone have the same passes. Those that cannot be fitted are left out,
+        as in a race.
+
+        Raises
+        ------
+        ValueError
+            If none can be fitted.
+        """
+        alike: dict[str, list[Contender]] = {}
+        for contender in reachable:
+            has_bandwidth = "sigma_factor" in contender.given
+            usual = contender.changed("bandwidth", sigma_factor=1.0) if has_bandwidth else contender
+            alike.setdefault(usual.key, []).append(contender)
+        tried, why = [], None
+        for number, contenders_alike in enumerate(alike.values()):
+            run = PlannedRun(n_rows=self._sample.rows.n_rows)
+            try:
+                pilot, choice = self._bench(run).trial(contenders_alike[0].learner, self._sample, 0, "pilot")
+            except ValueError as error:
+                why = why or error
+            else:
+                one = Candidate(number, contenders_alike[0], choices=[choice], pilots=[pilot])
+                tried.append((one, run, len(contenders_alike)))
+        if why is not None and not tried:
+            raise why
+        return tried
+
     @property
     def loss(self) -> str:
         """The loss of the last fit that takes the most passes."""
@@ -587,10 +617,11 @@ class PlannedChoice:
         shape = self._terms.shape(self._dataset, self.loss if self._takes_log_loss else None)
         race = replace(self._race, fitting=lambda contender: shape.fitting(contender.learner))
         # kernels may have the most landmarks of the last fit
-        grown = [race.largest(one, 1) or one for one in self._reachable_contenders if one.has_kernel]
-        costliest = max((*self._reachable_contenders, *grown), key=race.fitting).learner
+        reachable = [one.contender for one, _, _ in self._tried]
+        grown = [race.largest(one, 1) or one for one in reachable if one.has_kernel]
+        costliest = max((*reachable, *grown), key=race.fitting).learner
         largest: dict[tuple[type, bool, bool], FeatureLearner] = {}
-        for learner in (contender.learner for contender in self._reachable_contenders):
+        for learner in (contender.learner for contender in reachable):
             given = learner.get_params(deep=False)
             kind = type(learner), bool(given.get("metric")), bool(given.get("refine"))
             if kind not in largest or shape.features_of(learner) > shape.features_of(largest[kind]):
@@ -623,41 +654,30 @@ class PlannedChoice:
             columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
         # a task of a trial has no more rows than the sample
         share = min(rows.n_rows / max(int(dataset.source.block_rows.max(initial=1)), 1), 1.0)
-        for place, contender in enumerate(self._reachable_contenders):
-            is_plainest = place == 0
+        for one, trial, n_alike in self._tried:
             # texts, and columns that run ahead in time, are tried with the plainest kind; categories also with a plain
             # kernel
-            times = len(self._sample.folds) + (of_texts + 2 * by_time if is_plainest else 0)
-            if (is_plainest or contender.is_kernel) and not contender.is_learned:
-                times += of_categories
-            trial = PlannedRun(n_rows=rows.n_rows)
-            self._bench(trial).trial(contender.learner, self._sample, 0, "pilot")
+            is_plainest, contender = one.number == 0, one.contender
+            of_columns = of_categories if (is_plainest or contender.is_kernel) and not contender.is_learned else 0
+            times = n_alike * (len(self._sample.folds) + of_columns) + (of_texts + 2 * by_time if is_plainest else 0)
             plan.add(trial, times, share=share)
-        self._replay_end(plan)
+
+        def n_features(one: Candidate) -> int:
+            return judged.features_of(one.contender.learner)
+
+        bench = self._bench(plan)
+        log_loss = LogLoss(bench, self._sample, dataset)
+        judged = terms.shape(rows, "log_loss")
+        tried = [one for one, _, _ in self._tried]
+        able = [one for one in tried if log_loss.can_fit(one, judged.comparing(one.contender.learner, True))]
+        # losses are compared before variants are tried, and of another candidate in the end
+        if self._takes_log_loss and able:
+            one = max(able, key=n_features)
+            for compared in (one, replace(one)):
+                log_loss.compared(compared, 1)
+        largest = max(tried, key=n_features)
+        settled(bench, (largest.pilots[0], largest.choices[0]), largest.choices, self._sample, dataset)
         return plan
 
     def _bench(self, run: PlannedRun) -> Bench:
         return Bench(self._terms, self._weights, run)
-
-    def _replay_end(self, run: PlannedRun) -> None:
-        """Record the passes that compare the losses and calibrate, on the most features that the budget allows."""
-        bench, size = self._bench(run), self._terms.shape(self._sample.rows).features_of
-        judged, whole = (self._terms.shape(rows, "log_loss") for rows in (self._sample.rows, self._dataset))
-        allowed = self._terms.allowed(self._dataset)
-        most_features = most_log_loss_features(self._dataset.schema.n_classes or 1)
-        affordable = [
-            contender.learner
-            for contender in self._reachable_contenders
-            if size(contender.learner) <= most_features
-            and judged.comparing(contender.learner, True) + whole.fitting(contender.learner) <= allowed
-        ]
-        learner = self._terms.new_learner(max(affordable or [self._reachable_contenders[0].learner], key=size), "pilot")
-        pilot, _ = learner.planned(self._sample.rows)
-        start = np.zeros((judged.n_models, pilot.feature_map_.n_features + 1))
-        squares = PenaltyChoice(np.ones(1), np.ones(1), start, np.ones(1))
-        # on one fold, before variants and in the end
-        for _ in range(2 if self._takes_log_loss else 0):
-            by_log_loss = bench.penalties(pilot, self._sample, 0, "log_loss", "log_loss", near_squares([squares]))
-            for choice in (by_log_loss, squares):
-                bench.log_loss([(pilot, choice)], self._sample)
-        settled(bench, (pilot, squares), [squares], self._sample, self._dataset)

@@ -45,6 +45,7 @@ from dkl.methods.parameters import (
     bandwidth_factors,
     check_parameters,
     class_weights,
+    columns_a_frequency,
     estimator,
     family_of,
     family_parameters,
@@ -169,13 +170,15 @@ class FeatureLearner(
         if not self._context.for_machine:
             check_plan(self, dataset, recorded_device(self.device), resolve_progress(self.progress))
         dataset = rows_with_category_numbers(self, dataset, self._judging_rows(dataset), self._running("categories"))
-        if self.max_rows is not None:
-            dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
-        self._learn(dataset)
+        self._learn(self._used(dataset))
         # sums over huge values overflow; a model of NaN would predict the same for every row
         refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
+
+    def _used(self, dataset: Dataset) -> Dataset:
+        """The rows that features are learned from: a sample of `max_rows`, or all."""
+        return dataset if self.max_rows is None else dataset.thin(self.max_rows, self.seed_)
 
     def fit_within(self, dataset: Dataset, context: FitContext) -> Self:
         """Learn the feature map as a part of a machine's fit.
@@ -269,14 +272,14 @@ class FeatureLearner(
         learner._context = replace(self._context, prepared=None, metric=None)
         learner._plan = plan = PlannedRun(n_rows=dataset.n_rows)
         with suppress(PlanEndsError):
-            learner._learn(dataset)
+            learner._learn(learner._used(dataset))
         learner._plan = None
         return learner, plan
 
     def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """A copy with the feature map of `planned_map`, and the passes that lead to it, for plans of what follows."""
         learner, plan = self._replay(dataset)
-        learner.feature_map_ = self.planned_map(dataset)
+        learner.feature_map_ = self.planned_map(learner._used(dataset))
         for problem in (each for each in plan.problems if isinstance(each, PreparationProblem)):
             # scaling rows takes a part of the time of every pass
             scaler = PreparationDriver().planned(problem).scaler(problem)
@@ -294,8 +297,6 @@ class FeatureLearner(
         A replay ends at the last driver, whose results alone would say how many features there are.
         """
         family = self._planned_family()
-        if self.n_features is None:
-            return self._planned_pool(family, dataset)
         size = self._n_frequencies(family)
         # the size is checked before anything is drawn, since a plan must not use the memory that it warns of
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
@@ -373,10 +374,6 @@ class FeatureLearner(
         """The family, with an arbitrary bandwidth where it needs one."""
         family = self._prior()
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
-
-    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """A pool of candidates of the size that a fit weights, for plans."""
-        raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """The held-out rows of this fit, whose targets enter the numbers of no other row's categories."""
@@ -488,9 +485,19 @@ class PoolLearner(FeatureLearner):
             raise AttributeError(f"{self.family_!r} has no phases")
         return self.pool_.phases
 
-    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """A pool of the size that a fit weights, drawn with an arbitrary seed."""
-        return self._draw(family, dataset, seed=0)
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A feature map of the largest size that `fit` can learn: the whole pool if it may keep all candidates."""
+        family = self._planned_family()
+        if self.n_features is None or self._pool_features(family, dataset) < self.n_features:
+            return self._draw(family, dataset, seed=0)
+        return super().planned_map(dataset)
+
+    def _pool_features(self, family: Family, dataset: Dataset) -> int:
+        """The number of features of all candidates."""
+        size = self._pool_size(family)
+        if size is None:
+            return self._draw(family, dataset, seed=0).n_features
+        return size * len(self._factors) * columns_a_frequency(family)
 
     @property
     def _factors(self) -> tuple[float, ...]:

@@ -34,7 +34,7 @@ from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_
 from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.arrays import Rows
-from dkl.protocols.driver import Passes, bytes_beside, largest_held, with_passes
+from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
 
 # Bytes of a float64, and of an int64.
@@ -139,26 +139,9 @@ class PlannedMixin:
         """The passes that a fit to these rows would run, with the memory and the seconds of their drivers."""
         raise TypeError(f"{type(self).__name__} does not say what it takes")
 
-    def planned_stages(self, dataset: Dataset) -> list[tuple[Passes, dict[str, int]]]:
-        """The stages of a fit, of which each frees its memory before the next; `dkl.plan` adds them up.
-
-        Returns
-        -------
-        list of (passes, held)
-            The records of each kind of pass with the most often it can run, and the most bytes that the driver keeps
-            meanwhile, item by item.
-        """
-        plan = self.replayed(dataset)
-        plan.end_stage()
-        return plan.stages
-
     def planned_passes(self, dataset: Dataset) -> list[tuple[Sequence[Record], int]]:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
-        return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the driver holds at most in addition to the passes, item by item."""
-        return largest_held([held for _, held in self.planned_stages(dataset)])
+        return [(kind.records, kind.calls) for kind in planned_kinds(self.replayed(dataset), {}) if kind.calls]
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +334,8 @@ def usual_calls(records: Sequence[Record], calls: int) -> int:
 def planned_kinds(plan: PlannedRun, tables: Mapping[str, int]) -> list[PlannedKind]:
     """Each kind of pass of a fit, with the bytes that the driver keeps during it, including tables of codes.
 
-    A stage without passes is one kind without records, which has the bytes of its driver.
+    Each stage frees its memory before the next one begins. A stage without passes is one kind without records, which
+    has the bytes of its driver.
     """
     plan.end_stage()
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeGuard
 
@@ -19,11 +19,10 @@ from dkl.methods.density.learner import TunedRegressor
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import MetaSpectrum
 from dkl.methods.density.squared import cross_validate
-from dkl.methods.parameters import check_parameters, drawn_seed
-from dkl.model_selection.evaluation import Outcome, with_parameters
-from dkl.model_selection.running import Outcomes, TrialFit
-from dkl.passes.devices import computing_device
-from dkl.passes.loop import Run
+from dkl.methods.fit_context import FitContext
+from dkl.methods.parameters import check_parameters
+from dkl.model_selection.evaluation import Outcome, Scoring, with_parameters
+from dkl.model_selection.running import Outcomes, Runner, TrialFit
 from dkl.solvers.squared_sums import Squared
 
 # The parameters that change neither the frequencies nor the rows, so that trials need only the sums of one pass.
@@ -33,30 +32,61 @@ WITHOUT_PASS = frozenset(
 _SCORES = (None, "r2", "neg_mean_squared_error")
 
 
-def needs_no_pass(model: object, names: Iterable[str], scoring: str | None, n_folds: int) -> TypeGuard[TunedRegressor]:
+def needs_no_pass(
+    model: object, dataset: Dataset, names: Iterable[str], scoring: Scoring, n_folds: int
+) -> TypeGuard[TunedRegressor]:
     """Whether all trials can be evaluated on the sums of one pass.
 
     Parameters
     ----------
     model : estimator
+    dataset : Dataset
     names : iterable of str
         The names of the searched parameters.
-    scoring : str or None
+    scoring : str, callable or None
     n_folds : int
     """
+    # `on_sums` fits models to all other folds; with times, models are fitted to older folds alone. Target means would
+    # have to be learned again for each fold.
+    suits = dataset.schema.held_by != "time" and not dataset.schema.has_codes and n_folds > 1
     return (
-        isinstance(model, TunedRegressor)
+        suits
+        and isinstance(model, TunedRegressor)
         and model.solver == "full"
         and model.max_rows is None
-        and n_folds > 1
         and WITHOUT_PASS.issuperset(names)
         and scoring in _SCORES
     )
 
 
+def on_sums(model: TunedRegressor, dataset: Dataset, folds: Folds, scoring: Scoring) -> Runner:
+    """The runner of fits on sums by fold, after the pass that computes these.
+
+    Parameters
+    ----------
+    model : TunedRegressor
+    dataset : Dataset
+    folds : Folds
+    scoring : str or None
+    """
+    # a fit up to its first pass over the features, which draws frequencies and finds the units of the targets
+    context = FitContext(for_machine=True, weighs=False)
+    learner = with_parameters(model, {"checkpoint": None}).fit_within(dataset, context)
+    run = learner._running("")
+    n_targets = dataset.schema.n_targets or 1
+    scale = target_scale(dataset.source, n_targets, run)
+    # With standardised targets lam does not depend on their unit; `OnSums._scores` returns to the original unit.
+    targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
+    reference, _ = learner._reference_and_penalty()
+    wanted = FoldSums(reference, targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)
+    sums = run.read(dataset.source, wanted.records(), lambda passed: wanted.collect(passed.results), None)
+    variances = np.array([of_fold.variances for of_fold in sums])
+    return OnSums(learner, reference, sums, variances, scale.scale, scoring).run
+
+
 @dataclass(frozen=True, eq=False)
 class OnSums:
-    """Evaluates trials on sums by fold; see `dkl.model_selection.running.Runner`.
+    """Evaluates trials on sums by fold.
 
     Frequencies and the scaling of columns and targets are those of all rows; densities and weights are learned without
     the fold on which they are scored.
@@ -80,45 +110,17 @@ class OnSums:
     sums: list[Squared]
     variances: np.ndarray
     scales: np.ndarray
-    scoring: str | None
-
-    @classmethod
-    def of(cls, model: TunedRegressor, dataset: Dataset, folds: Folds, scoring: str | None) -> OnSums:
-        """Run the pass that computes the sums by fold.
-
-        Parameters
-        ----------
-        model : TunedRegressor
-        dataset : Dataset
-        folds : Folds
-        scoring : str or None
-        """
-        # As in `TunedLearner.fit` up to its first pass over the features: check, seed, scale, draw frequencies.
-        learner = with_parameters(model, {"checkpoint": None})
-        check_parameters(learner)
-        learner._check_rest()
-        learner.seed_, learner.stats_, learner._fingerprint = drawn_seed(model.random_state), [], ""
-        scaler = learner._prepare(dataset)
-        reference = learner._reference(learner.family_, dataset.n_columns, seed=learner.seed_)
-        n_targets = dataset.schema.n_targets or 1
-        run = Run(memory_limit=model.memory_limit, device=computing_device(model.device))
-        scale = target_scale(dataset.source, n_targets, run)
-        # With standardised targets lam does not depend on their unit; `_scores` returns to the original unit.
-        targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
-        wanted = FoldSums(replace(reference, scaler=scaler), targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)
-        sums = run.read(dataset.source, wanted.records(), lambda passed: wanted.collect(passed.results), None)
-        variances = np.array([of_fold.variances for of_fold in sums])
-        return cls(learner, reference, sums, variances, scale.scale, scoring)
+    scoring: Scoring
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
-        """See `Runner`; all folds of a trial are evaluated together."""
+        """See `dkl.model_selection.running.Runner`; all folds of a trial are evaluated together."""
         spectra: dict[str, MetaSpectrum] = {}
-        for _, group in groupby(jobs, key=lambda job: job.trial):
+        for _, group in groupby(jobs, key=lambda job: job.number):
             if time.monotonic() > deadline:
                 return
             of_trial = list(group)
             # One call computes the errors on all folds; its time is divided equally among them.
-            outcomes = self._judged(of_trial[0].parameters, spectra)
+            outcomes = self._judged(of_trial[0].trial.parameters, spectra)
             yield from ((job, outcomes[job.fold]) for job in of_trial)
 
     def _judged(self, parameters: Mapping[str, Any], spectra: dict[str, MetaSpectrum]) -> list[Outcome]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
@@ -23,13 +23,12 @@ from dkl.linear.judge import Folds, ranked
 from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.validation import check_target, without_splits
 from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
-from dkl.model_selection.folds import ValidationFold, fold_views
+from dkl.model_selection.folds import fold_views
 from dkl.model_selection.proposals import Acquisition, Proposer
-from dkl.model_selection.running import Runner, runner_for
-from dkl.model_selection.search_loop import Budget, Journal, search
+from dkl.model_selection.running import Trial, runner_for
 from dkl.model_selection.space import Space, space_of
-from dkl.model_selection.trial_record import Record, table
-from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
+from dkl.model_selection.trials import Trials
+from dkl.model_selection.tuned_trials import needs_no_pass, on_sums
 from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator
@@ -155,143 +154,71 @@ def tune(
     >>> bool(tuning.best_score_ > 0.9), len(tuning.trials)
     (True, 8)
     """
-    settings = Search(
-        space=space,
-        n_trials=n_trials,
-        timeout=timeout,
-        folds=folds,
-        scoring=scoring,
-        acquisition=acquisition,
-        kappa=kappa,
-        n_initial=n_initial,
-        parallel=parallel,
-        halving=halving,
-        random_state=random_state,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
     # Arguments are checked before any row is read.
-    settings.check(model)
-    started = time.monotonic()
+    searched, ladder = space_of(space), None if halving is None else ladder_of(halving)
+    check_names(model, searched, ladder, scoring)
+    # Only the argument is checked here; the folds themselves need the seed.
+    Folds.of(folds, 0)
+    check_budget(n_trials=n_trials, n_initial=n_initial, parallel=parallel, timeout=timeout, halves=ladder is not None)
+    if acquisition not in ("ucb", "random"):
+        raise ValueError(f"acquisition is {acquisition!r}; expected 'ucb' or 'random'")
+    if not (isinstance(kappa, Real) and kappa >= 0):
+        raise ValueError(f"kappa is {kappa!r}; expected a number of at least 0")
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
     # Whole numbers may be classes or amounts; if the rows do not say, the kind of the model decides.
     task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
-    # Folds are views of these rows, so that a machine's `categorical` has to apply here.
-    categorical = getattr(model, "categorical", None)
-    rows = BesideFeatures(X, groups, times)
-    if getattr(model, "drop_missing_target", False):
-        rows, y, sample_weight = rows.with_targets(y, sample_weight)
-    dataset = rows_to_search("tune", rows, y, sample_weight, task, categorical=categorical)
-    settings = settings.seeded(model, dataset)
-    model = quiet(model, settings.seed)
-    tuning = settings.run(model, dataset, started)
+    dataset = rows_to_search("tune", model, BesideFeatures(X, groups, times), y, sample_weight, task)
+    fingerprint = ""
+    if checkpoint is not None:
+        # The digest of everything that the trials depend on. The budgets `n_trials` and `timeout` are left out, since a
+        # larger budget continues with the same trials. With halving `n_trials` is included, since the first rung has
+        # that many trials.
+        settings = searched, folds, acquisition, kappa, n_initial, parallel
+        rungs = None if halving is None else (halving, n_trials)
+        given_seed = random_state if isinstance(random_state, Integral) else None
+        measure = getattr(scoring, "__qualname__", type(scoring).__name__) if callable(scoring) else scoring
+        of_rows = dataset.fingerprint
+        fingerprint = digest_of(effective_parameters(model), settings, rungs, measure, given_seed, of_rows, __version__)
+    seed = stored_seed(random_state, checkpoint, fingerprint)
+    model, parts = quiet(model, seed), Folds.of(folds, seed)
+    views = fold_views(dataset, parts)
+    takes_sums = ladder is None and needs_no_pass(model, dataset, searched.dimensions, scoring, n_folds=len(views))
+    trials = Trials(
+        on_sums(model, dataset, parts, scoring) if takes_sums else runner_for(views, scoring, parallel),
+        views,
+        RequestKeeper(resolve_progress(progress), "trials"),
+        stage_checkpoint(checkpoint, "trials"),
+        fingerprint,
+        # With halving the number of trials is not known beforehand, since failed trials shorten the rungs.
+        total=(n_trials or 0) if ladder is None else 0,
+        deadline=deadline,
+    )
+    n_first = n_initial if ladder is None else int(n_trials or 0)
+    proposer = Proposer(searched, seed, n_first, acquisition, float(kappa))
+    with trials.under_way():
+        if ladder is None:
+            search(model, proposer, trials, n_trials, parallel=parallel)
+        else:
+            search_by_halving(model, proposer, trials, ladder)
+    resource = None if ladder is None else ladder.name
+    tuning = tuning_of(trials, searched, split=kind_of_split(dataset), resource=resource)
     if refit:
         # Scores come from models fitted without a fold; the returned model is fitted to all rows.
         tuning.best_model_ = fitted_to(with_parameters(model, tuning.best_params_), dataset)
     return tuning
 
 
-@dataclass(frozen=True, eq=False)
-class Search:
-    """The settings of a search: the parameters of `tune`, and the seed and the fingerprint, which `seeded` sets."""
-
-    space: Mapping[str, Any]
-    n_trials: int | None
-    timeout: float | None
-    folds: int | float
-    scoring: Scoring
-    acquisition: Acquisition
-    kappa: float
-    n_initial: int
-    parallel: int
-    halving: tuple[Any, ...] | None
-    random_state: SeedChoice
-    checkpoint: str | None
-    progress: Choice
-    seed: int = 0
-    fingerprint: str = ""
-
-    @property
-    def ladder(self) -> Ladder | None:
-        """The rungs of successive halving; None without `halving`."""
-        return None if self.halving is None else ladder_of(self.halving)
-
-    def check(self, model: Estimator) -> None:
-        """Raise ValueError for settings without a meaning.
-
-        Raises
-        ------
-        ValueError
-            With the argument, what is wrong with it, and what is expected.
-        """
-        check_names(model, space_of(self.space), self.ladder, self.scoring)
-        # Only the argument is checked here; the folds themselves need the seed.
-        Folds.of(self.folds, 0)
-        if self.n_trials is None and self.timeout is None:
-            raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
-        if self.halving is not None and self.n_trials is None:
-            raise ValueError("halving needs to know how many trials it begins with: give n_trials")
-        for name in ("n_trials", "n_initial", "parallel"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
-                raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
-        if self.timeout is not None and not (isinstance(self.timeout, Real) and self.timeout > 0):
-            raise ValueError(f"timeout is {self.timeout!r}; expected a number of seconds above 0")
-        if self.acquisition not in ("ucb", "random"):
-            raise ValueError(f"acquisition is {self.acquisition!r}; expected 'ucb' or 'random'")
-        if not (isinstance(self.kappa, Real) and self.kappa >= 0):
-            raise ValueError(f"kappa is {self.kappa!r}; expected a number of at least 0")
-
-    def seeded(self, model: Estimator, dataset: Dataset) -> Self:
-        """The search with its seed, which a checkpoint stores, and with the fingerprint of the run."""
-        fingerprint = "" if self.checkpoint is None else self._fingerprint(model, dataset)
-        seed = stored_seed(self.random_state, self.checkpoint, fingerprint)
-        return replace(self, seed=seed, fingerprint=fingerprint)
-
-    def _fingerprint(self, model: Estimator, dataset: Dataset) -> str:
-        """The digest of everything that the trials depend on, by which a checkpoint is recognised."""
-        # The budgets `n_trials` and `timeout` are left out, since a larger budget continues with the same trials. With
-        # halving `n_trials` is included, since the first rung has that many trials.
-        settings = (space_of(self.space), self.folds, self.acquisition, self.kappa, self.n_initial, self.parallel)
-        begun = None if self.halving is None else (self.halving, self.n_trials)
-        seed = self.random_state if isinstance(self.random_state, Integral) else None
-        scoring = self.scoring
-        if callable(scoring):
-            scoring = getattr(scoring, "__qualname__", type(scoring).__name__)
-        return digest_of(effective_parameters(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
-
-    def run(self, model: Estimator, dataset: Dataset, started: float) -> Tuning:
-        """Run the search, until `timeout` seconds after the time `started`."""
-        ladder, space = self.ladder, space_of(self.space)
-        n_initial = self.n_initial if ladder is None else int(self.n_trials or 0)
-        proposer = Proposer(space, self.seed, n_initial, self.acquisition, float(self.kappa))
-        budget = Budget(self.n_trials, float("inf") if self.timeout is None else started + self.timeout)
-        folds = Folds.of(self.folds, self.seed)
-        views = fold_views(dataset, folds)
-        record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
-        runner = self._runner(model, dataset, folds, views)
-        # With halving the number of trials is not known beforehand, since failed trials shorten the rungs.
-        total = (self.n_trials or 0) if ladder is None else 0
-        journal = Journal(record, runner, RequestKeeper(resolve_progress(self.progress), "trials"), total)
-        with journal.under_way():
-            if ladder is None:
-                parameters = search(proposer, journal, budget, parallel=self.parallel)
-            else:
-                parameters = search_by_halving(proposer, journal, budget, ladder)
-        ended = journal.publish.request if journal.ended else ""
-        resource = None if ladder is None else ladder.name
-        return tuning_of(
-            journal.record, parameters, space, split=kind_of_split(dataset), resource=resource, ended=ended
-        )
-
-    def _runner(self, model: Estimator, dataset: Dataset, folds: Folds, views: Sequence[ValidationFold]) -> Runner:
-        """The runner of the fits: on the sums of one pass if the space allows it, else single fits."""
-        names, scoring = space_of(self.space).dimensions, self.scoring
-        # `OnSums` fits models to all other folds; with times, models are fitted to older folds alone. Target means
-        # would have to be learned again for each fold.
-        searches_alone = self.halving is None and dataset.schema.held_by != "time" and not dataset.schema.has_codes
-        if searches_alone and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
-            return OnSums.of(model, dataset, folds, scoring)
-        return runner_for(model, views, self.scoring, self.parallel)
+def check_budget(*, n_trials: int | None, n_initial: int, parallel: int, timeout: float | None, halves: bool) -> None:
+    """Raise ValueError for a search without an end, or for numbers without a meaning."""
+    if n_trials is None and timeout is None:
+        raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
+    if halves and n_trials is None:
+        raise ValueError("halving needs to know how many trials it begins with: give n_trials")
+    for name, value in (("n_trials", n_trials), ("n_initial", n_initial), ("parallel", parallel)):
+        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+            raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
+    if timeout is not None and not (isinstance(timeout, Real) and timeout > 0):
+        raise ValueError(f"timeout is {timeout!r}; expected a number of seconds above 0")
 
 
 def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
@@ -330,17 +257,17 @@ def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: 
 
 def rows_to_search(
     asking: str,
+    model: Estimator | None,
     rows: BesideFeatures,
     y: object,
     sample_weight: object,
     task: TaskChoice,
     *,
-    categorical: Sequence[str] | None = None,
     warns: bool = True,
 ) -> Dataset:
     """The rows as one Dataset with a target; `asking` is the calling function in errors.
 
-    `categorical` is the parameter of machines.
+    The parameters `categorical` and `drop_missing_target` of a machine apply here, since folds are views of these rows.
 
     Raises
     ------
@@ -348,9 +275,13 @@ def rows_to_search(
         Without a target.
     """
 
+    if getattr(model, "drop_missing_target", False):
+        rows, y, sample_weight = rows.with_targets(y, sample_weight)
+    categorical = getattr(model, "categorical", None) or ()
+
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
-        dataset = as_dataset(rows.X, y, sample_weight, task=task, categorical=categorical or (), looks=True)
+        dataset = as_dataset(rows.X, y, sample_weight, task=task, categorical=categorical, looks=True)
         check_target(asking, dataset)
         return dataset
 
@@ -420,9 +351,46 @@ def ladder_of(given: object) -> Ladder:
     return Ladder(name, (*amounts, int(most)), step)
 
 
-def search_by_halving(
-    proposer: Proposer, journal: Journal, budget: Budget, ladder: Ladder
-) -> dict[int, dict[str, Any]]:
+def search(model: Estimator, proposer: Proposer, trials: Trials, n_trials: int | None, *, parallel: int) -> None:
+    """Propose and evaluate trials in batches until there are `n_trials`, or the time is up.
+
+    Batch b has the trials from ``b parallel`` to ``(b + 1) parallel - 1`` and depends on the scores of all earlier
+    batches alone. The trials are therefore the same for any number of workers, and in a search that is continued.
+
+    Parameters
+    ----------
+    model : estimator
+    proposer : Proposer
+    trials : Trials
+    n_trials : int or None
+        None leaves the end to the deadline of the trials.
+    parallel : int
+        The number of trials in a batch.
+
+    Raises
+    ------
+    RuntimeError
+        If the first trials all fail.
+    """
+    points: list[np.ndarray] = []
+    space, most = proposer.space, math.inf if n_trials is None else n_trials
+    while len(points) < most and time.monotonic() <= trials.deadline:
+        first, count = len(points), int(min(parallel, most - len(points)))
+        scores = np.array([trials.score(trial) for trial in range(first)])
+        # Proposals depend on the scores of earlier batches alone, not on the order in which workers finish.
+        points.extend(proposer.propose(np.reshape(points, (first, space.width)), scores, count))
+        batch = {number: Trial(model, space.decode(points[number])) for number in range(first, len(points))}
+        if not trials.judge(batch) or len(batch) < count:
+            break
+        errors = [trials.error(trial) for trial in range(len(points))]
+        # If all of the first trials fail, the cause is the model or the rows rather than the parameters.
+        if len(errors) >= proposer.n_initial and all(errors):
+            raise RuntimeError(
+                f"the first {len(errors)} trials all failed, so the search was given up; the first error: {errors[0]}"
+            )
+
+
+def search_by_halving(model: Estimator, proposer: Proposer, trials: Trials, ladder: Ladder) -> None:
     """Evaluate the trials rung by rung.
 
     A rung begins when all trials of the one below have been evaluated, and takes the best of them (among equal scores
@@ -432,16 +400,11 @@ def search_by_halving(
 
     Parameters
     ----------
+    model : estimator
     proposer : Proposer
         Its initial design is the first rung.
-    journal : Journal
-    budget : Budget
+    trials : Trials
     ladder : Ladder
-
-    Returns
-    -------
-    dict of int to dict
-        The parameters of all trials by number; those of the first rung come first.
 
     References
     ----------
@@ -451,20 +414,18 @@ def search_by_halving(
     # Without scores the proposer returns its Latin hypercube.
     points = proposer.propose(empty, np.empty(0), proposer.n_initial)
     running = [proposer.space.decode(point) for point in points]
-    trials: dict[int, dict[str, Any]] = {}
     for amount in ladder.amounts:
         # A promoted trial is fitted again as a new trial with its own number, so that the record has both scores.
-        rung = {len(trials) + place: {**values, ladder.name: amount} for place, values in enumerate(running)}
-        trials |= rung
+        first = len(trials.begun)
+        rung = {first + place: Trial(model, {**values, ladder.name: amount}) for place, values in enumerate(running)}
         # An incomplete rung is not ranked, since the promoted trials would depend on the order of the workers.
-        if not journal.judge(rung, budget.deadline):
+        if not trials.judge(rung):
             break
         n_promoted = max(1, int(len(rung) / ladder.factor))
-        best = ranked([journal.record.score(trial) for trial in rung])[:n_promoted]
+        best = ranked([trials.score(trial) for trial in rung])[:n_promoted]
         running = [running[place] for place in best]
         if not running:
             break
-    return trials
 
 
 @dataclass(eq=False)
@@ -518,40 +479,28 @@ class Tuning:
         return f"<p>{escape(repr(self))}</p>{ordered.to_html(max_rows=12, float_format='{:.5g}'.format)}"
 
 
-def tuning_of(
-    record: Record,
-    parameters: Mapping[int, Mapping[str, Any]],
-    space: Space,
-    *,
-    split: str = "single rows, drawn at random",
-    resource: str | None = None,
-    ended: str = "",
-) -> Tuning:
-    """The result of a search, from its record.
+def tuning_of(trials: Trials, space: Space, *, split: str, resource: str | None = None) -> Tuning:
+    """The result of a search, from its trials.
 
     Parameters
     ----------
-    record : Record
-    parameters : mapping of int to mapping
-        The parameters of all trials that have begun, by number.
+    trials : Trials
     space : Space
     split : str
         How rows were held out.
     resource : str or None
         The resource of halving; only trials with the largest amount of it can be the best.
-    ended : str
-        Why the search ended early; empty if it did not.
 
     Raises
     ------
     RuntimeError
         If no trial has a score.
     """
-    done = {trial: dict(values) for trial, values in parameters.items() if not record.missing(trial)}
-    scored = {trial: score for trial in done if np.isfinite(score := record.score(trial))}
+    done = {number: dict(trial.parameters) for number, trial in trials.begun.items() if not trials.missing(number)}
+    scored = {trial: score for trial in done if np.isfinite(score := trials.score(trial))}
     if not scored:
         # usually all trials have the same error
-        errors = [error for trial in done if (error := record.error(trial))]
+        errors = [error for trial in done if (error := trials.error(trial))]
         cause = (
             f"all of {len(done)} failed; the first error: {errors[0]}" if errors else "none ended before the timeout"
         )
@@ -560,17 +509,46 @@ def tuning_of(
     # rung that has a score.
     most = None if resource is None else max(done[trial][resource] for trial in scored)
     final = [trial for trial in scored if resource is None or done[trial][resource] == most]
-    # Among equal scores the earlier trial is chosen, so that the result does not depend on the order of a dict.
-    final.sort()
+    # Among equal scores the earlier trial is chosen.
     best = final[ranked([scored[trial] for trial in final])[0]]
     failed = len(done) - len(scored)
-    message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"
+    message = f"{len(done)} trials of {trials.n_folds} fold{'s' if trials.n_folds > 1 else ''} of {split}"
     return Tuning(
         best_params_=done[best],
         best_score_=scored[best],
         best_index_=best,
-        trials=table(record, done),
-        fold_scores_=np.array([record.scores(trial) for trial in done]),
+        trials=table(trials, done),
+        fold_scores_=np.array([trials.scores(trial) for trial in done]),
         space=space,
-        message=(f"{ended} after " if ended else "") + message + (f", {failed} failed" if failed else ""),
+        message=(f"{trials.publish.request} after " if trials.ended else "")
+        + message
+        + (f", {failed} failed" if failed else ""),
     )
+
+
+def table(trials: Trials, parameters: Mapping[int, Mapping[str, Any]]) -> Any:
+    """The trials as a data frame: score, deviation between folds, seconds, error, and a column for each parameter.
+
+    Parameters
+    ----------
+    trials : Trials
+    parameters : mapping of int to mapping
+        The parameters of each evaluated trial, by its number.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "score": trials.score(trial),
+            "deviation": float(np.std(trials.scores(trial))),
+            "seconds": trials.seconds(trial),
+            "error": trials.error(trial),
+            # Objects, such as a family or an estimator, appear by their repr.
+            **{
+                name: value if isinstance(value, int | float | str | bool | None) else repr(value)
+                for name, value in values.items()
+            },
+        }
+        for trial, values in parameters.items()
+    ]
+    return pd.DataFrame(rows, index=pd.Index(list(parameters), name="trial"))

@@ -22,11 +22,13 @@ from dkl.data.together.rules import held_source
 from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.machines import effort, trials
+from dkl.machines.choice import PlannedChoice
 from dkl.machines.effort import EFFORTS
 from dkl.machines.trials import GatheredSource, gathered, gathered_bytes
+from dkl.methods.room import planned_kinds
 from dkl.passes.loop import PlannedRun, run_pass
 from dkl.protocols.block import Block
-from dkl.protocols.records import RowSample
+from dkl.protocols.records import BlockSum, RowSample
 
 N = 900
 
@@ -141,5 +143,30 @@ def test_the_plan_knows_of_the_rows_that_are_gathered() -> None:
     dataset = as_dataset(X, X[:, 0])
     names: list[Any] = [records[0].name for records, _ in machine.planned_passes(dataset)]
     assert "rows to try features on" in names
-    held = max(held.get("rows to try features on", 0) for _, held in machine.planned_stages(dataset))
+    kinds = planned_kinds(machine.replayed(dataset), {})
+    held = max(kind.held.get("rows to try features on", 0) for kind in kinds)
     assert 5_000 * 72 <= held <= 20_000 * 72
+
+
+def test_the_plan_calibrates_the_candidate_of_most_features_that_may_win() -> None:
+    X = np.random.default_rng(0).standard_normal((6_000, 8)).astype(np.float32)
+    dataset, machine = as_dataset(X, X[:, 0] > 0), dkl.KernelClassifier(random_state=0)._unfitted_copy()
+    machine._settle(dataset)
+    largest, plan = Counter[str](), PlannedChoice(machine._terms, dataset, None).trials()
+    plan.end_stage()
+    for passes, _ in plan.stages:
+        for record in (record for records, _ in passes for record in records if isinstance(record, BlockSum)):
+            if "feature_map" in record.operands:
+                largest[record.name] = max(largest[record.name], record.operands["feature_map"].n_features)
+    assert largest["calibration"] == largest["held-out scores"] > 1_000
+
+
+def test_candidates_that_cannot_be_fitted_are_left_out_of_a_plan_as_of_a_race(tmp_path: Path) -> None:
+    """Waves that descend have no gradients of counts; the fit of a store is planned first."""
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((700, 4)).astype(np.float32)
+    y = generator.poisson(np.exp(X[:, 0])).astype(float)
+    machine = dkl.KernelRegressor(loss="poisson", effort="fast", random_state=0, progress=False)
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=200)
+    assert dkl.plan(machine, stored).n_passes > 0
+    assert machine.fit(stored).score(stored) > 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from dkl.methods.margin.driver import (
     RoundSchedule,
     most_candidates,
 )
+from dkl.methods.room import planned_kinds
 from dkl.methods.rounds import driver as families
 from dkl.methods.rounds.loop import best_round
 from dkl.methods.rounds.problem import RoundsProblem, first_state
@@ -521,8 +523,9 @@ def test_the_memory_of_a_search_follows_its_rows_and_the_limit(tmp_path: Path) -
     few = create_dataset(str(tmp_path / "few.zarr"), X[:200], y[:200])
     many = create_dataset(str(tmp_path / "many.zarr"), np.tile(X, (8, 1)), np.tile(y, 8))
 
-    def planned(dataset: Dataset, **options: Any) -> dict[str, int]:
-        return dkl.MarginFeatures(n_features=2_000, **options).planned_memory(dataset)
+    def planned(dataset: Dataset, **options: Any) -> Mapping[str, int]:
+        kinds = planned_kinds(dkl.MarginFeatures(n_features=2_000, **options).replayed(dataset), {})
+        return max((kind.held for kind in kinds), key=lambda held: sum(held.values()))
 
     for name in ("searched rows", "chains that climb"):
         assert planned(few)[name] < planned(many)[name]

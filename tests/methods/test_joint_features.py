@@ -163,7 +163,7 @@ def test_a_plan_bounds_the_passes_and_the_memory(fitted: JointFeatures, cancer: 
     planned = dkl.plan(learner_of(), *cancer)
     assert sum(times for _, times in learner_of().planned_passes(planned_rows(cancer))) >= len(fitted.stats_)
     assert "sums of all candidates" in str(planned)
-    assert learner_of().planned_memory(planned_rows(cancer))["matrices of columns"] >= 8 * 120**2
+    assert planned.held["matrices of columns"] >= 8 * 120**2
 
 
 def planned_rows(rows: Any) -> Any:

@@ -323,7 +323,7 @@ def test_a_plan_counts_what_the_driver_holds(pool: Any, landmarks: Any, digits: 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < planned
-    assert sum(asked.planned_memory(as_dataset(X, y)).values()) < 3 * peak
+    assert sum(dkl.plan(asked, X, y).held.values()) < 3 * peak
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client
 from scipy import sparse
@@ -22,8 +23,7 @@ from dkl.cli.app import app
 from dkl.data.coerce import as_dataset
 from dkl.errors import StoreError
 from dkl.linear.judge import Folds
-from dkl.model_selection.comparing import entries_of, exact_machine, learners_for
-from dkl.model_selection.comparison import Compared, Comparison
+from dkl.model_selection.comparison import Compared, Comparison, entries_of, exact_machine, learners_for
 from dkl.model_selection.folds import fold_views
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.registry import learner_classes
@@ -141,6 +141,16 @@ def test_a_comparison_ends_on_request_with_the_fits_so_far(rows: tuple[np.ndarra
     assert scored(ended) == scored(small(rows))[:2]
     assert ended.message == "no time left after 2 of 4 fits"
     assert ended.message in repr(ended)
+
+
+def test_the_categories_of_a_machine_are_those_of_the_compared_rows() -> None:
+    rng = np.random.default_rng(0)
+    code = rng.integers(0, 12, 600)
+    table = pd.DataFrame({"code": code, "x": rng.normal(size=600)})
+    machine = exact_machine("classification").set_params(categorical=["code"])
+    columns = {"columns": dkl.AlignedFeatures(dkl.Coordinates(), n_candidates=None, n_features=None)}
+    found = dkl.compare(table, np.isin(code, [1, 4, 7, 8]), learners=columns, machine=machine, n_features=[40])
+    assert found.best.score > 0.95, "a linear model of the code as a number has no better score than its mean"
 
 
 def test_a_memory_limit_holds_for_every_fit(rows: tuple[np.ndarray, np.ndarray]) -> None:

@@ -18,6 +18,7 @@ from dkl.features.families import Coordinates, Gaussian
 from dkl.kernels.newton.gram import packed_size
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
+from dkl.methods.room import planned_kinds
 from dkl.solvers.squared_sums import SquaredSums
 from dkl.uncertainty.evidence import Evidence
 from tests.definitions import uncertainty as definitions
@@ -148,11 +149,11 @@ def test_a_plan_counts_the_one_pass_and_the_memory_of_the_eigenvectors() -> None
     X, y = rows(200)
     dataset = as_dataset(X, y)
     model = regressor(100)
-    (held,) = (held for _, held in model.planned_stages(dataset) if "eigenvectors" in held)
-    assert held["eigenvectors"] == 3 * 8 * 101**2
+    held = {kind.held.get("eigenvectors", 0) for kind in planned_kinds(model.replayed(dataset), {})}
+    assert max(held) == 3 * 8 * 101**2
     assert dkl.plan(model, dataset)
     other = model.set_params(alpha="auto")
-    assert not any("eigenvectors" in held for _, held in other.planned_stages(dataset))
+    assert not any("eigenvectors" in kind.held for kind in planned_kinds(other.replayed(dataset), {}))
 
 
 @pytest.mark.parametrize("alpha", ["evidence", 1e-15])

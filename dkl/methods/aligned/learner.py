@@ -27,7 +27,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
@@ -38,7 +37,6 @@ from dkl.methods.parameters import (
     POOL,
     Constraints,
     check_finite_pool,
-    columns_a_frequency,
     estimator,
     family_of,
 )
@@ -282,19 +280,8 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     def planned_features(self, dataset: Dataset) -> int:
         """The most features that a fit can have: at most those of all candidates."""
-        family = self._planned_family()
-        size = self._pool_size(family)
-        if size is None:
-            candidates = self._planned_pool(family, dataset).n_features
-        else:
-            candidates = size * len(self._factors) * columns_a_frequency(family)
+        candidates = self._pool_features(self._planned_family(), dataset)
         return min(super().planned_features(dataset) or candidates, candidates)
-
-    def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A feature map of the largest size that `fit` can learn: the whole pool if it may keep all candidates."""
-        if self.n_features is not None and self.planned_features(dataset) < self.n_features:
-            return self._planned_pool(self._planned_family(), dataset)
-        return super().planned_map(dataset)
 
     def _choose(self) -> None:
         """Set the weights q that maximise q.v in the ball, and the features chosen by them, without a pass."""

@@ -44,9 +44,9 @@ from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
-from dkl.passes.loop import PassResult, PlannedRun
+from dkl.passes.loop import PassResult
 from dkl.passes.room import own_room
-from dkl.protocols.driver import Driver, largest_held
+from dkl.protocols.driver import Driver
 
 # Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), from which the solver starts.
 Start = tuple[np.ndarray, np.ndarray]
@@ -177,13 +177,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             return Bounds([bound])
         return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
-    def _replay(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
-        """The planned passes; during epochs of Adam the driver also has the matrix of the penalty."""
-        (learner, plan), size = super()._replay(dataset), self.planned_map(dataset).n_frequencies
-        if self.solver != "full" and not self._planned_penalty(size).separable:
-            plan.holds({**largest_held(plan.held), "density": density_bytes(size)})
-        return learner, plan
-
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the size that `fit` learns, with the amplitudes of the reference kernel."""
         return self._reference(self._planned_family(), dataset.n_columns, seed=0)
@@ -255,7 +248,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             self.feature_map_ = replace(drawn, scaler=scaler)
         if self._context.weighs:
             self._weigh(dataset, start)
-        else:
+        elif self.sums is not None:
+            # sums of further rows are in the same units
             self._target_units(dataset)
 
     def _summing(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
@@ -320,6 +314,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
         # subscribers may request the model after each epoch
         run = replace(self._running("descent"), estimator=so_far)
+        if not penalty.separable:
+            # the driver has the matrix of the penalty during all epochs
+            run.holds({"density": density_bytes(reference.n_frequencies)})
         fit, stats = fit_by_adam(problem, penalty, dataset.source, run, descent)
         scale = self._adam_units(dataset, fit)
         # Adam only knows the losses of minibatches, so one pass computes the objective and a bound of the optimum

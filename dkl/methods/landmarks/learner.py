@@ -202,7 +202,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A feature map of the largest size that `fit` can learn, with arbitrary frequencies."""
-        pool = self._planned_pool(self._planned_family(), dataset)
+        pool = self._drawn(self._planned_family(), dataset, self.n_landmarks, seed=0)
         shape = (self.n_landmarks, self._n_candidates)
         weights = np.full(shape, 1.0 / self._n_candidates)
         return similarity_map(pool, np.zeros(shape), weights, self.dtype, shared=self._is_shared)
@@ -221,9 +221,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _check_targets(self, dataset: Dataset) -> None:
         check_labels(self, dataset)
-
-    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one landmark are consecutive, and spread over the bandwidths."""

@@ -302,9 +302,10 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         """The planned passes, followed by those of the refinement of a feature map of the largest size."""
         learner, plan = super()._replay(dataset)
         if self.refine:
-            learner._plan, learner.feature_map_ = plan, self.planned_map(dataset)
+            rows = learner._used(dataset)
+            learner._plan, learner.feature_map_ = plan, self.planned_map(rows)
             with suppress(PlanEndsError):
-                refine_learner(learner, dataset)
+                refine_learner(learner, rows)
             learner._plan = None
         return learner, plan
 
