@@ -35,7 +35,6 @@ from dkl.data.sources.versions import VersionSource
 from dkl.data.view import View
 from dkl.encodings.fitted import Made, code_places
 from dkl.encodings.keys import CategoryKey, CategoryPart, category_parts
-from dkl.encodings.row_matrices import RowsInMemory
 from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import CategoryFolds
@@ -299,7 +298,7 @@ def _coded_as(dataset: Dataset, rules: TableEncoding | None) -> Dataset:
 def _recoded(dataset: Dataset, codes: Mapping[str, np.ndarray]) -> Dataset:
     """The rows with other codes; `codes` has, by column name, the new code of each old one, (V + 1,)."""
     places = code_places(dataset.encoding, 1, Made())
-    tables = tuple(RowsInMemory(codes[name][:, None]) for name in _code_parts(dataset))
+    tables = tuple(codes[name][:, None] for name in _code_parts(dataset))
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, None)), dataset.schema)
 
 
