@@ -28,11 +28,22 @@ Parts = tuple[str, ...]
 
 
 class BlockStep:
-    """The operation of a step on one block; small and picklable, as it is sent to the process that reads the block."""
+    """The operation of a step on one block; small and picklable, as it is sent to the process that reads the block.
+
+    Attributes
+    ----------
+    needs : tuple of str
+        The parts and row columns that it depends on.
+    provides : tuple of str
+        The row columns that it adds.
+    """
+
+    needs: Parts = ()
+    provides: Parts = ()
 
     def asks(self, parts: Parts) -> Parts:
         """The parts and row columns that it needs so that `parts` are available afterwards."""
-        return parts
+        return tuple(dict.fromkeys([*(name for name in parts if name not in self.provides), *self.needs]))
 
     def instead(self) -> Block | None:
         """A block that replaces the rows, which then are not read; None if they are read."""
@@ -54,22 +65,11 @@ class BlockStep:
 
 
 class RowChoice(BlockStep, ABC):
-    """Leaves out rows of one block.
-
-    Attributes
-    ----------
-    needs : tuple of str
-        The parts and row columns that the selection depends on.
-    """
-
-    needs: Parts = ()
+    """Leaves out rows of one block."""
 
     @abstractmethod
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """The ascending subset of the positions `chosen` that stays."""
-
-    def asks(self, parts: Parts) -> Parts:
-        return tuple(dict.fromkeys([*parts, *self.needs]))
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         return block, self.choose(block, chosen)
@@ -96,25 +96,11 @@ class RowsByKey(RowChoice):
 
 
 class RowNote(BlockStep, ABC):
-    """Adds a row column to one block, or changes its targets, its weights, or which rows are held out together.
-
-    Attributes
-    ----------
-    needs : tuple of str
-        The parts and row columns that it depends on.
-    provides : tuple of str
-        The row columns that it adds.
-    """
-
-    needs: Parts = ()
-    provides: Parts = ()
+    """Adds a row column to one block, or changes its targets, its weights, or which rows are held out together."""
 
     @abstractmethod
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block after the change on its rows `chosen`; other rows may have any values."""
-
-    def asks(self, parts: Parts) -> Parts:
-        return tuple(dict.fromkeys([*(name for name in parts if name not in self.provides), *self.needs]))
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         return self.note(block, chosen), chosen
