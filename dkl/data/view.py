@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import dask
 import numpy as np
@@ -489,14 +489,6 @@ class KeptColumns(Step, ColumnsMade):
         return before.read_nbytes + before.block_nbytes
 
 
-class ReadOfX(Protocol):
-    """A function of rows; small, picklable, and with a `repr` that describes it completely."""
-
-    def __call__(self, X: Rows, row_id: np.ndarray) -> np.ndarray:
-        """A value for each row, (n,); errors name rows by their ids."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class ColumnAlong(Step, BlockStep):
     """A row column that is read whenever X is, computed from X if the source has none of this name.
@@ -507,12 +499,13 @@ class ColumnAlong(Step, BlockStep):
     ----------
     column : str
         Name of the row column.
-    read : ReadOfX or None
-        None for a row column of the source.
+    read : callable or None
+        From X and the ids of its rows to a value for each row; small, picklable, and with a `repr` that describes it
+        completely. Its errors name rows by their ids. None for a row column of the source.
     """
 
     column: str
-    read: ReadOfX | None
+    read: Callable[[Rows, np.ndarray], np.ndarray] | None
 
     @property
     def identity(self) -> str:
