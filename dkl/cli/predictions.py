@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -65,16 +65,6 @@ _ESCAPED = re.compile(r"(\\+)(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[^\\])", re
 # Columns of a part of the output, by name: predictions are NumPy arrays, and columns that --id copies are Arrow arrays,
 # which support missing integers.
 Part = Mapping[str, Any]
-
-
-class Writer(Protocol):
-    """Writes columns of equal length, in parts."""
-
-    rows: int
-
-    def write(self, part: Part) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
@@ -578,6 +568,10 @@ class _ZarrWriter:
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)
+
+
+Writer: TypeAlias = _TableWriter | _ZarrWriter
+"""Writes columns of equal length, in parts, and counts their rows."""
 
 
 def as_numbers(column: pa.ChunkedArray, name: str, kinds: dict[str, pa.DataType]) -> pa.ChunkedArray:

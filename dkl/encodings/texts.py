@@ -236,14 +236,7 @@ def _with_columns(
     """
     encoding, left = dataset.encoding, iter(names)
     rules = tuple(replace(rule, categories=next(left)) if rule.kind == "text" else rule for rule in encoding.rules)
-    changed = replace(encoding, rules=rules)
-    schema = replace(
-        dataset.schema,
-        n_columns=changed.n_columns,
-        encoding=changed,
-        column_names=list(changed.column_names),
-        passthrough=changed.passthrough,
-    )
+    schema = dataset.schema.encoded_by(replace(encoding, rules=rules))
     places = TextPlaces(tuple(_places(encoding)), encoding.n_columns, tuple(mixing.shape[2] for mixing in mixings))
     return dataset.with_rows(View(dataset.source, TextNumbers(places, tuple(mixings), folds)), schema)
 

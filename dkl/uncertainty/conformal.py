@@ -23,6 +23,7 @@ from dkl.data.exposure import (
     rows_with_exposure,
 )
 from dkl.data.other_frames import as_known_rows
+from dkl.data.together.choosing import with_values
 from dkl.data.together.rows import held_rows
 from dkl.data.view import RowsByKey, RowsChosen, View
 from dkl.errors import warn_user
@@ -36,7 +37,7 @@ from dkl.methods.scoring import check_log_rows
 from dkl.passes.loop import map_blocks
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
-from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
+from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, row_codes, with_stored_groups
 from dkl.uncertainty.interval_scores import (
     DevianceScore,
     ErrorScore,
@@ -153,8 +154,8 @@ class ConformalMixin:
         dataset = rows_with_exposure(self, X, y, sample_weight, exposure)
         if groups is not None and not column:
             kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
-            source, schema, column = with_groups(dataset.source, dataset.schema, groups, kept)
-            dataset = dataset.with_rows(source, schema)
+            source, schema = with_values(dataset.source, dataset.schema, "group", groups, None, kept)
+            dataset, column = dataset.with_rows(source, schema), schema.row_columns["group"].column
         return self._conformalized(dataset, column, exposed=exposure is not None)
 
     def conformalize_held_out(self, rows: Dataset, *, groups: str | None = None) -> Self:
@@ -211,8 +212,7 @@ class ConformalMixin:
         dataset = dataset.thin(_MOST_SCORES, getattr(self, "seed_", 0))
         codes = None
         if column:
-            parts = [block.columns[column] for block in dataset.source.blocks_without_x((column,))]
-            codes = np.concatenate(parts)
+            codes = row_codes(dataset, column)
             check_groups(codes, dataset)
         operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
         run = self._running("")

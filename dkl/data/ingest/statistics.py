@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -155,9 +154,16 @@ def table_statistics(
     return TableStatistics(tuple(columns), table.num_rows, NumberSample(keys, sampled))
 
 
-def merged(parts: Collection[TableStatistics]) -> TableStatistics:
-    """The merged statistics of all parts, in their order."""
-    return reduce(TableStatistics.merge, parts)
+def statistics_of(tables: Iterable[pa.Table], *, categorical: Collection[str] = ()) -> TableStatistics | None:
+    """The statistics of the rows of all tables; None without any table.
+
+    They are merged in the order of the tables, so that rounding does not depend on how many are in memory.
+    """
+    found: TableStatistics | None = None
+    for table in tables:
+        of_table = table_statistics(table, categorical=categorical, first_row=0 if found is None else found.rows)
+        found = of_table if found is None else found.merge(of_table)
+    return found
 
 
 def _column(
