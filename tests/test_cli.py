@@ -208,6 +208,7 @@ def test_explain_says_what_matters_and_why_a_row_is_answered_so(folder: Path, tm
     assert "█" in dkl_command("explain", *options).stdout
     missing = dkl_command("explain", *options[:2], "--row", 10**9)
     assert (missing.exit_code, "has the row_id" in missing.stderr) == (1, True)
+    assert "; --split '' looks among all rows of the store" in missing.stderr
 
 
 def test_score_explain_and_report_take_files_by_the_rules_of_the_fit(folder: Path, tmp_path: Path) -> None:
@@ -239,6 +240,30 @@ def test_score_explain_and_report_take_files_by_the_rules_of_the_fit(folder: Pat
     assert facts_of("score", given[0], tmp_path / "new.zarr", "--split", "")["accuracy"] == pytest.approx(expected)
     beside = dkl_command("score", folder / "labels.model", folder / "labels.zarr", "--target", "label")
     assert (beside.exit_code, "--target says how files are read" in beside.stderr) == (2, True)
+
+
+def test_predict_reads_numbers_by_the_decimal_mark_that_is_named(folder: Path, tmp_path: Path) -> None:
+    rows = pd.read_csv(folder / "new.csv")
+    rows["a"] = (1_000.0 * rows["a"]).round() / 1_000.0
+    rows.to_csv(tmp_path / "points.csv", index=False)
+    rows.to_csv(tmp_path / "commas.csv", index=False, sep=";", decimal=",")
+    model = folder / "numbers.model"
+    refused = dkl_command("predict", model, tmp_path / "commas.csv", tmp_path / "p.csv")
+    assert (refused.exit_code, "say so, --decimal , (" in refused.stderr) == (1, True)
+    for name, options in (("points", ()), ("commas", ("--decimal", ","))):
+        facts_of("predict", model, tmp_path / f"{name}.csv", tmp_path / f"{name}.parquet", *options)
+    found = [pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("points", "commas")]
+    pd.testing.assert_frame_equal(*found)
+
+
+def test_a_fit_to_files_with_too_few_rows_for_splits_says_so_each_time(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,y\n1,u\n2,v\n3,u\n4,v\n5,u\n")
+    for _ in range(2):
+        run = dkl_command("fit", tmp_path / "rows.csv", tmp_path / "m.zarr", "--target", "y")
+        assert run.exit_code == 1, run.output
+        assert "split 'test' would have no rows" in run.stderr
+        assert "m.rows.zarr', without splits, which a fit takes whole" in run.stderr
+    assert not (tmp_path / "m.zarr").exists()
 
 
 def test_export_writes_files_that_answer_without_dkl_and_replaces_its_own_alone(folder: Path, tmp_path: Path) -> None:

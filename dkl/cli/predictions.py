@@ -292,6 +292,8 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
+        if encoding is not None and format is not None:
+            encoding = encoding.with_decimal(format.decimal)
         # text files are read as texts; columns of plain numbers are converted back to numbers for the output
         rules = () if encoding is None or encoding.array_dtype else encoding.rules
         plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
@@ -306,7 +308,8 @@ class Answers:
                 yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy(), carried
             else:
                 # encoded columns have no names, and `transform` has checked the names of the raw columns
-                yield self.without_names(), encoding.transform(table, first_row=start, differences=differences), carried
+                X = encoding.transform(table, first_row=start, differences=differences)
+                yield self.without_names(), X, carried
             start += table.num_rows
 
     def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:

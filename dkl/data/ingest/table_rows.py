@@ -123,6 +123,8 @@ class TableRows:
             texts += columns_as_texts(choices.like.encoding, is_text=isinstance(reader, CsvFormat))
             texts += [choices.target] if choices.like.has_text_labels else []
         self._marks = marks_of(probes, reader)
+        # the rules of `like` for these files, whose numbers may have another decimal mark
+        self._like = None if choices.like is None else choices.like.encoding.with_decimal(self._marks.decimal)
         # numbers whose points are thousands marks must be read as texts
         open_points = (
             {name for probe in probes for name in probe.ambiguous_columns} if self._marks.decimal == "," else set()
@@ -273,11 +275,11 @@ class TableRows:
         )
 
     def _add_statistics(self, table: pa.Table, row: int) -> None:
-        features, like = table.select(self._features), self._choices.like
+        features, like = table.select(self._features), self._like
         if like is not None and not self._problems:
             with self._problems.collected():
                 # these rows are encoded again in their final order, where their numbers are no longer known
-                like.encoding.transform(features, first_row=row, differences=self._differences)
+                like.transform(features, first_row=row, differences=self._differences)
         seen = table_statistics(
             features if like is None else features.select([]),
             categorical=self._choices.categorical,
@@ -406,7 +408,7 @@ class TableRows:
         encoding, target = self._decided
         table = self._packing.unpack(table)
         # differences from the rules of `like` were recorded while the rows were read
-        X = encoding.transform(table.select(self._features), differences=Differences())
+        X = (self._like or encoding).transform(table.select(self._features), differences=Differences())
         y = target.encode(table.column(self._choices.target)) if target is not None else None
         weight = None
         if self._weight is not None:
