@@ -913,6 +913,36 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
     assert list(tmp_path.iterdir()) == [rounds]
 
 
+@pytest.mark.parametrize("checkpoint", [(), ("--checkpoint", "done")])
+@pytest.mark.parametrize(
+    ("command", "stopped", "nothing"),
+    [
+        ("tune", "dkl.model_selection.tuning.tune", "model"),
+        ("compare", "dkl.model_selection.comparing.compare", "scores"),
+    ],
+)
+def test_ctrl_c_says_how_a_search_and_a_comparison_go_on(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: tuple[str, ...],
+    command: str,
+    stopped: str,
+    nothing: str,
+) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stopped, interrupted)
+    monkeypatch.chdir(tmp_path)
+    places = ["m.zarr"] if command == "tune" else []
+    run = dkl_command(command, folder / "labels.zarr", *places, *checkpoint)
+    assert run.exit_code == 130, run.output
+    said = "run again with the same checkpoint" if checkpoint else "with --checkpoint FOLDER"
+    assert f"no {nothing} w" in run.stderr
+    assert said in run.stderr
+
+
 def test_a_fit_says_what_it_read_and_goes_on_from_the_folder_beside_the_model(folder: Path, tmp_path: Path) -> None:
     fit = ("fit", folder / "labels.zarr", tmp_path / "m.zarr", *SMALL, "--resume")
     first = facts_of(*fit)
