@@ -246,14 +246,16 @@ def test_predict_reads_numbers_by_the_decimal_mark_that_is_named(folder: Path, t
     rows = pd.read_csv(folder / "new.csv")
     rows["a"] = (1_000.0 * rows["a"]).round() / 1_000.0
     rows.to_csv(tmp_path / "points.csv", index=False)
-    rows.to_csv(tmp_path / "commas.csv", index=False, sep=";", decimal=",")
+    rows.to_csv(tmp_path / "commas.csv", index=False, decimal=",")
+    rows.to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",")
     model = folder / "numbers.model"
     refused = dkl_command("predict", model, tmp_path / "commas.csv", tmp_path / "p.csv")
     assert (refused.exit_code, "say so, --decimal , (" in refused.stderr) == (1, True)
-    for name, options in (("points", ()), ("commas", ("--decimal", ","))):
+    for name, options in (("points", ()), ("commas", ("--decimal", ",")), ("semicolons", ())):
         facts_of("predict", model, tmp_path / f"{name}.csv", tmp_path / f"{name}.parquet", *options)
-    found = [pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("points", "commas")]
-    pd.testing.assert_frame_equal(*found)
+    expected, *found = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("points", "commas", "semicolons"))
+    for predictions in found:
+        pd.testing.assert_frame_equal(predictions, expected)
 
 
 def test_a_fit_to_files_with_too_few_rows_for_splits_says_so_each_time(tmp_path: Path) -> None:

@@ -208,9 +208,11 @@ def test_a_decimal_mark_that_the_user_names_is_read_by_the_rules_of_others(tmp_p
     frame["x"] = [f"{value:,.3f}".translate(str.maketrans(",.", ".,")) for value in frame["x"]]
     frame["z"] = frame["z"].str.replace(".", ",")
     frame.assign(y=labels).to_csv(tmp_path / "new.csv", index=False, sep=";")
-    german = dkl.ingest(tmp_path / "new.csv", tmp_path / "new.zarr", like=ds, format=dkl.CsvFormat(decimal=","))
-    order = [np.argsort(rows.row_id.compute()) for rows in (ds, german)]
-    found, expected = german.X.compute()[order[1]], ds.X.compute()[order[0]]
-    np.testing.assert_allclose(found, expected, atol=6e-4)
+    expected = ds.X.compute()[np.argsort(ds.row_id.compute())]
+    # decimal commas between semicolons are found
+    for number, options in enumerate(({}, {"format": dkl.CsvFormat(decimal=",")})):
+        german = dkl.ingest(tmp_path / "new.csv", tmp_path / f"{number}.zarr", like=ds, **options)
+        np.testing.assert_allclose(german.X.compute()[np.argsort(german.row_id.compute())], expected, atol=6e-4)
+    frame.assign(y=labels).to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(ValueError, match=r"where ',' is its decimal mark, say so, decimal=','"):
         dkl.ingest(tmp_path / "new.csv", tmp_path / "other.zarr", like=ds)
