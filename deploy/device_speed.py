@@ -24,8 +24,8 @@ from dkl.linear.array_sgd import ArraySGDClassifier
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.sums import squared_block
-from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
-from dkl.passes.engine import run_pass
+from dkl.methods.rounds.sums import GramChange, RoundTask, round_sums
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -160,7 +160,9 @@ def _column_products(feature_map: FeatureMap, labels: np.ndarray) -> dict[str, C
     m, signs = feature_map.n_features, 2.0 * labels[:8_192, None] - 1.0
     weight, models = np.ones(len(signs)), np.zeros((1, m + 1))
     old, new = np.append(np.arange(m - m // 8), m), np.arange(m - m // 8, m)
-    round_ = CorrectiveRound(loss_of("squared_hinge"), models, old, new, True, panels=((0, len(old)),))
+    change = GramChange(old, None, ((0, len(old)),))
+    sums: dict[str, Any] = {"curvature_unit": 2.0, "has_intercept": True, "has_dual": True, "change": change}
+    task = RoundTask(loss_of("squared_hinge"), models[None], new, **sums)
     options = NewtonOptions("squared_hinge", columns=(0, m + 1), exact=False)
     operands = {
         "feature_map": feature_map,
@@ -180,7 +182,7 @@ def _column_products(feature_map: FeatureMap, labels: np.ndarray) -> dict[str, C
         return squared_block(Block(0, rows, None, None, np.arange(len(weight))), operands)["gram"]
 
     def corrective(rows: Rows) -> np.ndarray:
-        return corrective_sums(rows, (signs, weight, np.zeros_like(weight)), feature_map, round_)["cross"]
+        return round_sums(rows, (signs, weight, np.zeros_like(weight)), feature_map, task)["cross"]
 
     mapping = feature_map.n_frequencies * feature_map.n_columns * 2.0
     return {

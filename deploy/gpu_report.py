@@ -63,8 +63,8 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block, newton_sums
 from dkl.kernels.sums import feature_sums
-from dkl.passes import engine, reading, tasks
-from dkl.passes.engine import run_pass
+from dkl.passes import loop, reading, work
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import Accumulator, BlockSum
 
@@ -552,7 +552,7 @@ def passes(asked: Asked) -> Lines:
     m, names = asked.sizes.features[0], ("Hessian, rows come", "Hessian, rows are there", "gradient, rows are there")
     yield f"| pass | s | {' | '.join(Acts.NAMES)} |"
     yield "|---" * (2 + len(Acts.NAMES)) + "|"
-    beside, computing = {"dkl.cache-bytes": 20 * asked.sizes.passed}, tasks.AT_ONCE_ON_GPU
+    beside, computing = {"dkl.cache-bytes": 20 * asked.sizes.passed}, work.AT_ONCE_ON_GPU
     with dask.config.set(beside), shared_rows(asked.sizes.passed) as data:
         records = [newton_record(m, columns) for columns in ((0, m + 1), (0, m + 1), None)]
         # what is compiled, and the pinned memory, are there before anything is timed
@@ -560,7 +560,7 @@ def passes(asked: Asked) -> Lines:
             run_pass(data.source, (record,), device="gpu")
         try:
             for at_once in (1, 2):
-                tasks.AT_ONCE_ON_GPU = at_once
+                work.AT_ONCE_ON_GPU = at_once
                 LOADER.clear()
                 for name, record in zip(names, records, strict=True):
                     with Acts() as acts:
@@ -568,7 +568,7 @@ def passes(asked: Asked) -> Lines:
                     said = f"{name}; {at_once} thread{'s' * (at_once > 1)} compute{'s' * (at_once == 1)}"
                     yield f"| {said} | {seconds:.4g} | {acts} |"
         finally:
-            tasks.AT_ONCE_ON_GPU = computing
+            work.AT_ONCE_ON_GPU = computing
 
 
 def newton_record(m: int, columns: tuple[int, int] | None) -> BlockSum:
@@ -602,10 +602,10 @@ class Acts:
         self._watch(reading, "_read", "blocks")
         self._watch(gpu.STAGING, "send", "copies")
         self._watch(reading.LOADER, "fetch", "waits for a block")
-        self._watch(tasks.ON_GPU, "_changed.wait_for", "waits for a turn")
+        self._watch(work.ON_GPU, "_changed.wait_for", "waits for a turn")
         self._watch(gpu, "on_host", "waits for the device")
-        self._watch(tasks.SumReduction, "of_block", "functions")
-        self._watch(engine, "sum_blocks", "tasks")
+        self._watch(loop.SumReduction, "of_block", "functions")
+        self._watch(loop, "sum_blocks", "tasks")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -25,7 +25,7 @@ from distributed import Client, LocalCluster
 from dkl.data.create import create_dataset
 from dkl.features.families import Gaussian
 from dkl.methods.potential_sums import PotentialProblem, potential_record
-from dkl.passes.engine import TASKS_A_SLOT, run_pass
+from dkl.passes.loop import TASKS_A_SLOT, run_pass
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.protocols.source import BlockSource

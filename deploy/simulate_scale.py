@@ -32,7 +32,7 @@ import psutil
 from distributed import Client
 
 from dkl.events import Event
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Fold, Record
 from dkl.protocols.source import PARTS, BaseSource

@@ -23,8 +23,7 @@ from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.errors import MemoryLimitError
 from dkl.features.families import Family, Gaussian
-from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.machines.machine import KernelMachine
+from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.model_selection.comparing import compare as compare_learners

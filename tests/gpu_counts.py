@@ -48,9 +48,9 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.model_selection.tuning import tune
 from dkl.passes import chain
+from dkl.passes.loop import SumReduction
 from dkl.passes.reading import LOADER
 from dkl.passes.row_columns import RowColumns
-from dkl.passes.tasks import SumReduction
 from dkl.protocols.records import Fold
 
 PAGE = Path(__file__).parents[1] / "examples" / "benchmarks" / "gpu.md"

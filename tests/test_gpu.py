@@ -64,15 +64,14 @@ from dkl.methods.game.sums import GameTargets, gram_block
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.leverage.sums import cross_gram_sums
 from dkl.methods.margin.learner import MarginFeatures
-from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
 from dkl.methods.potential_sums import PotentialProblem, potential_sums
 from dkl.methods.random_features import RandomFeatures
+from dkl.methods.rounds.sums import GramChange, RoundTask, round_sums
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import SumReduction, run_pass
 from dkl.passes.memory import blocks_ahead, fit_limits
 from dkl.passes.reading import LOADER, gpu_row_bytes
 from dkl.passes.room import ProcessMemory, own_cores
-from dkl.passes.tasks import SumReduction
 from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.block import Block
@@ -623,11 +622,11 @@ def test_the_host_waits_once_a_block_for_a_corrective_round(
     model, before = generator.normal(size=(2, 1, 17)) * 0.5
     old, new = np.append(np.arange(12), 16), np.arange(12, 16)
     for panels in (((0, 13),), ((0, 6), (6, 13))):
-        round_ = CorrectiveRound(loss_of(loss), model, old, new, True, before, panels, "float64")
-        expected = corrective_sums(X, given, feature_map, round_)
+        task = corrective_task(loss, model, new, GramChange(old, before, panels), "float64")
+        expected = round_sums(X, given, feature_map, task)
         monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
         there, waits = device.rows_on(X, "gpu"), cupy.counts["waits"]
-        found = corrective_sums(there, given, feature_map, round_)
+        found = round_sums(there, given, feature_map, task)
         assert cupy.counts["waits"] - waits == 1
         assert list(found) == list(expected)
         for name, value in expected.items():
@@ -1061,8 +1060,16 @@ def corrective_step(X: Any) -> Any:
         np.zeros(ROWS_OF_A_BLOCK),
     )
     old, new = np.append(np.arange(12), 16), np.arange(12, 16)
-    round_ = CorrectiveRound(loss_of("squared_hinge"), np.full((1, 17), 0.1), old, new, True, None, ((0, 13),))
-    return corrective_sums(X, targets, COUNTED, round_)
+    task = corrective_task("squared_hinge", np.full((1, 17), 0.1), new, GramChange(old, None, ((0, 13),)))
+    return round_sums(X, targets, COUNTED, task)
+
+
+def corrective_task(
+    loss: str, model: np.ndarray, new: np.ndarray, change: GramChange, dtype: str = "float32"
+) -> RoundTask:
+    """A pass that judges a model, verifies new columns, and brings the Gram matrix of old ones up to date."""
+    options: Any = {"curvature_unit": loss_of(loss).largest_curvature, "has_intercept": True, "has_dual": True}
+    return RoundTask(loss_of(loss), model[None], new, dtype, change=change, **options)
 
 
 BLOCKS: dict[str, Any] = {

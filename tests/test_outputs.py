@@ -128,7 +128,7 @@ def test_what_is_there_is_not_replaced_by_another_kind_and_nothing_is_read(
     os.link("rows.csv", "HARD.csv")
     os.mkdir("files")
     shutil.copy("rows.csv", "files/rows.csv")
-    monkeypatch.setattr("dkl.passes.engine.run_pass", None)  # nothing is computed before it is refused
+    monkeypatch.setattr("dkl.passes.loop.run_pass", None)  # nothing is computed before it is refused
     before = contents(folder)
     arguments, says = REFUSED[name]
     overwrite = [] if arguments[0] == "plan" else ["--overwrite"]
@@ -220,7 +220,7 @@ def test_a_read_only_folder_is_told_before_the_work(folder: Path, monkeypatch: p
     closed.mkdir()
     usual = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed and usual(path, mode))
-    monkeypatch.setattr("dkl.passes.engine.run_pass", None)
+    monkeypatch.setattr("dkl.passes.loop.run_pass", None)
     for arguments in (
         ["fit", "rows.zarr", "closed/model.zarr", *OPTIONS],
         ["predict", "model.zarr", "rows.csv", "closed/out.csv"],

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import dkl
 from dkl.events import Event
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.progress import LOG, ProgressLine, Tally, _Log, _Terminal, listening, log_event, resolve_progress
 from dkl.protocols.records import Accumulator, BlockSum
 

@@ -19,7 +19,7 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.features.families import Gaussian
 from dkl.methods.potential_sums import PotentialProblem, potential_record
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.protocols.source import BlockSource

@@ -14,7 +14,7 @@ from dkl.registry import LEARNERS, learner_entry, learner_keys
 
 if TYPE_CHECKING:
     from dkl.features.families import Family
-    from dkl.machines.machine import KernelMachine
+    from dkl.machines.kernel_machines import KernelMachine
     from dkl.methods.base import FeatureLearner
 
     LearnerName = str
@@ -329,7 +329,7 @@ def estimator_from(
 
     Without options the machine has the defaults of Python: it chooses features, solver, loss and penalty.
     """
-    from dkl.linear.newton import NEWTON_LOSSES
+    from dkl.linear.fitting import NEWTON_LOSSES
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -29,12 +29,11 @@ from dkl.data.differences import Differences
 from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
-from dkl.data.store.overwriting import attributes_at
 from dkl.linear.answers import ScoredRows, Scorer, score_block
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
-from dkl.passes.engine import map_blocks
+from dkl.passes.loop import map_blocks
 from dkl.plain_text import plain_text
 from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__
@@ -66,16 +65,6 @@ _ESCAPED = re.compile(r"(\\+)(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[^\\])", re
 # Columns of a part of the output, by name: predictions are NumPy arrays, and columns that --id copies are Arrow arrays,
 # which support missing integers.
 Part = Mapping[str, Any]
-
-
-class Writer(Protocol):
-    """Writes columns of equal length, in parts."""
-
-    rows: int
-
-    def write(self, part: Part) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
@@ -360,8 +349,7 @@ def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ())
     if "://" in path or Path(path).suffix not in _SUFFIXES:
         raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
     # a zarr group of predictions is replaced only if its folder has nothing but the columns in its mark
-    columns = attributes_at(Location.of(path)).get(MARK, {}).get("columns", ())
-    own = {"zarr.json", *columns}
+    own = {"zarr.json", *Location.of(path).sound_marker(MARK).get("columns", ())}
     check_before(
         path, "predictions", overwrite=overwrite, inputs=inputs, is_own=is_predictions, belongs=own.__contains__
     )
@@ -370,7 +358,7 @@ def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ())
 def is_predictions(path: Path) -> bool:
     """Whether a file or folder certainly has predictions that this module wrote."""
     if path.is_dir():
-        return isinstance(attributes_at(Location.of(path)).get(MARK), dict)
+        return bool(Location.of(path).sound_marker(MARK))
     # a Parquet file begins with PAR1; any other file may be CSV
     with path.open("rb") as file:
         if file.read(4) != b"PAR1":
@@ -589,6 +577,10 @@ class _ZarrWriter:
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)
+
+
+Writer: TypeAlias = _TableWriter | _ZarrWriter
+"""Writes columns of equal length, in parts, and counts their rows."""
 
 
 def as_numbers(column: pa.ChunkedArray, name: str, kinds: dict[str, pa.DataType]) -> pa.ChunkedArray:

@@ -221,30 +221,44 @@ def _with_rows_of_zeros(counted: np.ndarray | sparse.csr_array, weight: np.ndarr
     return sparse.csr_array((counted.data, counted.indices, indptr), shape=shape)
 
 
-def encode_frame(
+def encode_raw(
     X: GivenRows,
     categorical: Collection[str] = (),
     deferred: list[Callable[[], None]] | None = None,
     weight: GivenValues = None,
 ) -> tuple[GivenRows, TableEncoding]:
-    """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
+    """The encoded rows of a data frame, or of a dense array with missing values, and the rules that made them.
 
-    `categorical` names columns whose values are names whatever they look like. A column without any value, such as a
-    fold of a cross-validation may have, is left out with a warning. Warnings are given at once, or appended
-    to `deferred` as functions that issue them. A Dask frame is read once for the statistics of its columns, a partition
-    at a time; its rows stay lazy. Rows of weight 0 do not influence the encoding and become zeros.
+    Rows are an ndarray, a csr_array, or a Dask array of them. Columns of an array are found by position.
+
+    `categorical` names columns of a frame whose values are names whatever they look like. A column of a frame without
+    any value, such as a fold of a cross-validation may have, is left out with a warning. Warnings are given at once, or
+    appended to `deferred` as functions that issue them. A Dask collection is read once for the statistics of its
+    columns, a partition at a time; its rows stay lazy. Rows of weight 0 do not influence the encoding and become zeros.
+
+    Raises
+    ------
+    ValueError
+        For an infinite value, or a column of an array without values.
     """
-    check_names(X)
+    if is_frame(X):
+        check_names(X)
+    elif not is_dask_collection(X):
+        check_rows(X, may_lack=True, weight=checked_weight(dask.compute(weight)[0], len(X)))
     raw = RawParts.of(X, weight)
-    encoding = raw.learned(
-        partial(
-            learn_encoding,
-            categorical=categorical,
-            without="X.drop(columns={})",
-            leave_out_empty=True,
-            deferred=deferred,
+    if is_frame(X):
+        encoding = raw.learned(
+            partial(
+                learn_encoding,
+                categorical=categorical,
+                without="X.drop(columns={})",
+                leave_out_empty=True,
+                deferred=deferred,
+            )
         )
-    )
+    else:
+        learned = raw.learned(lambda parts: learn_encoding(map(array_table, map(as_rows, parts)), layout="dense"))
+        encoding = replace(learned, array_dtype=X.dtype.newbyteorder("=").str)
     return raw.encoded(encoding) if is_dask_collection(X) else encoded_by(encoding, X, weight=weight), encoding
 
 
@@ -267,39 +281,10 @@ def may_lack_values(X: GivenRows) -> bool:
     return isinstance(X, da.Array) and X.dtype.kind == "f" and not sparse.issparse(X._meta)
 
 
-def encode_dask_array(X: da.Array, weight: GivenValues = None) -> tuple[GivenRows, TableEncoding]:
-    """`encode_array` for a Dask array, which is read once for the statistics of its columns; its rows stay lazy."""
-    raw = RawParts.of(X, weight)
-
-    def learned(parts: Iterator[np.ndarray]) -> TableEncoding:
-        return learn_encoding((array_table(as_rows(part)) for part in parts), layout="dense")
-
-    encoding = replace(raw.learned(learned), array_dtype=X.dtype.newbyteorder("=").str)
-    return raw.encoded(encoding), encoding
-
-
 def _whole_rows(X: da.Array) -> da.Array:
     """The array with whole rows in each chunk, and chunks of known sizes."""
     X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
     return X.compute_chunk_sizes() if any(np.isnan(n) for n in X.chunks[0]) else X
-
-
-def encode_array(rows: np.ndarray, weight: GivenValues = None) -> tuple[GivenRows, TableEncoding]:
-    """The encoded rows of an array (n, d) with missing values, and the encoding, whose columns are found by position.
-
-    Rows of weight 0 do not influence the encoding and become zeros.
-
-    Raises
-    ------
-    ValueError
-        For an infinite value, or a column without values.
-    """
-    (weight,) = dask.compute(weight)
-    weight = checked_weight(weight, len(rows))
-    check_rows(rows, may_lack=True, weight=weight)
-    learned = learn_encoding([array_table(rows_that_count(rows, weight))], layout="dense")
-    encoding = replace(learned, array_dtype=rows.dtype.str)
-    return _encoded_part(encoding, rows, weight, 0, encoding.dtype), encoding
 
 
 def is_raw(encoding: TableEncoding | None, X: GivenRows) -> bool:

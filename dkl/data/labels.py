@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dkl.data.checks import ALL_WEIGHTLESS, WITHOUT_TARGET, named_place, plain_array, shown_value, spoken
+from dkl.data.checks import (
+    ALL_WEIGHTLESS,
+    WITHOUT_TARGET,
+    checked_weight,
+    named_place,
+    plain_array,
+    shown_value,
+    spoken,
+)
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
 from dkl.errors import hint, warn_user
@@ -208,6 +217,34 @@ def block_targets(
     if classes is None:
         return numeric_targets(values, first_row=first_row)
     return encode_labels(values, classes, first_row=first_row, weight=weight)
+
+
+def counted_labels(
+    y: GivenValues, weight: GivenValues, task: TaskChoice, n_rows: int, *, first_row: int
+) -> tuple[np.ndarray, np.ndarray, int] | None:
+    """The distinct labels of a part of the rows, from those that count, their weights, and the number of these rows.
+
+    None if the targets are no labels.
+
+    Raises
+    ------
+    ValueError
+        As `read_targets`, and for invalid weights.
+    """
+    weight = checked_weight(weight, n_rows, first_row=first_row)
+    values = read_targets(y, n_rows, first_row=first_row, weight=weight)
+    if task == "auto" and guess_task(values) == "regression":
+        return None
+    labels, codes = np.unique(labels_that_count(values, weight), return_inverse=True)
+    weights = None if weight is None else weight[weight != 0]
+    return labels, np.bincount(codes, weights, len(labels)), len(codes)
+
+
+def joined_classes(labels: Iterable[np.ndarray], *, n_weightless: int = 0) -> np.ndarray:
+    """The `sorted_classes` from the distinct labels of all parts of the rows."""
+    # a part without rows that count does not determine the type of the labels
+    there = [of_part for of_part in labels if len(of_part)]
+    return sorted_classes(np.concatenate(there or [np.empty(0)]), n_weightless=n_weightless)
 
 
 def labels_that_count(y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

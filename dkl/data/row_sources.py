@@ -10,9 +10,7 @@ import numpy as np
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
 from dkl.data.frames import (
-    encode_array,
-    encode_dask_array,
-    encode_frame,
+    encode_raw,
     in_words_of_frames,
     is_frame,
     lacks_values,
@@ -50,7 +48,7 @@ def source_of(
         lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, looked=lacks_values)
         if not are_missing:
             return lazy, known
-        rows, encoding = encode_dask_array(X, sample_weight)
+        rows, encoding = encode_raw(X, weight=sample_weight)
         # uses the task and the classes that were found already
         of_targets |= {"task": known.task or task, "classes": known.classes}
         source, schema = _source_of_arrays(rows, y, sample_weight, **of_targets)
@@ -76,7 +74,7 @@ def source_of(
         if in_memory:
             rows, encoding = _encoded(X, categorical, counted, deferred)
         else:
-            rows, encoding = encode_frame(X, categorical, deferred, weight) if is_frame(X) else encode_array(X, weight)
+            rows, encoding = encode_raw(X, categorical, deferred, weight)
     if problems and in_memory:
         with problems.collected():
             if y is not None:
@@ -125,19 +123,15 @@ def _encoded(
     X: GivenRows, categorical: Collection[str], counted: np.ndarray | None, deferred: list[Callable[[], None]]
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a frame in memory, or of an array with missing values, and the rules of counted rows."""
-
-    def encoded(rows: GivenRows) -> tuple[GivenRows, TableEncoding]:
-        return encode_frame(rows, categorical, deferred) if is_frame(rows) else encode_array(rows)
-
     if counted is None:
-        return encoded(X)
+        return encode_raw(X, categorical, deferred)
     try:
-        return encoded(X.iloc[counted] if is_frame(X) else X[counted])
+        return encode_raw(X.iloc[counted] if is_frame(X) else X[counted], categorical, deferred)
     except (ValueError, TypeError):
         # Errors refer to the rows as they were given, by numbers that the user knows: a row of weight 0 is replaced by
         # the next one that counts, so that it causes no error; rows after the last one that counts are dropped.
         ahead = counted[np.searchsorted(counted, np.arange(counted[-1] + 1))]
-        encoded(X.iloc[ahead] if is_frame(X) else X[ahead])
+        encode_raw(X.iloc[ahead] if is_frame(X) else X[ahead], categorical, deferred)
         raise
 
 

@@ -130,8 +130,10 @@ class Schema:
 
     def encoded_by(self, encoding: Any) -> Schema:
         """The schema after the columns were encoded by a `TableEncoding`."""
-        names, passthrough = list(encoding.column_names), encoding.passthrough
-        return replace(self, encoding=encoding, column_names=names, passthrough=passthrough)
+        names = list(encoding.column_names)
+        return replace(
+            self, n_columns=len(names), encoding=encoding, column_names=names, passthrough=encoding.passthrough
+        )
 
     def y_shape(self, n_rows: int) -> tuple[int, ...]:
         """The shape of the targets of `n_rows` rows."""

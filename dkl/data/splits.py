@@ -28,39 +28,27 @@ Assign = Callable[[Block], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class MemoryCodes(RowChoice):
-    """Selects the rows of one code; the codes are sent with the ticket."""
+class RowsOfCode(RowChoice):
+    """Selects the rows of one code.
 
-    codes: np.ndarray
-    code: int
+    Parameters
+    ----------
+    codes : ndarray of shape (n,), str or int
+        The codes of the rows, which are sent with the ticket; the column of the store that has them; or the code of all
+        rows of the block.
+    code : int
+    """
 
-    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        return chosen[self.codes == self.code]
-
-
-@dataclass(frozen=True)
-class StoredCodes(RowChoice):
-    """Selects the rows of one code; the codes are a column of the store."""
-
-    column: str
+    codes: np.ndarray | str | int
     code: int
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.column,)
+        return (self.codes,) if isinstance(self.codes, str) else ()
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        return chosen[block.columns[self.column][chosen] == self.code]
-
-
-@dataclass(frozen=True)
-class AllOrNone(RowChoice):
-    """Selects all rows of a block, or none."""
-
-    keeps: bool
-
-    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        return chosen if self.keeps else chosen[:0]
+        codes = block.columns[self.codes][chosen] if isinstance(self.codes, str) else self.codes
+        return chosen[np.broadcast_to(codes, len(chosen)) == self.code]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +124,11 @@ class SplitStep(RowStep):
     def counts(self, before: RowSource) -> RowCounts:
         return self.split.counts.of_split(self.code)
 
-    def at(self, index: int) -> MemoryCodes | StoredCodes | AllOrNone:
-        if index in self.split.whole:
-            return AllOrNone(self.split.whole[index] == self.code)
-        if self.split.codes is not None:
-            return MemoryCodes(self.split.codes[index], self.code)
-        return StoredCodes(str(self.split.column), self.code)
+    def at(self, index: int) -> RowsOfCode:
+        split = self.split
+        if index in split.whole:
+            return RowsOfCode(split.whole[index], self.code)
+        return RowsOfCode(str(split.column) if split.codes is None else split.codes[index], self.code)
 
 
 def assign(

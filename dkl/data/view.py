@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import dask
 import numpy as np
@@ -28,11 +28,22 @@ Parts = tuple[str, ...]
 
 
 class BlockStep:
-    """The operation of a step on one block; small and picklable, as it is sent to the process that reads the block."""
+    """The operation of a step on one block; small and picklable, as it is sent to the process that reads the block.
+
+    Attributes
+    ----------
+    needs : tuple of str
+        The parts and row columns that it depends on.
+    provides : tuple of str
+        The row columns that it adds.
+    """
+
+    needs: Parts = ()
+    provides: Parts = ()
 
     def asks(self, parts: Parts) -> Parts:
         """The parts and row columns that it needs so that `parts` are available afterwards."""
-        return parts
+        return tuple(dict.fromkeys([*(name for name in parts if name not in self.provides), *self.needs]))
 
     def instead(self) -> Block | None:
         """A block that replaces the rows, which then are not read; None if they are read."""
@@ -54,22 +65,11 @@ class BlockStep:
 
 
 class RowChoice(BlockStep, ABC):
-    """Leaves out rows of one block.
-
-    Attributes
-    ----------
-    needs : tuple of str
-        The parts and row columns that the selection depends on.
-    """
-
-    needs: Parts = ()
+    """Leaves out rows of one block."""
 
     @abstractmethod
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """The ascending subset of the positions `chosen` that stays."""
-
-    def asks(self, parts: Parts) -> Parts:
-        return tuple(dict.fromkeys([*parts, *self.needs]))
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         return block, self.choose(block, chosen)
@@ -96,25 +96,11 @@ class RowsByKey(RowChoice):
 
 
 class RowNote(BlockStep, ABC):
-    """Adds a row column to one block, or changes its targets, its weights, or which rows are held out together.
-
-    Attributes
-    ----------
-    needs : tuple of str
-        The parts and row columns that it depends on.
-    provides : tuple of str
-        The row columns that it adds.
-    """
-
-    needs: Parts = ()
-    provides: Parts = ()
+    """Adds a row column to one block, or changes its targets, its weights, or which rows are held out together."""
 
     @abstractmethod
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block after the change on its rows `chosen`; other rows may have any values."""
-
-    def asks(self, parts: Parts) -> Parts:
-        return tuple(dict.fromkeys([*(name for name in parts if name not in self.provides), *self.needs]))
 
     def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         return self.note(block, chosen), chosen
@@ -503,14 +489,6 @@ class KeptColumns(Step, ColumnsMade):
         return before.read_nbytes + before.block_nbytes
 
 
-class ReadOfX(Protocol):
-    """A function of rows; small, picklable, and with a `repr` that describes it completely."""
-
-    def __call__(self, X: Rows, row_id: np.ndarray) -> np.ndarray:
-        """A value for each row, (n,); errors name rows by their ids."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class ColumnAlong(Step, BlockStep):
     """A row column that is read whenever X is, computed from X if the source has none of this name.
@@ -521,12 +499,13 @@ class ColumnAlong(Step, BlockStep):
     ----------
     column : str
         Name of the row column.
-    read : ReadOfX or None
-        None for a row column of the source.
+    read : callable or None
+        From X and the ids of its rows to a value for each row; small, picklable, and with a `repr` that describes it
+        completely. Its errors name rows by their ids. None for a row column of the source.
     """
 
     column: str
-    read: ReadOfX | None
+    read: Callable[[Rows, np.ndarray], np.ndarray] | None
 
     @property
     def identity(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from dkl.encodings.gains import (
     slope_gains,
 )
 from dkl.encodings.keys import CategoryKey, category_parts
-from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
+from dkl.encodings.row_matrices import Rows, RowsInFile
 from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import (
@@ -43,8 +43,7 @@ from dkl.encodings.target_means import (
 from dkl.encodings.texts import texts_like_fit, with_texts
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import PlannedRun, Run
+from dkl.passes.loop import PlannedRun, Run, run_pass
 from dkl.passes.room import room_of
 from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
@@ -60,7 +59,7 @@ _SHARE_IN_MEMORY = 4
 # _FEWEST_ROWS rows, tries at most _MOST_TRIED crosses, and as many pairs of a category and a number, with at most
 # _MOST_VALUES values each and _TRIED_BYTES of sums together, and keeps at most _MOST_KEPT of each kind.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
-_MOST_KEPT = 4
+_MOST_KEPT = 8
 # The largest number of value triples of a cross of three columns, and the most bytes of the sums of all such crosses.
 # These are larger than for pairs, since only the few pairs that gain get a third column.
 _MOST_TRIPLES, _TRIPLE_BYTES = 1 << 21, 256 * 2**20
@@ -324,8 +323,8 @@ class CategoryFit:
         return self.bytes * _SHARE_IN_MEMORY > self.allowed
 
     @property
-    def _make(self) -> MakesRows:
-        return RowsInFile if self.in_files else rows_in_memory
+    def _make(self) -> Callable[[tuple[int, int], np.dtype], Rows]:
+        return RowsInFile if self.in_files else np.zeros
 
     def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
         """See `planned_categories`; with as many crosses and centred numbers as a fit may keep."""
@@ -338,7 +337,7 @@ class CategoryFit:
         widths = [places.n_numbers(k) for k in range(len(places.keys))]
         zero, dtype = np.zeros(1), self.dataset.source.dtype
         tables: list[Rows] = [
-            RowsInMemory(np.broadcast_to(zero.astype(dtype), (self.folds.count * key.size, columns)))
+            np.broadcast_to(zero.astype(dtype), (self.folds.count * key.size, columns))
             for key, columns in zip(places.keys, widths, strict=True)
         ]
         fitted = FittedEncoding(
@@ -400,11 +399,11 @@ class CategoryFit:
                 self.dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit
             ).results
             for each in record.operands["sums"]:
-                self._sums[each.name].write(each.first, found[each.name].T)
+                self._sums[each.name][each.first : each.last] = found[each.name].T
 
     def _stored_sums(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
         """The stored sum of that name for the codes `first` to `last` - 1: (F, last - first)."""
-        return np.ascontiguousarray(self._sums[name].read(first, last).T)
+        return np.ascontiguousarray(self._sums[name][first:last].T)
 
     def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights (F, V) and targets (T, F, V) of a range of codes."""
@@ -619,7 +618,7 @@ class CategoryFit:
                 of_new.append(shift + totals.mean_of_all[0] + means)
             new[first:last] = np.concatenate(of_new, axis=1)
             for fold, numbers in enumerate(np.concatenate(of_folds, axis=2)):
-                table.write(fold * key.size + first, numbers)
+                table[fold * key.size + first : fold * key.size + last] = numbers
 
 
 def _largest(gains: dict[Names, float]) -> list[Names]:

@@ -16,7 +16,7 @@ from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
-from dkl.encodings.row_matrices import Rows, RowsInMemory
+from dkl.encodings.row_matrices import Rows
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class CodePlaces:
         for k, (key, table) in enumerate(zip(self.keys, tables, strict=True)):
             codes = key.codes(X)
             # in the dtype of X, float32 or float64
-            of_key = table.take(codes if fold is None else fold * key.size + codes).astype(X.dtype)
+            of_key = table[codes if fold is None else fold * key.size + codes].astype(X.dtype)
             for place, column in enumerate(self.centred_by(k), self.n_learned(k)):
                 of_key[:, place] = dense_columns(X, column, column + 1)[:, 0] - of_key[:, place]
             numbers.append(of_key)
@@ -254,18 +254,13 @@ class FittedEncoding:
         the fold of this row, so that its rows are not encoded here as they were there.
         """
         rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
-        return self.places.with_numbers(rows, self.stacked, None)
+        return self.places.with_numbers(rows, self.tables, None)
 
     def with_decimal(self, decimal: Mark | None) -> FittedEncoding:
         """`TableEncoding.with_decimal` of the table."""
         return replace(self, table=self.table.with_decimal(decimal))
 
-    @cached_property
-    def stacked(self) -> tuple[RowsInMemory, ...]:
-        """The tables for new rows, with one fold each."""
-        return tuple(RowsInMemory(table) for table in self.tables)
-
-    def tables_for(self, other: TableEncoding) -> tuple[RowsInMemory, ...]:
+    def tables_for(self, other: TableEncoding) -> tuple[np.ndarray, ...]:
         """The tables for the codes of another encoding, (V' + 1, ...) each: values are matched by their names.
 
         Raises
@@ -284,7 +279,7 @@ class FittedEncoding:
         counts, made = {name: len(values) for name, values in self.numbers}, []
         for names, table in zip(self.tabled, self.tables, strict=True):
             if all(theirs[name].categories == ours[name].categories for name in names):
-                made.append(RowsInMemory(table))
+                made.append(table)
                 continue
             # our code of each of their values, then of each of their pairs, then triples; code 0 is a missing value
             rows = np.zeros(1, np.int64)
@@ -301,7 +296,7 @@ class FittedEncoding:
                     pairs = 1 + (rows[1:, None] - 1) * size + own[None, 1:] - 1
                     is_known = (rows[1:, None] > 0) & (own[None, 1:] > 0)
                     rows = np.append(0, np.where(is_known, pairs, 0).ravel())
-            made.append(RowsInMemory(table[rows]))
+            made.append(table[rows])
         return tuple(made)
 
     def describe(self) -> str:

@@ -1,12 +1,11 @@
-"""Matrices that are read and written a few rows at a time: in memory, or in a file where they do not fit."""
+"""Matrices in a file, where they do not fit in memory, which are read and written a few rows at a time."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import weakref
-from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
 import dask
 import numpy as np
@@ -15,51 +14,10 @@ AT_ONCE = 1 << 16
 """The most rows of a matrix in a file that are read into memory at once."""
 
 
-class Rows(Protocol):
-    """A matrix (n, k)."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    def write(self, first: int, rows: np.ndarray) -> None:
-        """Set the rows from `first` on."""
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        """Rows `first` to `last` - 1."""
-
-    def take(self, places: np.ndarray) -> np.ndarray:
-        """The rows at the positions `places` (m,), in that order: (m, k)."""
-
-
-class RowsInMemory:
-    """A matrix in memory; see `Rows`."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.values.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.values.dtype
-
-    def write(self, first: int, rows: np.ndarray) -> None:
-        self.values[first : first + len(rows)] = rows
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        return self.values[first:last]
-
-    def take(self, places: np.ndarray) -> np.ndarray:
-        return self.values[places]
-
-
 class RowsInFile:
-    """A matrix in a file of Dask's `temporary_directory`; see `Rows`. The file is deleted with the object.
+    """A matrix of zeros in a file of Dask's `temporary_directory`, which is deleted with the object.
+
+    Ranges of its rows are read and set as those of an array: ``rows[3:5]``, ``rows[3:5] = values``, ``rows[places]``.
 
     Parameters
     ----------
@@ -68,7 +26,7 @@ class RowsInFile:
     """
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
-        self._shape, self._dtype = shape, np.dtype(dtype)
+        self.shape, self.dtype = shape, np.dtype(dtype)
         number, self.path = tempfile.mkstemp(prefix="dkl-categories-", dir=dask.config.get("temporary_directory", None))
         weakref.finalize(self, _remove, self.path, os.getpid())
         with os.fdopen(number, "wb") as file:
@@ -76,25 +34,33 @@ class RowsInFile:
             file.truncate(self.row_bytes * shape[0])
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self._dtype
-
-    @property
     def row_bytes(self) -> int:
         return self.shape[1] * self.dtype.itemsize
 
-    def write(self, first: int, rows: np.ndarray) -> None:
+    def __setitem__(self, rows: slice, values: np.ndarray) -> None:
+        first, last, _ = rows.indices(self.shape[0])
         with open(self.path, "r+b") as file:
             file.seek(first * self.row_bytes)
-            file.write(np.ascontiguousarray(rows, self.dtype).data)
+            file.write(np.ascontiguousarray(np.broadcast_to(values, (last - first, self.shape[1])), self.dtype).data)
 
-    def read(self, first: int, last: int) -> np.ndarray:
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        if isinstance(rows, slice):
+            return self._read(*rows.indices(self.shape[0])[:2])
+        # from the file in the order of their places, a part of it at a time
+        found = np.empty((len(rows), self.shape[1]), self.dtype)
+        order = np.argsort(rows, kind="stable")
+        ordered, start = rows[order], 0
+        while start < len(order):
+            first = int(ordered[start])
+            stop = int(np.searchsorted(ordered, first + AT_ONCE))
+            found[order[start:stop]] = self._read(first, int(ordered[stop - 1]) + 1)[ordered[start:stop] - first]
+            start = stop
+        return found
+
+    def _read(self, first: int, last: int) -> np.ndarray:
+        """Rows `first` to `last` - 1."""
         try:
-            rows = np.fromfile(self.path, self.dtype, (last - first) * self.shape[1], offset=first * self.row_bytes)
+            values = np.fromfile(self.path, self.dtype, (last - first) * self.shape[1], offset=first * self.row_bytes)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 error.errno,
@@ -102,29 +68,11 @@ class RowsInFile:
                 "temporary_directory to a shared folder: dask.config.set(temporary_directory='/shared/tmp')",
                 self.path,
             ) from error
-        return rows.reshape(-1, self.shape[1])
-
-    def take(self, places: np.ndarray) -> np.ndarray:
-        rows = np.empty((len(places), self.shape[1]), self.dtype)
-        order = np.argsort(places, kind="stable")
-        ordered = places[order]
-        start = 0
-        while start < len(order):
-            first = int(ordered[start])
-            last = min(first + AT_ONCE, self.shape[0])
-            stop = int(np.searchsorted(ordered, last))
-            of_file = self.read(first, int(ordered[stop - 1]) + 1)
-            rows[order[start:stop]] = of_file[ordered[start:stop] - first]
-            start = stop
-        return rows
+        return values.reshape(-1, self.shape[1])
 
 
-MakesRows = Callable[[tuple[int, int], np.dtype], Rows]
-
-
-def rows_in_memory(shape: tuple[int, int], dtype: np.dtype) -> RowsInMemory:
-    """A matrix of zeros in memory."""
-    return RowsInMemory(np.zeros(shape, dtype))
+Rows: TypeAlias = np.ndarray | RowsInFile
+"""A matrix (n, k), in memory or in a file."""
 
 
 def _remove(path: str, process: int) -> None:

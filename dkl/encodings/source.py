@@ -80,5 +80,5 @@ class CategoryNumbers(LearnedNumbers):
         for table in self.learned:
             digest.update(repr((table.shape, table.dtype.str)).encode())
             for first in range(0, table.shape[0], AT_ONCE):
-                digest.update(np.ascontiguousarray(table.read(first, min(first + AT_ONCE, table.shape[0]))).data)
+                digest.update(np.ascontiguousarray(table[first : first + AT_ONCE]).data)
         return digest.hexdigest()

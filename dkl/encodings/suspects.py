@@ -27,8 +27,7 @@ from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_
 from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import PlannedRun, Run
+from dkl.passes.loop import PlannedRun, Run, run_pass
 from dkl.protocols.arrays import dense_rows
 from dkl.protocols.records import RowSample
 

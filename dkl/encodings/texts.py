@@ -29,8 +29,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import PassResult
-from dkl.passes.loop import Run
+from dkl.passes.loop import PassResult, Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.squared_sums import squared_losses
 
@@ -237,14 +236,7 @@ def _with_columns(
     """
     encoding, left = dataset.encoding, iter(names)
     rules = tuple(replace(rule, categories=next(left)) if rule.kind == "text" else rule for rule in encoding.rules)
-    changed = replace(encoding, rules=rules)
-    schema = replace(
-        dataset.schema,
-        n_columns=changed.n_columns,
-        encoding=changed,
-        column_names=list(changed.column_names),
-        passthrough=changed.passthrough,
-    )
+    schema = dataset.schema.encoded_by(replace(encoding, rules=rules))
     places = TextPlaces(tuple(_places(encoding)), encoding.n_columns, tuple(mixing.shape[2] for mixing in mixings))
     return dataset.with_rows(View(dataset.source, TextNumbers(places, tuple(mixings), folds)), schema)
 

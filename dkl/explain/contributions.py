@@ -310,7 +310,7 @@ def background_of(
         elif a is not None:
             parts.append(_Waves(columns, outputs, _parts(part, columns), wave_means(result), a, part.intercept))
         elif part.feature_map.activation == "identity":
-            parts.append(_Linear(columns, outputs, part, result["first"] / result["weight"]))
+            parts.append(_Linear(columns, outputs, part, result["sums"] / result["weight"]))
         else:
             parts.append(_Draws(columns, outputs, part, result, random_state))
     background = parts[0] if len(parts) == 1 else _Sum(columns, parts)

@@ -72,15 +72,8 @@ def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     return together_on_host({"sums": sums, "weight": weights.sum()})
 
 
-def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
-    itself, weights = columns_map(operands["scaler"], block.X.shape[1]), with_targets(block).weights
-    first = feature_sums(block.X, weights, itself, "float64", stay=True)[0, :, 0]
-    return together_on_host({"first": first, "weight": weights.sum()})
-
-
 def factor_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i s_i factor_u(x_i) of single columns' steps and hinges, (U,), and the weight of the rows."""
+    """sum_i s_i f_u(x_i) of functions of single columns, (U,), and the weight of the rows."""
     weights = with_targets(block).weights
     sums = feature_sums(block.X, weights, operands["factors"], "float64", stay=True)[0, :, 0]
     return together_on_host({"sums": sums, "weight": weights.sum()})

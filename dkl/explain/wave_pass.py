@@ -10,13 +10,13 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.dataset import Dataset
-from dkl.explain.sums import ColumnWaves, column_sums, sums_without, wave_sums
+from dkl.explain.sums import ColumnWaves, columns_map, factor_sums, sums_without, wave_sums
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, formed
 from dkl.features.scaling import Scaler
 from dkl.kernels.tiles import SCALED_BYTES, spans
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -104,13 +104,13 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
 
 def column_record(scaler: Scaler | None, d: int) -> BlockSum:
     """The record of the sums of the scaled columns."""
-    sums = {"first": Accumulator((d,)), "weight": Accumulator(())}
+    sums = {"sums": Accumulator((d,)), "weight": Accumulator(())}
 
     def cost(rows: int, columns: int) -> Cost:
         # three float64 arrays for a tile of rows: scaled, mapped to features, and multiplied by their weights
         return Cost(2.0 * rows * columns, 3 * min(8 * rows * columns, SCALED_BYTES))
 
-    return BlockSum("columns", column_sums, sums, {"scaler": scaler}, cost)
+    return BlockSum("columns", factor_sums, sums, {"factors": columns_map(scaler, d)}, cost)
 
 
 def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:

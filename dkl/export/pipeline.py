@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -53,6 +52,7 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.kernels.scale import linear_part
+from dkl.linear.answers import Scorer
 
 # What text is cleaned of before it is read as a number: blanks and signs in their variants.
 _PLAIN = (("[\u00a0\u2007\u2009\u202f]", " "), ("[\u2018\u2019´`]", "'"), ("[\u2212\u2013]", "-"))
@@ -106,39 +106,38 @@ def _is_computed(feature_map: FeatureMap) -> bool:
 
 def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
     """The steps of a machine: waves whose scaling is part of their frequencies, and the linear model on them."""
-    scorer = model_of(model)
-    if scorer.feature_map.activation == "steps":
-        products, sizes = step_transformers(scorer.feature_map)
-        linear = _LinearStep(model, (scorer.coef * sizes).astype(np.float64), scorer.intercept.astype(np.float64))
-        return [*_scaling(scorer.feature_map), *products, ("linear", linear.fitted())]
-    if scorer.feature_map.activation == "nystrom":
-        linear = _LinearStep(model, scorer.coef.astype(np.float64), scorer.intercept.astype(np.float64))
-        return [*_kernel_steps(scorer.feature_map), ("linear", linear.fitted())]
-    if scorer.feature_map.activation == "combined":
-        coef = np.concatenate([own for _, own in scorer.feature_map.split(scorer.coef)], axis=1)
-        linear = _LinearStep(model, coef.astype(np.float64), scorer.intercept.astype(np.float64))
-        return [*_side_by_side(scorer.feature_map), ("linear", linear.fitted())]
-    forms = Forms.of(scorer)
-    first = _count_steps(scorer.feature_map)
+    steps, coef, intercept = _features_of(model_of(model))
+    return [*steps, ("linear", _linear_model(model, coef.astype(np.float64), intercept.astype(np.float64)))]
+
+
+def _features_of(scorer: Scorer) -> tuple[list[tuple[str, Any]], np.ndarray, np.ndarray]:
+    """The steps of a machine to the columns of its linear model, whose coefficients and intercept follow."""
+    feature_map, coef, intercept = scorer.feature_map, scorer.coef, scorer.intercept
+    if feature_map.activation == "steps":
+        products, sizes = step_transformers(feature_map)
+        return [*_scaling(feature_map), *products], coef * sizes, intercept
+    if feature_map.activation == "nystrom":
+        return _kernel_steps(feature_map), coef, intercept
+    if feature_map.activation == "combined":
+        coef = np.concatenate([own for _, own in feature_map.split(coef)], axis=1)
+        return _side_by_side(feature_map), coef, intercept
+    forms, first = Forms.of(scorer), _count_steps(feature_map)
     if forms.activation == "identity":
-        linear = _LinearStep(model, forms.matrix.T, forms.intercept + forms.offset)
-        return [*first, ("linear", linear.fitted())]
+        return first, forms.matrix.T, forms.intercept + forms.offset
     matrix, offset, function = forms.matrix, forms.offset, function_of(forms.activation)
     if function is not None and not function.is_wave:
-        linear = _LinearStep(model, forms.coef.T, forms.intercept)
-        return [*first, *_function_steps(function, matrix, offset), ("linear", linear.fitted())]
+        return [*first, *_function_steps(function, matrix, offset)], forms.coef.T, forms.intercept
     if forms.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
     # The sampler multiplies its cosines by a factor of its own, which the coefficients take back.
-    linear = _LinearStep(model, forms.coef.T / _factor(sampler), forms.intercept)
-    return [*first, ("waves", sampler), ("linear", linear.fitted())]
+    return [*first, ("waves", sampler)], forms.coef.T / _factor(sampler), forms.intercept
 
 
 def _function_steps(function: Activation, matrix: np.ndarray, offset: np.ndarray) -> list[tuple[str, Any]]:
     """A function of x matrix + offset: the linear forms, their offsets, and the function's own steps."""
     forms = [
-        ("forms", linear_map(matrix, np.zeros(len(matrix)))),
+        ("forms", linear_map(matrix)),
         ("offsets", affine_scaler(-offset, np.ones(len(offset)))),
     ]
     functions = [FunctionTransformer(one, feature_names_out="one-to-one") for one in function.numpy_functions or ()]
@@ -165,51 +164,43 @@ def _factor(sampler: RBFSampler) -> float:
     return (2.0 / sampler.n_components) ** 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class _LinearStep:
-    """The linear model of a machine as one of scikit-learn's, with the same predictions and probabilities."""
+def _linear_model(model: ScoringModel, coef: np.ndarray, intercept: np.ndarray) -> Any:
+    """The linear model of a machine as one of scikit-learn's, with the same predictions and probabilities.
 
-    model: ScoringModel
-    coef: np.ndarray
-    intercept: np.ndarray
-
-    def fitted(self) -> Any:
-        """The estimator with its coefficients; which one it is follows from what the machine answers.
-
-        Raises
-        ------
-        TypeError
-            For several quantiles, which no model of scikit-learn sorts, and several counts, of which it has none.
-        """
-        coef, intercept, classes = self.coef, self.intercept, getattr(self.model, "classes_", None)
-        linear: Any
-        if classes is None and self.model._link and not self.model._has_one_target():
-            raise TypeError(
-                "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
-                "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
-            )
-        if classes is None and self.model._link == "log":
-            # Predictions are means exp(f). Of one row of zeros: coefficients and intercept are set below.
-            linear = PoissonRegressor() if self.model._settings.loss == "poisson" else GammaRegressor()
-            linear.fit(np.zeros((1, coef.shape[1])), [1.0])
-        elif classes is None:
-            linear = LinearRegression()
-        elif not hasattr(self.model, "predict_proba"):
-            linear = LinearSVC()
-        elif self.model._multiplier is None:
-            # SGDClassifier divides the probabilities of the classes by their sum, as machines with log odds do.
-            linear = SGDClassifier(loss="log_loss")
-        else:
-            # Calibrated scores are multiplied by 1 / temperature and go through a softmax: that is multinomial
-            # logistic regression with multiplied coefficients.
-            linear = LogisticRegression()
-            coef, intercept = coef * self.model._multiplier, intercept * self.model._multiplier
-        has_one_target = classes is None and self.model._has_one_target()
-        linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if has_one_target else (coef, intercept)
-        linear.n_features_in_ = coef.shape[1]
-        if classes is not None:
-            linear.classes_ = classes
-        return linear
+    Raises
+    ------
+    TypeError
+        For several quantiles, which no model of scikit-learn sorts, and several counts, of which it has none.
+    """
+    classes = getattr(model, "classes_", None)
+    has_one_target = classes is None and model._has_one_target()
+    linear: Any
+    if classes is None and model._link and not has_one_target:
+        raise TypeError(
+            "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
+            "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
+        )
+    if classes is None and model._link == "log":
+        # Predictions are means exp(f). Of one row of zeros: coefficients and intercept are set below.
+        linear = PoissonRegressor() if model._settings.loss == "poisson" else GammaRegressor()
+        linear.fit(np.zeros((1, coef.shape[1])), [1.0])
+    elif classes is None:
+        linear = LinearRegression()
+    elif not hasattr(model, "predict_proba"):
+        linear = LinearSVC()
+    elif model._multiplier is None:
+        # SGDClassifier divides the probabilities of the classes by their sum, as machines with log odds do.
+        linear = SGDClassifier(loss="log_loss")
+    else:
+        # Calibrated scores are multiplied by 1 / temperature and go through a softmax: that is multinomial logistic
+        # regression with multiplied coefficients.
+        linear = LogisticRegression()
+        coef, intercept = coef * model._multiplier, intercept * model._multiplier
+    linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if has_one_target else (coef, intercept)
+    linear.n_features_in_ = coef.shape[1]
+    if classes is not None:
+        linear.classes_ = classes
+    return linear
 
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
@@ -223,14 +214,9 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         return [*_scaling(feature_map), *products, _amplitudes(sizes)]
     if feature_map.activation == "identity":
         scaler = feature_map.scaler
-        center = np.zeros(feature_map.n_columns)
-        if scaler is not None and scaler.is_linear:
-            center = linear_part(scaler)[0]
+        center = linear_part(scaler)[0] if scaler is not None and scaler.is_linear else None
         matrix, _, _ = linear_forms(feature_map)
-        return [
-            *_count_steps(feature_map),
-            ("columns kept", linear_map(matrix * feature_map.amplitudes, center)),
-        ]
+        return [*_count_steps(feature_map), ("columns kept", linear_map(matrix * feature_map.amplitudes, center))]
     has_landmarks = isinstance(feature_map.projection, Similarities)
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
@@ -244,7 +230,7 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     if has_landmarks:
         # A similarity to a landmark is a weighted sum of waves, so a linear map of the sampler's columns.
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
-        similarities = linear_map(weights.T, np.zeros(len(offset)))
+        similarities = linear_map(weights.T)
         return [*_count_steps(feature_map), ("waves", sampler), ("similarities", similarities)]
     return [*_count_steps(feature_map), ("waves", sampler), _amplitudes(amplitudes, _factor(sampler))]
 
@@ -286,12 +272,12 @@ def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     nystrom, steps = nystrom_of(feature_map), _scaling(feature_map)
     if nystrom.metric is not None:
         root = np.diag(nystrom.metric) if nystrom.metric.ndim == 1 else nystrom.metric
-        steps.append(("metric", linear_map(root, np.zeros(len(root)))))
+        steps.append(("metric", linear_map(root)))
     if isinstance(nystrom.kernel, Matern):
         # pairwise kernels have none, but those of Gaussian processes do
         matern = kernels.Matern(float(nystrom.kernel.sigma), nu=float(nystrom.kernel.nu))
         similarities = FunctionTransformer(matern, kw_args={"Y": nystrom.landmarks})
-        whitening = linear_map(nystrom.whitening * feature_map.amplitudes, np.zeros(len(nystrom.landmarks)))
+        whitening = linear_map(nystrom.whitening * feature_map.amplitudes)
         return [*steps, ("similarities", similarities), ("whitening", whitening)]
     name, parameters = _pairwise_kernel(feature_map)
     kernel = Nystroem(kernel=name, n_components=len(nystrom.landmarks), **parameters)
@@ -369,7 +355,7 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
     for by, number in fitted.centred:
         made_of = places.index(f"{number} less its mean by {by}")
         centring[made_of, made_of], centring[places.index(number), made_of] = -1.0, 1.0
-    return [("columns", columns), ("centring", linear_map(centring, np.zeros(len(centring))))]
+    return [("columns", columns), ("centring", linear_map(centring))]
 
 
 def _check_columns(encoding: TableEncoding) -> None:
@@ -649,7 +635,7 @@ def complete_text(steps: FeatureUnion | Pipeline, directions: TextDirections) ->
         own.steps[-1] = ("directions", Pipeline([("known", known), ("weights", weights), ("directions", reduced)]))
     # the numbers of words and of pairs are added
     both = np.vstack([np.eye(directions.n_columns)] * len(words.transformer_list))
-    steps.steps[-1] = ("sum", linear_map(both, np.zeros(len(both))))
+    steps.steps[-1] = ("sum", linear_map(both))
 
 
 def step_transformers(feature_map: FeatureMap) -> tuple[list[tuple[str, Any]], np.ndarray]:
@@ -709,7 +695,7 @@ def step_transformers(feature_map: FeatureMap) -> tuple[list[tuple[str, Any]], n
     lengths = np.array([np.prod(_lengths([f for f in atom if f[2] == HINGE], steps)) for atom in atoms])
     transformers = [
         ("factors", FeatureUnion(parts)),
-        ("sums", linear_map(sums, np.zeros(len(factors)))),
+        ("sums", linear_map(sums)),
         ("products", _clipped(others, np.ones(len(atoms)))),
     ]
     return transformers, lengths * feature_map.amplitudes
@@ -724,7 +710,7 @@ def _chosen(factors: list[Factor], n_columns: int) -> PCA:
     """The column of each factor, in double precision, in which thresholds are."""
     matrix = np.zeros((n_columns, len(factors)))
     matrix[[j for j, _, _ in factors], np.arange(len(factors))] = 1.0
-    return linear_map(matrix, np.zeros(n_columns))
+    return linear_map(matrix)
 
 
 def _clipped(start: np.ndarray, length: np.ndarray) -> MinMaxScaler:
@@ -745,10 +731,11 @@ def affine_scaler(mean: np.ndarray | None, scale: np.ndarray) -> StandardScaler:
     return scaler
 
 
-def linear_map(matrix: np.ndarray, mean: np.ndarray) -> PCA:
-    """(x - mean) matrix, as the one transformer of scikit-learn that is an affine map: a PCA that was never fitted."""
+def linear_map(matrix: np.ndarray, mean: np.ndarray | None = None) -> PCA:
+    """(x - mean) matrix, by the one transformer of scikit-learn that is an affine map: a PCA that was never fitted."""
     linear = PCA(n_components=matrix.shape[1])
-    linear.components_, linear.mean_, linear.n_components_ = matrix.T, mean, matrix.shape[1]
+    linear.mean_ = np.zeros(len(matrix)) if mean is None else mean
+    linear.components_, linear.n_components_ = matrix.T, matrix.shape[1]
     linear.n_features_in_ = linear.n_samples_ = len(matrix)
     # It is not used without whitening, and yet asked for by the check that a PCA is fitted.
     linear.explained_variance_ = np.ones(matrix.shape[1])

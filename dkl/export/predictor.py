@@ -444,7 +444,7 @@ class RowEncoder:
             if rule.name not in row or not _is_set(out, rule, row[rule.name], is_strict):
                 return None
         if isinstance(self.encoding, FittedEncoding):
-            return self.encoding.places.with_numbers(out[None], self.encoding.stacked, None)[0]
+            return self.encoding.places.with_numbers(out[None], self.encoding.tables, None)[0]
         return out
 
 

@@ -17,7 +17,7 @@ from dkl.federated.agreement import CODES_DO_NOT_TRAVEL, Agreement, as_agreement
 from dkl.methods.validation import check_classes, check_columns, check_target
 from dkl.model_io import save
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.tree_sum import Node
 from dkl.progress import Choice, resolve_progress
 from dkl.version import __version__

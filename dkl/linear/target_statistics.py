@@ -12,8 +12,7 @@ from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
-from dkl.passes.engine import PassResult
-from dkl.passes.loop import Run
+from dkl.passes.loop import PassResult, Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.protocols.source import BlockSource
 

@@ -179,7 +179,8 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         most = max(effort.n_features // _DESCENDING, 2)
         fewer = {"n_features": min(size, most), "refine": "auto", "scaling": scaling or "standard"}
         of_kernel = Gaussian() if isinstance(family, Laplacian) and knobs.sigma == "auto" else family
-        waves.append(Contender("refined waves", clone(searched).set_params(family=of_kernel, **fewer)))
+        # a quarter of the features is the plainer model, so that they come first
+        waves.insert(0, Contender("refined waves", clone(searched).set_params(family=of_kernel, **fewer)))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(bins=_BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))

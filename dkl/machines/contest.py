@@ -296,7 +296,7 @@ class Race:
 
     @property
     def winner(self) -> Candidate:
-        """The plainest candidate among those that are as good as the best.
+        """The plainest candidate among those that are as good as the best: the first with the fewest kinds.
 
         Raises
         ------
@@ -305,7 +305,7 @@ class Race:
         """
         if not (able := self.scored()):
             raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
-        return self._within(able, EQUAL_LOSS)[0]
+        return min(self._within(able, EQUAL_LOSS), key=lambda one: len(one.kinds))
 
     def _is_needless(self, kind: Candidate) -> bool:
         """Whether a kind is skipped because the losses of other kinds show that it would not win.

@@ -1,46 +1,1019 @@
-"""KernelClassifier and KernelRegressor; their `fit` is that of `KernelMachine` in `machine.py`."""
+"""KernelClassifier and KernelRegressor: `fit` learns the features, and fits a linear model on the mapped rows.
+
+From `fit` to a sine, once the features are learned, in a last fit by exact steps (`tests/test_architecture.py` checks
+that these functions exist):
+
+    machines/kernel_machines.py: KernelMachine.fit, KernelMachine._learn_and_fit, KernelMachine._fit_linear
+    linear/fitting.py: fit_by_newton, newton_state
+    linear/head.py: NewtonDriver.request, NewtonDriver.step
+    passes/loop.py: Run.drive, run_pass, sum_blocks
+    kernels/normal_equations.py: newton_block, newton_sums
+    kernels/maps.py: row_mapper
+    kernels/sincos.py: write_waves
+
+Before it, ``features="auto"`` tries candidates on held-out rows, by the same passes: `Choice` (`machines/choice.py`)
+asks `Race.trials` (`machines/contest.py`) for the next of the candidates that `machines/contenders.py` lists, and
+`Bench.trial` (`machines/trials.py`) learns its features, by their own `fit`, and compares penalties on them.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, replace
 from functools import partial
-from typing import Any, ClassVar
+from numbers import Integral
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.atomic import atomic, forget_fit
+from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
-from dkl.linear.answers import deviations_of, means_of, probabilities, shaped
-from dkl.linear.fitting import LinearFit, LinearProblem, calibrate
-from dkl.machines.machine import KernelMachine
+from dkl.data.exposure import (
+    Exposure,
+    exposure_beside_fit,
+    exposure_of_fit,
+    exposure_values,
+    further_rates,
+    multiplied,
+    with_exposure_of_fit,
+    with_rates,
+)
+from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.telling import warn_of_random_folds
+from dkl.documented import DocumentedMixin
+from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
+from dkl.encodings.texts import has_scores
+from dkl.events import Event, StopRequested
+from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap
+from dkl.linear.answers import Scorer, deviations_of, means_of, probabilities, shaped
+from dkl.linear.fitting import (
+    NEWTON_LOSSES,
+    LinearFit,
+    LinearProblem,
+    calibrate,
+    default_stopping,
+    fit_by_epochs,
+    fit_by_newton,
+    fit_further,
+    with_coefficients,
+)
+from dkl.linear.head import most_log_loss_features
+from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, clear_gain, judging_folds, mean_over_folds
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import TargetScale
+from dkl.machines.choice import Chosen, PlannedChoice, choose
+from dkl.machines.contenders import has_columns_alone
+from dkl.machines.contest import FEWEST_ROWS
+from dkl.machines.effort import JUDGING_SHARE, Clock
+from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given, with_sgd_coefficients
+from dkl.machines.settings import (
+    LIGHT,
+    Knobs,
+    OpenParameters,
+    Settings,
+    joint_name,
+    settled,
+    squared_loss,
+    stochastic_losses,
+)
+from dkl.machines.suggest import advise
+from dkl.machines.trials import Bench, Sample, Terms
+from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
+from dkl.methods.base import FeatureLearner
+from dkl.methods.callbacks import CallbackSupportMixin, calls_back
+from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
+from dkl.methods.combined.learner import CombinedFeatures
+from dkl.methods.fit_context import FitContext
 from dkl.methods.offered import offered_unless
 from dkl.methods.parameters import (
     CLASSIFIER,
     REGRESSOR,
     ClassWeight,
     Constraints,
+    Progress,
+    RandomState,
+    StorePath,
+    check_constraints,
     check_quantiles,
     class_weights,
     estimator,
 )
-from dkl.methods.predicting import (
-    ClassPredictions,
-    NumberPredictions,
-    blockwise,
-    output_names,
-    score_rows,
-    with_row_id,
-)
+from dkl.methods.predicting import ClassPredictions, NumberPredictions, blockwise, output_names, score_rows, with_row_id
+from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.refining import judging_share
+from dkl.methods.room import PlannedMixin, check_plan
+from dkl.methods.saving import SavingMixin
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score
-from dkl.methods.validation import check_whole_labels
-from dkl.passes.loop import Run
-from dkl.solvers.losses import LOG_LINK, loss_of
-from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets, no_probabilities
+from dkl.methods.updating import updatable
+from dkl.methods.validation import (
+    check_classes,
+    check_columns,
+    check_whole_labels,
+    encoded_rows,
+    one_dimensional,
+    rows_to_fit,
+    rows_with_category_numbers,
+    without_splits,
+)
+from dkl.methods.warm_start import has_begun, working_start
+from dkl.passes.devices import check_device
+from dkl.passes.loop import PlannedRun, Run
+from dkl.progress import resolve_progress
+from dkl.protocols.block import Block
+from dkl.registry import learner_entry, learner_keys
+from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
+from dkl.solvers.round_losses import ROUND_LOSSES
+from dkl.uncertainty.conformal import ConformalIntervals, ConformalMixin, ConformalSets, no_probabilities
 from dkl.uncertainty.posterior import CoefficientPosterior
+
+# Features of a pilot fit, which compares penalties: they rank as with all features.
+_PILOT_FEATURES = 500
+# The parameters by which a searching learner draws all of its features at random.
+_DRAWN = {"plain_share": 1.0}
+
+
+@estimator
+class MachineParameters:
+    """The parameters that both machines share, documented at `KernelClassifier`."""
+
+    features: FeatureLearner | str | Sequence[FeatureLearner | str] | None = "auto"
+    _: KW_ONLY
+    linear: Any = None
+    n_features: int | str = "auto"
+    scaling: str | None = "auto"
+    sigma: float | str = "auto"
+    effort: str = "balanced"
+    time_limit: float | None = None
+    trials: Sequence[int] | None = None
+    loss: str | None = None
+    alpha: float | str | None = None
+    epochs: int | None = None
+    solver: str | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 3
+    conformal_fraction: float | None = None
+    by_group: str | None = None
+    by_time: str | Literal[False] | None = None
+    categorical: Sequence[str] | None = None
+    drop_missing_target: bool = False
+    device: str = "auto"
+    random_state: RandomState = None
+    checkpoint: StorePath = None
+    progress: Progress = None
+    memory_limit: int | str | None = None
+
+
+class KernelMachine(
+    MachineParameters, PlannedMixin, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator
+):
+    """The base of the classifier and the regressor: features, then a linear model on them."""
+
+    _parameter_constraints: ClassVar[Constraints]
+    _task: ClassVar[Any]
+    _supervised: ClassVar[bool] = True
+    _fitted_by: ClassVar[str] = "linear_"
+
+    epsilon: float
+    quantiles: Sequence[float]
+    features_: FeatureLearner
+    seed_: int
+    reasons_: tuple[str, ...]
+    summary_: str
+    # The temperature and the shift of the intercepts from the last choice of features; `update` keeps them.
+    _calibration: tuple[float | None, np.ndarray | None] = (None, None)
+
+    @recorded
+    @calls_back
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+        exposure: object = None,
+    ) -> Self:
+        """Learn the features, then fit the linear model on them.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            Data frames are raw rows and are encoded; everything else holds encoded rows.
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        groups : str, array of shape (n,), or None
+            The group of each row. Rows of one group are held out together, wherever the fit holds rows out. A name is a
+            column of a data frame, which is then not used as a feature.
+        times : str, array of shape (n,), or None
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; to exclude it,
+            pass its values and drop it from the frame.
+        exposure : str, array of shape (n,), or None
+            Only for ``loss="poisson"`` and "gamma": the amount that each row's target was counted over (years,
+            customers, area), above 0. The model then predicts the target per unit of it. A name is a column of a data
+            frame or of a Dataset, which is then not used as a feature; the model remembers it, and reads it from
+            further rows to score them.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the rows are invalid; before any pass.
+        RuntimeError
+            If ``device="gpu"`` and a process that computes on blocks has no GPU; before any row is read.
+        """
+        clock = Clock(self.time_limit)
+        if not (goes_on := has_begun(self.features, getattr(self, "features_", None))):
+            forget_fit(self)
+        dataset = self._checked_rows(X, y, sample_weight, groups, times, exposure)
+        # a warm start holds out the same rows, and has its own checkpoints
+        fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
+        if not goes_on:
+            self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint, run_parts(self, dataset))
+        run = self._running(fingerprint)
+        dataset, held_out = self._without_conformal_rows(dataset)
+        # rows held out for intervals keep their counts, which with_rates would divide by the exposure
+        dataset = with_rates(self, dataset)
+        if self.features is not None:
+            check_plan(self, dataset, run.device, run.publish)
+        weights = self._class_weights(dataset)
+        choice: PenaltyChoice | None = None
+        changes: dict[str, Any] = {}
+        advised: FeatureLearner | None = None
+        if self._chooses:
+            chosen = choose(self._terms, dataset, weights, run, clock)
+            dataset, judging_seed = self._keep_choice(chosen), chosen.columns.judging_seed
+            advised, choice = chosen.features, chosen.penalty
+        else:
+            dataset, judging_seed = self._with_category_numbers(dataset, run)
+        if self.features is None:
+            # one pass and a sample choose the features; the machine keeps the parameters that the user gave
+            advice = advise(dataset, run, self.seed_)
+            advised, self.reasons_ = advice.features, advice.reasons_for(self)
+        template = self._unfitted_features(advised)
+        folds = self._judging_folds(template, dataset) if choice is None else []
+        if choice is None:
+            choice, changes = self._penalty_of_folds(template, folds, dataset, weights, run, judging_seed=judging_seed)
+        # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
+        withheld = folds[0] if len(folds) == 1 else None
+        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
+        last = self.features_ if goes_on and not changes else None
+        learner = self._learner_of_stage(template, "features", last).set_params(**changes)
+        # drawn features have not seen the target, so their learner has no useful coefficients to start from
+        self._learn_and_fit(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
+        n_features = self.features_.feature_map_.n_features
+        if self._chooses and isinstance(self.n_features, Integral) and n_features < self.n_features:
+            self.reasons_ += (f"Features: {n_features:,}, of the {self.n_features:,} that n_features allows at most.",)
+        self._score_conformal_rows(held_out)
+        return self
+
+    def _checked_rows(
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        groups: object = None,
+        times: object = None,
+        exposure: object = None,
+    ) -> Dataset:
+        """The rows of a fit, once parameters and rows have been checked and open parameters settled."""
+        # Everything that can be refused is refused here, before the first pass, which may take hours.
+        check_constraints(self)
+        self._check_features()
+        self._check_solver()
+        check_device(self.device)
+        row_columns = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(row_columns, exposure)
+        if exposed.name and isinstance(X, Dataset):
+            record_rows(X)  # as they are stored, with the column that is no feature
+        y = one_dimensional(y)
+        own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
+        dataset = rows_to_fit(
+            self, row_columns, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
+        )
+        # The learner inside would warn again that a store with splits is used whole.
+        dataset = without_splits(dataset)
+        self._settle(dataset)
+        dataset = exposed.with_exposures(dataset, self._exposure_weighs is not None, sample_weight)
+        exposed.remember(self)
+        self._calibration = (None, None)
+        self._check_targets(dataset)
+        self.encoding_ = dataset.encoding
+        return dataset
+
+    def _learn_and_fit(
+        self,
+        learner: FeatureLearner,
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        context: FitContext,
+        *,
+        choice: PenaltyChoice | None,
+        from_learner: bool = True,
+    ) -> LinearProblem:
+        """Learn the features, and fit and finish the linear model on them; returns its problem.
+
+        Parameters
+        ----------
+        learner : FeatureLearner
+            Not fitted.
+        dataset : Dataset
+        weights : ndarray of shape (K,) or None
+        run : Run
+        context : FitContext
+        choice : PenaltyChoice or None
+            The penalty, if it has been chosen already.
+        from_learner : bool
+            Whether the linear model starts from the one that the learner has fitted.
+        """
+        self.features_ = run.learn(learner, dataset, context)
+        problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
+        if not from_learner:
+            problem = replace(problem, start=None)
+        self._fit_model(problem, dataset, run)
+        return problem
+
+    def _fit_model(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
+        """Fit and finish the linear model on fitted features."""
+        self._keep(self._fit_linear(problem, dataset, run))
+        self._finish(problem, dataset, run)
+
+    def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[Chosen, dict[str, Any]]:
+        """Choose as `fit` does, without the last fit to all rows; the choice, and parameters that reproduce it."""
+        dataset = self._checked_rows(X, y, groups=groups, times=times)
+        # checked after reading the rows, whose own dates may hold rows out
+        warn_of_random_folds(dataset, "suggest")
+        self.seed_ = stored_seed(self.random_state, None, "")
+        run, weights = self._running(""), self._class_weights(dataset)
+        chosen = choose(self._terms, dataset, weights, run, Clock(self.time_limit))
+        settings = self._settings
+        alpha = settings.alpha if chosen.penalty is None else chosen.penalty.alpha
+        pinned: dict[str, Any] = {"solver": settings.solver, "loss": chosen.loss, "alpha": alpha}
+        # the columns of a Dataset stay numbers, whatever `categorical` says
+        if (categorical := getattr(chosen.columns.dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
+            pinned["categorical"] = list(categorical)
+        return chosen, pinned
+
+    @property
+    def _terms(self) -> Terms:
+        """The parameters that bind the choice of features, after open ones were settled for the rows."""
+        settings = self._settings
+        loss_is_open = self.loss is None and self.alpha in (None, *PENALTY_RULES)
+        return Terms(
+            type(self).__name__,
+            self.effort,
+            self._knobs,
+            settings,
+            loss_is_open and settings.solver == "newton" and settings.calibrate,
+            self.categorical is None,
+            self.validation_fraction,
+            self.seed_,
+            self.time_limit,
+            self.trials,
+            self.checkpoint,
+            new_learner=lambda advised, stage: self._learner_of_stage(self._unfitted_features(advised), stage),
+            new_problem=self._problem_on,
+        )
+
+    def _keep_choice(self, chosen: Chosen) -> Dataset:
+        """Store the choice in the fitted attributes; returns the rows with the chosen columns."""
+        dataset = chosen.columns.dataset
+        self.encoding_ = dataset.encoding
+        self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
+        self._calibration = (chosen.temperature, chosen.shift)
+        return dataset
+
+    def _with_category_numbers(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
+        """The rows with numbers in place of categories and texts, and the seed of the rows that judge comparisons.
+
+        The numbers, such as target means, are learned without the judging rows, so that no other rows may judge later
+        comparisons; without categories and texts the seed is None. Sets `encoding_`.
+        """
+        numbered = rows_with_category_numbers(self, dataset, self._judging_rows(dataset), run)
+        is_numbered = numbered is not dataset or has_scores(numbered.encoding)
+        self.encoding_ = numbered.encoding
+        return numbered, self.seed_ if is_numbered else None
+
+    @available_if(lambda self: self._settings.solver == "sgd")
+    @atomic
+    def partial_fit(
+        self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None, *, exposure: Any = None
+    ) -> Self:
+        """Continue the linear model for one epoch on further rows, with the same features; only for ``solver="sgd"``.
+
+        The first call is `fit` on its rows: they determine the features, so pass many of them.
+        `dask_ml.wrappers.Incremental` uses this method; `fit` accepts Dask arrays itself, and learns from all rows.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`. Labels must be among `classes_`.
+        classes : array of shape (K,) or None
+            All classes that will occur, where the first rows lack some; in later calls those of `fit`, or None.
+        exposure
+            As in `fit`; None reads the column that the fit had.
+
+        Raises
+        ------
+        ValueError
+            For a label that `fit` has not seen, another number of columns, or a missing exposure where the fit had one.
+        """
+        if not hasattr(self, "linear_"):
+            if self._task == "classification" and classes is not None:
+                named = {"task": self._task, "classes": classes, "categorical": self.categorical or ()}
+                X, y, sample_weight = as_dataset(X, y, sample_weight, **named), None, None
+            return self.fit(X, y, sample_weight, exposure=exposure)
+        own_classes = getattr(self, "classes_", None)
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(own_classes)):
+            raise ValueError(f"fit has found the classes {own_classes}, not {np.asarray(classes)}; fit all rows again")
+        dataset = further_rates(self, X, y, sample_weight, exposure)
+        if self._settings.loss in LOG_LINK:
+            check_log_rows(dataset, self._settings.loss, of_fit=False)
+        # further rows are few: the model steps on all of them, and holds none out
+        problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
+        problem = replace(problem, classes=own_classes, held_out=HeldOut())
+        self._keep(fit_further(problem, self._fit, dataset.source, self._running("")))
+        return self
+
+    @recorded
+    def update(self, dataset: Dataset) -> Self:
+        """Update the fit after rows were appended to its store, or dropped from it.
+
+        The features are updated from the blocks that changed (`AlignedFeatures.update`); the linear model is fitted
+        again to all rows.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            A version of the store, whole or a split of it.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the features store no sums, the rows do not match them, or the exposure of the fit is not a column of the
+            store.
+        """
+        check_is_fitted(self)
+        # Candidates stay the same, so that sums of unchanged blocks are reused; the linear model has no such sums.
+        self.features_, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
+        if isinstance(dataset, Dataset):
+            refuse_codes(dataset, "update", WHY_NO_UPDATE)
+            self._rows(dataset, None, None)
+            record_rows(dataset)
+            dataset = with_exposure_of_fit(self, dataset, exposure_of_fit(self))
+            dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
+            dataset, held_out = self._without_conformal_rows(dataset)
+            dataset = with_rates(self, dataset)
+        self.features_.update(dataset)
+        self._check_targets(dataset)
+        problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
+        self._fit_model(problem, dataset, self._running(""))
+        self._score_conformal_rows(held_out)
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # missing values are filled, as those of frames are
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        tags.target_tags.required = True
+        return tags
+
+    def replayed(self, dataset: Dataset) -> PlannedRun:
+        """The passes of `fit`, by an unfitted copy and a run that records them and reads no row.
+
+        The stages choose the features, learn them, and fit the linear model.
+        """
+        check_constraints(self)
+        self._check_features()
+        self._check_solver()
+        unfitted, plan = self._unfitted_copy(), PlannedRun(n_rows=dataset.n_rows)
+        weights = unfitted._class_weights(dataset)
+        unfitted._settle(dataset)
+        if self._chooses:
+            unfitted._replay_choice(dataset, weights, plan)
+            return plan
+        last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
+        template = unfitted._unfitted_features()
+        folds = unfitted._judging_folds(template, dataset)
+        context = FitContext(for_machine=True)
+        for changes in unfitted._rivals(template) if len(folds) > 1 else ():
+            # each rival is learned and judged on every fold
+            pilot = PlannedRun(n_rows=dataset.n_rows)
+            unfitted._fold_scores(template, replace(context, withheld=folds[0]), changes, dataset, weights, pilot)
+            plan.add(pilot, times=len(folds))
+        # the most that they can lead to: searched features, and penalties compared on them
+        learner = unfitted._learner_of_stage(template, "features", last)
+        problem = unfitted._learn_and_fit(learner, dataset, weights, plan, context, choice=None)
+        plan.passes.extend(unfitted._planned_scores(problem))
+        return plan
+
+    def _replay_choice(self, dataset: Dataset, weights: np.ndarray | None, plan: PlannedRun) -> None:
+        """Record the passes of a machine that chooses its features: of the choice, and of the last fit.
+
+        Of all features and losses that may be chosen, those have their passes that take the most work. The others add
+        no time, but their memory must suffice.
+        """
+        settled, planned = self._settings.loss, PlannedChoice(self._terms, dataset, weights)
+        plan.add(planned.trials(), beside=planned.rows_in_memory)
+        loss = self.loss_ = planned.loss
+        *others, costliest = (
+            self._learner_of_stage(self._unfitted_features(one), "features") for one in planned.may_win()
+        )
+        for other in others:
+            plan.add(other.replayed(dataset), times=0, beside=planned.rows_in_memory)
+        # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
+        penalty = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)))
+        chosen = penalty if dataset.total_weight >= FEWEST_ROWS else None
+        if costliest.planned_map(dataset).n_features > most_log_loss_features(self._terms.shape(dataset).n_models):
+            # the log loss is chosen only where its sums over these features fit in memory
+            loss = settled
+        for number, each in enumerate(dict.fromkeys((loss, settled))):
+            self.loss_ = each
+            last = PlannedRun(n_rows=dataset.n_rows)
+            problem = self._learn_and_fit(
+                costliest, dataset, weights, last, FitContext(for_machine=True), choice=chosen
+            )
+            last.passes.extend(self._planned_scores(problem))
+            plan.add(last, times=int(number == 0), beside=planned.rows_in_memory)
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """The most features that a fit can have; 0 where the machine chooses them, which its effort bounds."""
+        if self._chooses or self.features is None:
+            return 0
+        settled = self
+        if not hasattr(self, "loss_"):
+            # before a fit, on a copy; a fitted machine has settled its parameters already
+            settled = self._unfitted_copy()
+            settled._settle(dataset)
+        return settled._unfitted_features().planned_features(dataset)
+
+    def usual_time(
+        self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
+    ) -> UsualTime | None:
+        """The usual time of a fit to these rows, from their number and one block; None where features are given.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        block : Block or None
+            None where no block was read; then more than a linear model is expected.
+        slots : int
+            Blocks that are computed at the same time.
+        flops_per_second : float
+            The speed of a matrix product on one thread.
+        """
+        if not self._chooses or dataset.total_weight < FEWEST_ROWS:
+            return None
+        unfitted, has_codes = self._unfitted_copy(), dataset.schema.has_codes
+        unfitted._settle(dataset)
+        # whether categories matter is only known once they are encoded
+        is_linear = block is not None and not has_codes and seems_linear(block, dataset.schema.n_classes)
+        usual = usual_time(
+            self.effort,
+            unfitted._terms.shape(dataset),
+            sampled=unfitted._terms.sample(dataset).rows.n_rows,
+            is_linear=is_linear,
+            is_sparse=dataset.source.is_sparse,
+            slots=slots,
+            flops_per_second=flops_per_second,
+        )
+        return usual if self.time_limit is None else replace(usual, seconds=min(usual.seconds, self.time_limit))
+
+    def _unfitted_copy(self) -> Self:
+        """An unfitted copy with a fixed seed, on which plans settle parameters; the machine itself stays unchanged."""
+        unfitted = clone(self)
+        unfitted.seed_ = 0
+        return unfitted
+
+    @property
+    def _fit(self) -> LinearFit:
+        """The linear fit behind the fitted attributes; `partial_fit` continues from it."""
+        units = TargetScale(self.target_center_, self.target_scale_)
+        return LinearFit(self.linear_, units, self.n_epochs_, self.validation_losses_, alpha=self._settings.alpha)
+
+    def _keep(self, fit: LinearFit) -> None:
+        """Store a linear fit in the machine's fitted attributes."""
+        self.linear_ = fit.model
+        self.target_center_, self.target_scale_ = fit.units.center, fit.units.scale
+        self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
+        self.alpha_ = fit.alpha
+        # scores of held-out rows are not valid after another fit
+        if hasattr(self, "conformal_"):
+            del self.conformal_
+        if fit.choice is not None:
+            self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
+
+    def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
+        """Hook for steps after the linear model is fitted, such as calibration."""
+
+    def _as_fitted(self, fit: LinearFit) -> Self:
+        """A copy of this machine with an unfinished linear fit, for subscribers to events."""
+        machine = copy.copy(self)
+        machine._keep(fit)
+        return machine
+
+    def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
+        """Fit the linear model by the machine's solver; subscribers receive the unfinished machine."""
+        # before calibration, in the last pass, a machine has no probabilities, so that none is shown
+        run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
+        if self.linear is not None:
+            return fit_given(problem, dataset.source, run, self.linear, epochs=self.epochs)
+        if self._settings.solver == "newton":
+            return fit_by_newton(problem, dataset.source, run)
+        patience, _ = self._stopping(dataset.n_rows)
+        return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
+
+    def _stopping(self, n_rows: int) -> tuple[int | None, float]:
+        """The patience of stochastic epochs (None runs all of them) and the share of rows held out to stop them."""
+        if self.linear is not None:
+            return None, 0.0
+        if self.early_stopping:
+            return self.patience, self.validation_fraction
+        return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
+
+    def _judging_rows(self, dataset: Dataset) -> HeldOut:
+        """The rows held out for any decision of this fit: the larger share of the machine's and its features' own."""
+        shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
+        if self.features is not None and not self._chooses:
+            shares.append(judging_share(self._learner_of_stage(self._unfitted_features(), "features"), dataset.source))
+        return HeldOut(max(shares), self.seed_)
+
+    def _judging_folds(self, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
+        """The folds that choose the penalty of searched features: one fold of many rows, five of few.
+
+        Features searched on all rows fit each of them too well, so that a penalty chosen there is too small. The search
+        must therefore leave out the rows that judge.
+        """
+        settings = self._settings
+        if settings.alpha not in PENALTY_RULES or settings.solver != "newton" or not template._searches:
+            return []
+        held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
+        return judging_folds(held_out, dataset.total_weight, most)
+
+    def _penalty_of_folds(
+        self,
+        template: FeatureLearner,
+        folds: list[HeldOut],
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        *,
+        judging_seed: int | None,
+    ) -> tuple[PenaltyChoice | None, dict[str, Any]]:
+        """The penalty that all folds agree on, each with its own search, and changes of the features' parameters.
+
+        On few rows a search may fit noise: random features of the same number replace it unless it clearly lowers the
+        held-out loss. (None, {}) for a single fold.
+        """
+        if len(folds) < 2:
+            return None, {}
+        # each rival is learned once for each fold, without its rows
+        context = FitContext(for_machine=True, is_pilot=True, judging_seed=judging_seed)
+        choices, *rivals = (
+            [
+                self._fold_scores(template, replace(context, withheld=fold), changes, dataset, weights, run)
+                for fold in folds
+            ]
+            for changes in self._rivals(template)
+        )
+        if not rivals or clear_gain(choices, rivals[0]):
+            return mean_over_folds(choices), {}
+        searched, drawn = mean_over_folds(choices), mean_over_folds(rivals[0])
+        message = (
+            "features are drawn, since a search for them gains nothing on held-out rows: "
+            f"{searched.score:.4f} with it, {drawn.score:.4f} without"
+        )
+        with suppress(StopRequested):
+            run.publish(Event("note", "features", detail={"message": message}))
+        return None, _DRAWN
+
+    def _fold_scores(
+        self,
+        template: FeatureLearner,
+        context: FitContext,
+        changes: dict[str, Any],
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+    ) -> PenaltyChoice:
+        """The scores of all penalties on the fold of `context`, whose rows the features are learned without."""
+        fold: Any = context.withheld
+        # the stage names a folder of the checkpoint
+        stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
+        pilot = run.learn(self._pilot(template, stage, changes), dataset, context)
+        terms, judging = self._terms, Sample(dataset, (fold,))
+        return Bench(terms, weights, run).penalties(pilot, judging, 0, stage, terms.judging_loss)
+
+    def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
+        """Parameter changes to compare: none, and drawing all features, where the learner searches for some of them.
+
+        Features of few columns are requested for being readable, so random ones cannot replace them.
+        """
+        # a learner without a share of random features has no rival
+        parameters = {"plain_share": 0.0, **template.get_params(deep=False)}
+        draws = (
+            parameters["plain_share"] is None
+            and parameters["solver"] == "corrective"
+            and parameters["sparse_share"] < 1.0
+        )
+        return [{}, _DRAWN] if draws and not isinstance(template.family, FiniteFamily | list | tuple) else [{}]
+
+    def _pilot(self, template: FeatureLearner, stage: str, changes: dict[str, Any]) -> FeatureLearner:
+        """A copy with fewer features and no refinement, cheaper and sufficient for comparing penalties."""
+        pilot = self._learner_of_stage(template, f"pilot-{stage}").set_params(**changes)
+        most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
+        pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
+        if "refine" in pilot.get_params(deep=False):
+            pilot.set_params(refine=0)
+        return pilot
+
+    def _learner_of_stage(
+        self, template: FeatureLearner, stage: str, last: FeatureLearner | None = None
+    ) -> FeatureLearner:
+        """A copy of the features for one stage of the fit, or one that continues the last fit.
+
+        Features without their own checkpoint use a folder of the machine's, named after the stage.
+        """
+        learner = clone(template)
+        if self.checkpoint is not None and learner.get_params(deep=False).get("checkpoint") is None:
+            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
+        return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
+
+    def _unfitted_features(self, advised: FeatureLearner | None = None) -> FeatureLearner:
+        """The features to fit, with the machine's options, and its seed unless they have one.
+
+        Parameters
+        ----------
+        advised : FeatureLearner or None
+            The features that the choice (``features="auto"``) or the advice (``features=None``) has found.
+
+        Raises
+        ------
+        ValueError
+            If features are open and `advised` is None.
+        """
+        options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
+        if isinstance(self.features, str) and not self._chooses:
+            learner = learner_entry(self.features).learner_class(**options)
+            if "scaling" in learner.get_params(deep=False):
+                # a learner given by name has the scaling that suits the rows
+                learner.set_params(scaling="auto")
+        elif self.features is None or isinstance(self.features, str):
+            if advised is None:
+                raise ValueError(
+                    f"features={self.features!r} asks the rows, which have not been read: ask dkl.suggest first, as in "
+                    "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
+                )
+            learner = clone(advised).set_params(**options)
+        elif isinstance(self.features, list | tuple):
+            learner = CombinedFeatures(clone(self.features, safe=False), **options)
+        else:
+            learner = clone(self.features)
+        learner = self._knobs.with_pinned(learner)
+        parameters = learner.get_params(deep=False)
+        if self._settings.loss in ROUND_LOSSES:
+            # learners by rounds that have no loss of their own minimise that of the machine
+            parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
+            if self.features is None or isinstance(self.features, str):
+                parts = [learner, *getattr(learner, "features", ())]
+            for rounds in parts:
+                if "features_per_round" in rounds.get_params(deep=False):
+                    rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)
+        if parameters.get("random_state") is None:
+            learner.set_params(random_state=self.seed_)
+        return learner
+
+    def _problem(
+        self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
+    ) -> LinearProblem:
+        """The linear problem on the rows of a dataset, mapped by `feature_map`."""
+        settings = self._settings
+        calibrates = settings.calibrate and self._calibration[0] is None
+        _, share = self._stopping(dataset.n_rows)
+        loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
+        return LinearProblem(
+            feature_map=feature_map,
+            loss=loss,
+            alpha=settings.alpha,
+            classes=dataset.classes,
+            n_targets=dataset.schema.n_targets or 1,
+            class_weight=weights,
+            epsilon=getattr(self, "epsilon", 0.1),
+            quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
+            held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
+            validation=HeldOut(self.validation_fraction, self.seed_),
+            calibrated=self._calibrates_while_judging(dataset.n_rows),
+            seed=self.seed_,
+            dtype=dtype,
+        )
+
+    def _problem_on(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
+        """`_problem` on fitted features, starting from the linear model that their learner has fitted, if any."""
+        problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
+        return replace(problem, start=working_start(features, problem.n_models))
+
+    def _running(self, fingerprint: str) -> Run:
+        """Settings for the passes of the linear model; an empty fingerprint means no checkpoint."""
+        return Run(
+            publish=resolve_progress(self.progress),
+            memory_limit=self.memory_limit,
+            device=recorded_device(self.device),
+            checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
+            fingerprint=fingerprint,
+        )
+
+    @property
+    def _scorer(self) -> Scorer:
+        """The fitted feature map and linear model as one function of encoded rows."""
+        if not hasattr(self.linear_, "coef_"):
+            n_outputs = (
+                1 if len(getattr(self, "classes_", ())) == 2 else len(getattr(self, "classes_", self.target_center_))
+            )
+            units = self.target_center_, self.target_scale_
+            scorer: Any = EstimatorScorer(self.feature_map_, self.linear_, self.features_.dtype, *units, n_outputs)
+            return scorer
+        coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
+        return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
+
+    @property
+    def feature_map_(self) -> FeatureMap:
+        """The feature map of the fitted features."""
+        return self.features_.feature_map_
+
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        """The weight of each class, (K,); None for equal weights, and for regression."""
+        return None
+
+    def _rows(self, X: object, y: object, sample_weight: object) -> Dataset:
+        """Further rows, encoded as those of `fit`."""
+        # Further rows may lack some classes of the fit, but contain no others.
+        own_classes = getattr(self, "classes_", None)
+        encoded = encoded_rows(self, X, sample_weight)
+        dataset = as_dataset(encoded, y, sample_weight, task=self._task, classes=own_classes)
+        check_classes(self, dataset)
+        check_columns(self, dataset)
+        return dataset
+
+    def _check_targets(self, dataset: Dataset) -> None:
+        """Raise ValueError where the targets do not suit the loss."""
+
+    @property
+    def _settings(self) -> Settings:
+        """The values of open parameters: of a fitted machine those of its fit."""
+        settings = settled(self._open_parameters(), self._task)
+        if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
+            return settings
+        solver = self.solver or self.solver_
+        loss = joint_name(self.loss or self.loss_, solver)
+        # stochastic steps cannot choose a penalty, and have a small fixed one
+        alpha = LIGHT if solver == "sgd" and settings.alpha in PENALTY_RULES else settings.alpha
+        return replace(settings, solver=solver, loss=loss, alpha=alpha)
+
+    def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
+        """Whether the passes that choose the penalty or the epochs fit the temperature, too (for given features)."""
+        settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
+        judges = (
+            settings.alpha in PENALTY_RULES if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
+        )
+        return self._task == "classification" and is_open and judges and settings.loss not in PROBABLE
+
+    @property
+    def _knobs(self) -> Knobs:
+        """The parameters of features that the user has set at the machine."""
+        return Knobs(self.n_features, self.scaling, self.sigma)
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether the machine chooses its features."""
+        return isinstance(self.features, str) and self.features == "auto"
+
+    def _open_parameters(self) -> OpenParameters:
+        if self.linear is not None:
+            # the user's model has stochastic steps, and its own loss and penalty
+            loss, calibrate = loss_of_given(self.linear, self._task), bool(getattr(self, "calibrate", None))
+            return OpenParameters(loss, LIGHT, "sgd", calibrate, chooses=self._chooses, stops_early=True)
+        return OpenParameters(
+            self.loss,
+            self.alpha,
+            self.solver,
+            getattr(self, "calibrate", False),
+            chooses=self._chooses,
+            stops_early=self.early_stopping or self.epochs is not None,
+        )
+
+    def _settle(self, dataset: Dataset) -> Settings:
+        """Settle open parameters for these rows, and store them in `loss_` and `solver_`."""
+        n_classes = dataset.schema.n_classes or 1
+        is_wide = self._chooses and has_columns_alone(dataset, self._knobs)
+        n_models = 1 if n_classes == 2 else n_classes
+        settings = settled(self._open_parameters(), self._task, dataset.n_rows, n_models, is_wide=is_wide)
+        self.loss_, self.solver_ = settings.loss, settings.solver
+        return settings
+
+    @property
+    def _exposure_weighs(self) -> bool | None:
+        """Whether twice the exposure counts a row twice, as for counts; None for losses without exposure."""
+        loss = LOG_LINK.get(self._settings.loss)
+        return None if loss is None else loss.counts_exposure
+
+    def _check_solver(self) -> None:
+        """Raise ValueError for values of solver, loss, alpha and early stopping that exclude each other."""
+        if self.linear is not None:
+            name = type(self).__name__
+            check_given(name, self.linear, self._task)
+            own = {"loss": None, "alpha": None, "solver": None, "early_stopping": False}
+            if pinned := [parameter for parameter, default in own.items() if getattr(self, parameter) != default]:
+                raise ValueError(
+                    f"{pinned[0]}={getattr(self, pinned[0])!r} is of the linear model that {name} fits by itself, and "
+                    f"linear={self.linear!r} has its own; set it there, or leave {pinned[0]} out"
+                )
+            return
+        # settled without rows, since an earlier fit must not influence the check
+        settings = settled(self._open_parameters(), self._task)
+        if settings.solver == "sgd" and settings.loss not in stochastic_losses(self._task):
+            of_classes = " of classes" if self._task == "classification" else ""
+            raise ValueError(
+                f"loss={settings.loss!r}{of_classes} has exact steps only: set solver='newton', or leave it out"
+            )
+        if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
+            raise ValueError(
+                f"solver='newton' needs a loss with a Hessian: loss={squared_loss(self._task)!r}, got "
+                f"loss={settings.loss!r}; or use solver='sgd'"
+            )
+        losses = {"squared_error"} if settings.alpha == "evidence" else {"softmax", *NEWTON_LOSSES}
+        is_unlikely = settings.alpha == "evidence" and settings.loss not in losses
+        if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):
+            # an open loss adapts to the solver
+            suits = self.loss is None or self.loss in losses
+            loss = "" if suits else f" and loss={squared_loss(self._task)!r}"
+            of_epochs = {"epochs": self.epochs is not None, "early_stopping": self.early_stopping}
+            left = " and ".join(name for name, is_given in of_epochs.items() if is_given)
+            raise ValueError(
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton'{loss}"
+                f"{left and f' and leave {left} out'}, got solver={settings.solver!r} and loss={settings.loss!r}; or "
+                "give alpha a number"
+            )
+        if settings.solver == "newton" and self.early_stopping:
+            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_features(self) -> None:
+        """Raise ValueError unless `features` is a learner, the name of one, a list of these, or None."""
+        several = isinstance(self.features, list | tuple)
+        each: list[Any] = list(self.features) if isinstance(self.features, list | tuple) else [self.features]
+        wrong = [one for one in each if not isinstance(one, str | FeatureLearner) and (several or one is not None)]
+        if wrong or not each:
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), one of {sorted(learner_keys())}, or a list of these. Got {self.features!r} "
+                "instead; other transformers go before the machine, in a pipeline"
+            )
+        if isinstance(self.features, FeatureLearner):
+            self._knobs.check(self.features)
+        elif isinstance(self.features, str) and not self._chooses:
+            self._knobs.check(learner_entry(self.features).learner_class())
+        holders: dict[str, str] = {}
+        estimators: list[Any] = [self, *(one for one in each if isinstance(one, FeatureLearner))]
+        for one in estimators:
+            folder = one.get_params(deep=False).get("checkpoint")
+            if folder is None:
+                continue
+            other = holders.get(str(folder).rstrip("/"))
+            if other is not None:
+                raise ValueError(
+                    f"checkpoint={str(folder)!r} is the folder of {other} and of {type(one).__name__}, whose states "
+                    "would take each other's places; leave it out of learners: they have parts of the machine's folder "
+                    "then"
+                )
+            holders[str(folder).rstrip("/")] = type(one).__name__
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )
 
 
 @estimator
@@ -559,3 +1532,42 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
                 self._interval_score()
         elif self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss)
+
+
+def fitted_machine(learner: Any) -> KernelClassifier | KernelRegressor:
+    """A machine that predicts with a learner's `coef_` and `intercept_`, on its features.
+
+    Parameters
+    ----------
+    learner : fitted FeatureLearner
+        With `coef_` of shape (K, n_features), `intercept_`, and `classes_` for labels.
+    """
+    coef, intercept = learner.coef_, learner.intercept_
+    classes: np.ndarray | None = getattr(learner, "classes_", None)
+    machine: KernelClassifier | KernelRegressor
+    if classes is None:
+        linked = learner.loss if learner.loss in (*LOG_LINK, "pinball") else None
+        machine = KernelRegressor(learner, loss=linked, solver="newton")
+        if linked == "pinball":
+            machine.set_params(quantiles=learner.quantiles)
+        linear = with_coefficients(Ridge(), coef, intercept, None)
+    elif getattr(learner, "loss_", learner.loss) == "softmax":
+        machine = KernelClassifier(learner, loss="log_loss", solver="newton")
+        linear = with_coefficients(LogisticRegression(), coef, intercept, classes)
+    elif getattr(learner, "loss_", learner.loss) == "log_loss":
+        machine = KernelClassifier(learner, loss="log_loss")
+        linear = with_sgd_coefficients("log_loss", coef, intercept, classes)
+    else:
+        machine = KernelClassifier(learner, loss="squared_hinge", solver="newton")
+        linear = with_coefficients(LinearSVC(), coef, intercept, classes)
+    machine.features_, machine.seed_, machine.encoding_ = learner, learner.seed_, learner.encoding_
+    machine.n_features_in_, machine.linear_ = learner.n_features_in_, linear
+    if classes is not None:
+        machine.classes_ = classes
+    if hasattr(learner, "feature_names_in_"):
+        machine.feature_names_in_ = learner.feature_names_in_
+    machine.n_epochs_, machine.validation_losses_, machine.message_ = len(learner.history_), (), learner.message_
+    # the coefficients are in the units of the targets, so that no scale is needed
+    n_targets = 1 if classes is not None else len(coef)
+    machine.target_center_, machine.target_scale_ = np.zeros(n_targets), np.ones(n_targets)
+    return machine

@@ -59,7 +59,12 @@ def reasons_of(
     race: Race, judged_rows: int, won: Candidate, grown: Contender | None = None, *, measure: str
 ) -> tuple[str, ...]:
     """Sentences on the winner, the scores of others, why the trials ended, and the landmarks of the last fit."""
-    highest = "the best score" if won is race.winner else "nearly the best score, and gain with more landmarks,"
+    if won is not race.winner:
+        why = "have nearly the best score, and gain with more landmarks,"
+    elif any(race.loss(one) < race.loss(won) for one in race.scored()):
+        why = "are the plainest of those whose score is level with the best"
+    else:
+        why = "have the best score"
     others = ", ".join(
         f"{one.contender.name} {_score_text(race, one)}"
         for one in race.candidates
@@ -74,7 +79,7 @@ def reasons_of(
     last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
     folds = f" in {race.rounds} folds" if race.rounds > 1 else ""
     return (
-        f"Features: {won.contender.name}, which have {highest} on held-out rows, {1.0 - race.loss(won):.4f}"
+        f"Features: {won.contender.name}, which {why} on held-out rows, {1.0 - race.loss(won):.4f}"
         f"{'; also tried: ' + others if others else ''} "
         f"({measure}, of the same linear model, on {judged_rows:,} rows{folds}{more}).",
         f"Choice: ended after {len(race.tried)} trials, {race.ended}.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sklearn.base import clone
 
-from dkl.linear.newton import NEWTON_LOSSES
+from dkl.linear.fitting import NEWTON_LOSSES
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.solvers.losses import LOG_LINK

@@ -24,7 +24,7 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
-from dkl.passes.engine import PassResult
+from dkl.passes.loop import PassResult
 from dkl.protocols.block import Block
 from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.estimators import Estimator

@@ -18,10 +18,19 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.rows import RowSource
 from dkl.data.store.blocking import memory_block_rows, row_bytes
-from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
+from dkl.linear.fitting import (
+    NEWTON_LOSSES,
+    LinearProblem,
+    Run,
+    calibrate,
+    calibrate_by_class,
+    calibration_sums,
+    chosen_penalty,
+    mean_square_length,
+    target_moments,
+)
 from dkl.linear.judge import PenaltyChoice, judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length, target_moments
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import contenders, has_columns_alone, usual_advice
@@ -31,7 +40,7 @@ from dkl.machines.settings import Knobs, Settings
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
-from dkl.passes.engine import PassResult
+from dkl.passes.loop import PassResult
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.solvers.losses import LOG_LINK

@@ -62,9 +62,9 @@ from dkl.methods.updating import Updated
 from dkl.methods.validation import (
     first_targets,
     lazy_rows,
-    numbered_rows,
     rows_like_those_of_fit,
     rows_to_fit,
+    rows_with_category_numbers,
 )
 from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore, PlanEndsError, PlannedRun, Run
@@ -168,7 +168,7 @@ class FeatureLearner(
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint, run_parts(self, dataset))
         if not self._context.for_machine:
             check_plan(self, dataset, recorded_device(self.device), resolve_progress(self.progress))
-        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))
+        dataset = rows_with_category_numbers(self, dataset, self._judging_rows(dataset), self._running("categories"))
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []

@@ -19,7 +19,7 @@ from dkl.events import Subscriber
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import RandomState, StorePath, drawn_seed
 from dkl.passes.checkpoint import Checkpoint, check_place
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import Estimator

@@ -18,7 +18,7 @@ class WorkingModelMixin:
     def machine_(self) -> Any:
         """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
         # machines import the learners, so they are imported on call
-        from dkl.machines.from_learner import fitted_machine
+        from dkl.machines.kernel_machines import fitted_machine
 
         check_is_fitted(self)
         learner: Any = self

@@ -13,9 +13,8 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap, shares_of_lengths
 from dkl.kernels.gradients import check_fourier
-from dkl.linear.fitting import LinearProblem
+from dkl.linear.fitting import LinearProblem, fit_by_newton, target_moments
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.newton import fit_by_newton, target_moments
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
 from dkl.linear.summary import TargetMoments
 from dkl.methods.fit_context import FitContext

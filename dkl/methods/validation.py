@@ -107,7 +107,7 @@ def rows_to_fit(
     return dataset
 
 
-def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+def rows_with_category_numbers(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     """The rows of a fit with target means in place of codes of categories; sets `encoding_` where there are some.
 
     Parameters

@@ -17,8 +17,7 @@ from dkl.events import RequestKeeper
 from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
 from dkl.linear.judge import Folds
-from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.machines.machine import KernelMachine
+from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
 from dkl.machines.suggest import exact_steps
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed

@@ -15,7 +15,7 @@ from dkl.data.schema import Task
 from dkl.linear.answers import check_log_targets, score_block
 from dkl.methods.provenance import Provenance
 from dkl.methods.validation import checked_dataset
-from dkl.passes.engine import map_blocks
+from dkl.passes.loop import map_blocks
 from dkl.protocols.estimators import FittedModel
 from dkl.solvers.losses import LOG_LINK, PinballLoss
 

@@ -24,10 +24,10 @@ from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.potential_sums import PotentialProblem, potential_record, sums_by_fold, total_weight
-from dkl.methods.validation import first_targets, numbered_rows, rows_to_fit, without_splits
+from dkl.methods.validation import first_targets, rows_to_fit, rows_with_category_numbers, without_splits
 from dkl.model_selection.folds import fold_views
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
@@ -159,7 +159,7 @@ def sweep(
         # Target means are learned once for all combinations, without the rows of one fold: only it can be scored.
         parts = replace(parts, count=1)
         run = Run(publish=resolve_progress(learner.progress), memory_limit=learner.memory_limit)
-        dataset = numbered_rows(learner, dataset, parts.held_out, run)
+        dataset = rows_with_category_numbers(learner, dataset, parts.held_out, run)
     fitted = learner.fit(dataset)
     judge = Judge.of(fitted, dataset, parts, seed)
     started = time.perf_counter()

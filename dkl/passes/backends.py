@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -23,9 +24,8 @@ import dask
 from dask.utils import format_bytes
 
 from dkl.errors import ClusterError
-from dkl.passes.dispatch import Backend
 from dkl.passes.loading import load, memory_of_worker, memory_when_loaded
-from dkl.passes.lost_workers import POLL_S, TaskLost
+from dkl.passes.lost_workers import POLL_S, Task, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.room import (
     ProcessMemory,
@@ -33,8 +33,8 @@ from dkl.passes.room import (
     memory_by_scheduler,
     own_memory,
 )
-from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
+from dkl.passes.work import StopFlag
 from dkl.process import after_fork, leave_quickly, usable_cores
 
 if TYPE_CHECKING:
@@ -56,6 +56,84 @@ SMALL_BYTES = 1 << 16
 MOST_SENDS = 6
 STOP_WITHIN_S = 1.5
 REMEDY = "start workers, or close the client to work on threads, and call again: a checkpoint resumes at its last round"
+
+
+class Backend(ABC):
+    """Runs functions and reports their end. Tasks are futures: hashable, with `add_done_callback`.
+
+    What a backend does not define is that of threads and processes of this machine: values stay here, and no worker
+    vanishes or is delayed.
+    """
+
+    is_cluster = False
+    is_inline = False
+    stop: StopFlag
+
+    @abstractmethod
+    def slots(self) -> list[str]:
+        """One entry for each task that can run at once, the name of its process. The list must not be changed."""
+
+    @abstractmethod
+    def share(self, value: object) -> Any:
+        """`value` in a form that many tasks can have as an argument."""
+
+    def is_lost(self, handle: object) -> bool:
+        """Whether a result of `share` can no longer be used."""
+        return False
+
+    def send_rows(self, value: object) -> Any:
+        """The rows of a block in memory (or the graph that makes them) as the argument of one task."""
+        return value
+
+    @abstractmethod
+    def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
+        """The memory of each process that works, after it has loaded the modules of its tasks."""
+
+    @abstractmethod
+    def submit(
+        self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
+    ) -> Task:
+        """Start a task: preferably in the process `slot`, only there if `pinned`; before others if `urgent`."""
+
+    def bring(self, task: Task, here: Callable[[], None]) -> None:
+        """Call `here` when the result of a finished task is available without waiting."""
+        here()
+
+    @abstractmethod
+    def result(self, task: Task) -> Any:
+        """The result of a finished task; raises its error, or `TaskLost`."""
+
+    def look_after(self, tasks: Collection[Task]) -> Sequence[Task]:
+        """Those of the live `tasks` that will never end. Called when nothing has happened for a while.
+
+        Raises
+        ------
+        ClusterError
+            If the pass cannot continue.
+        """
+        # threads do not vanish, and a process that dies breaks its pool, which ends its tasks
+        return ()
+
+    @abstractmethod
+    def give_up_kept(self) -> None:
+        """Let every process drop what it keeps for further passes, and return freed memory."""
+
+    def endings(self) -> str:
+        """What is known of how workers ended since the pass started, as a sentence; empty if nothing is."""
+        return ""
+
+    def held_up(self, tasks: Collection[Task]) -> Sequence[Task]:
+        """Those of the live `tasks` that wait for a process which starts none at present, while others do."""
+        return ()
+
+    def cancel(self, tasks: Iterable[Task]) -> None:
+        """Give up tasks; those that run may end."""
+        for task in tasks:
+            task.cancel()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the pass; no task is left."""
 
 
 class InlineExecutor(Executor):

@@ -23,9 +23,8 @@ from dkl.passes.lost_workers import Task, TaskHeldUp, TaskLost, counted_loss, wa
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.session import Session, stays_here
-from dkl.passes.tasks import StopFlag, working
 from dkl.passes.transport import Carried, unpacked
-from dkl.passes.work import ReadCounts, Ticket, Work
+from dkl.passes.work import ReadCounts, StopFlag, Ticket, Work, working
 from dkl.protocols.records import Fold
 from dkl.protocols.source import BlockSource
 

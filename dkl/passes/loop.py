@@ -1,27 +1,45 @@
-"""The passes of a fit: `Run` has the loop of every learner, and `PlannedRun` records the passes of a plan instead."""
+"""Runs the passes of a fit: the loop of a driver, one pass over all blocks, and what a task computes of its blocks.
+
+`Run.drive` asks a driver for records, has `run_pass` compute them in one read of the rows, and hands the results back,
+until the driver is done. `run_pass` shares the blocks among tasks; each task calls `sum_blocks`, which calls the block
+function of every record; sums are added in a tree over block numbers. `PlannedRun` records the passes of a plan.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from scipy import sparse
 
-from dkl.errors import StoreError
+from dkl.data.store.ledger import LEDGER
+from dkl.data.view import NoColumns, View
+from dkl.errors import StoreError, located
 from dkl.events import Event, Kind, RequestKeeper, Subscriber, ignore
+from dkl.kernels.device import Device, in_smaller_tiles, refuse_now
 from dkl.passes.backends import current_client
-from dkl.passes.chain import forget_pieces
+from dkl.passes.chain import forget_pieces, run_fold
 from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
-from dkl.passes.engine import PassResult, run_pass
+from dkl.passes.dispatch import Job
+from dkl.passes.lost_workers import Task
+from dkl.passes.memory import pass_name, result_bytes
+from dkl.passes.reading import LOADER, Kept, blocks_of
 from dkl.passes.row_columns import RowColumns
-from dkl.passes.session import PassStats, stays_here
+from dkl.passes.session import PassStats, Session, open_session, stays_here
+from dkl.passes.transport import aligned
+from dkl.passes.tree_sum import Node, TreeSum, count_nodes, nodes_of_level, root, task_level
+from dkl.passes.work import ReadCounts, StopFlag, Ticket, Work, computing, working
 from dkl.protocols.arrays import Rows
+from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver, Passes, largest_held
-from dkl.protocols.records import Record, of_share, often
+from dkl.protocols.records import BlockSum, Fold, Record, RowSample, of_share, often
+from dkl.protocols.sampling import narrowed, sample_keys, smallest_keys, stays_first
 from dkl.protocols.source import BlockSource, row_bytes
 
 if TYPE_CHECKING:
@@ -32,66 +50,17 @@ S = TypeVar("S", bound="DataclassInstance")
 T = TypeVar("T")
 # a key next to the state's own fields in a checkpoint; no field name contains a space
 _VERSION = "row columns"
+# Larger results of a node are merged by the workers, and so many of them are copied to the driver.
+DRIVER_BYTES = 1 << 20
+MOST_LARGE_NODES = 16
+# Operations that take some ten seconds of a core.
+LONG_TASK_FLOPS = 1e12
+# Long tasks are cut until each thread of a cluster has so many, so that the last ones end at similar times.
+TASKS_A_SLOT = 4
 
-
-@dataclass(frozen=True)
-class ColumnStore:
-    """The row columns that a driver needs, and their place.
-
-    Parameters
-    ----------
-    store : str
-        A local path or a URL that every worker process can access.
-    columns : mapping of str to (str, tuple of int)
-        The dtype and the shape of one row's value, by name; initially all zeros.
-    start : RowColumns or None
-        Columns of the same rows whose values replace the zeros; they are not changed.
-    """
-
-    store: str
-    columns: Mapping[str, tuple[str, tuple[int, ...]]]
-    start: RowColumns | None = None
-
-    def create(self, source: BlockSource) -> RowColumns:
-        """New columns, which replace those of a run that was killed before its first checkpoint."""
-        # overwritten: without a checkpoint there is no state that old columns could belong to
-        made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
-        self._check_reach(source)
-        return replace(made, keeps_last=True)
-
-    def open(self, source: BlockSource, version: int) -> RowColumns:
-        """The columns at the version of a checkpoint."""
-        self._check_reach(source)
-        return replace(RowColumns.open(self.store, source).at(version), keeps_last=True)
-
-    def _check_reach(self, source: BlockSource) -> None:
-        if not stays_here(source, "cpu"):
-            check_reach(self.store)
-
-
-def check_reach(store: str) -> None:
-    """Ask one worker on each host whether it sees a local folder, before a task fails because it does not.
-
-    The folder is created if it does not exist.
-
-    Raises
-    ------
-    StoreError
-        If a worker does not see it: the folder is on a disk of the driver's machine alone.
-    """
-    client = current_client()
-    if client is None or "://" in store:
-        return
-    os.makedirs(store, exist_ok=True)
-    by_host = {address.rpartition(":")[0]: address for address in client.nthreads()}
-    # a worker that is lost meanwhile answers with an error, which the pass handles
-    answers = client.run(os.path.isdir, store, workers=list(by_host.values()), on_error="return")
-    if blind := sorted(address for address, answer in answers.items() if answer is False):
-        raise StoreError(
-            f"the values that are kept for each row between passes lie in {store!r}, which the worker {blind[0]} does "
-            "not see; pass checkpoint= a folder or URL that all workers reach, or set Dask's temporary_directory to a "
-            "shared folder: dask.config.set(temporary_directory='/shared/tmp')"
-        )
+Sums = dict[str, np.ndarray]
+Values: TypeAlias = tuple[Any, ...]
+"""One value a record of the pass: named arrays of a block sum, a Block of a sample."""
 
 
 class Learns(Protocol):
@@ -112,7 +81,7 @@ class Run:
     ----------
     publish : callable
     memory_limit, device
-        As in `dkl.passes.engine.run_pass`.
+        As in `run_pass`.
     checkpoint : Checkpoint or None
         Keeps the state after each round. An interrupted run resumes with the same bits, a finished one returns at once.
     fingerprint : str
@@ -275,6 +244,440 @@ class Run:
         return taken(passed)
 
 
+@dataclass(frozen=True, eq=False)
+class PassResult:
+    """The result of a pass.
+
+    Parameters
+    ----------
+    results : tuple
+        One entry for each record, in their order: a dict of arrays (BlockSum), a Block (RowSample), the last state
+        (Fold).
+    stats : PassStats
+    columns : RowColumns or None
+        The row columns at their new version, if the pass wrote some.
+    """
+
+    results: tuple[Any, ...]
+    stats: PassStats
+    columns: RowColumns | None = None
+
+
+def run_pass(
+    source: BlockSource,
+    records: Sequence[Record],
+    *,
+    publish: Subscriber = ignore,
+    memory_limit: int | str | None = None,
+    device: Device = "cpu",
+    columns: RowColumns | None = None,
+    is_read_again: bool = True,
+) -> PassResult:
+    """Read every block once and compute all `records`, on the backend that Dask offers.
+
+    It runs on the workers of the current `distributed` client if there is one, else on threads (or by `dask.config`).
+    The result has the same bits on each of these, also after a worker's death: sums combine in a binary tree over
+    absolute block numbers, with one BLAS thread for each task.
+
+    Parameters
+    ----------
+    source : BlockSource
+    records : sequence of Record
+        Any number of block sums and row samples, or one fold.
+    publish : callable
+        Called with events when the pass starts, advances and ends.
+    memory_limit : int, str or None
+        Bytes that one process may use (`"2 GiB"`); None is the worker's own limit, or the free memory of the machine.
+    device : {"cpu", "gpu"}
+    columns : RowColumns or None
+        The records' row columns.
+    is_read_again : bool
+        Whether blocks stay in memory for the next pass, as far as there is room.
+
+    Returns
+    -------
+    PassResult
+
+    Raises
+    ------
+    MemoryLimitError
+        If the pass does not fit below the limit; raised before anything is read.
+    ClusterError
+        If the workers or the scheduler are lost and do not return.
+    """
+    records = tuple(records)
+    if not records:
+        raise ValueError("a pass needs at least one record")
+    if len(records) > 1 and any(isinstance(record, Fold) for record in records):
+        raise ValueError("a fold is a pass of its own: it goes through the blocks in order, sums in any order")
+    writes = {
+        name: dtype for record in records if isinstance(record, BlockSum) for name, dtype in record.writes.items()
+    }
+    for record in records:
+        uses_columns = not isinstance(record, Fold) and (
+            record.reads or (isinstance(record, BlockSum) and record.writes)
+        )
+        if columns is None and uses_columns:
+            raise ValueError(f"{record.name!r} reads or writes row columns: pass columns=RowColumns.create(...)")
+    if all(isinstance(record, BlockSum) and not record.needs_x for record in records):
+        source = View(source, NoColumns())  # type: ignore[arg-type]
+
+    def passed(records: tuple[Record, ...]) -> tuple[tuple[Any, ...], PassStats]:
+        with open_session(
+            pass_name(records),
+            source,
+            records,
+            publish=publish,
+            memory_limit=memory_limit,
+            device=device,
+            columns=columns,
+            is_read_again=is_read_again,
+        ) as session:
+            if isinstance(records[0], Fold):
+                results: tuple[Any, ...] = (run_fold(session, records[0]),)
+            else:
+                if columns is not None and writes:
+                    columns.prepare(writes)
+                results = _SumPass(session).run()
+        return results, session.stats()
+
+    # a block returns only rows that can be in the sample; see `dkl.protocols.sampling.sure_key`
+    fewer = tuple(narrowed(record, source) for record in records)
+    results, stats = passed(fewer)
+    # a sample lacks rows that were left out: once in 1e15 passes, or if row ids are not unique
+    n_rows = int(source.block_rows.sum())
+    is_short = any(
+        isinstance(record, RowSample) and record.below < math.inf and sample.n_rows < min(record.k, n_rows)
+        for record, sample in zip(fewer, results, strict=True)
+    )
+    if is_short:
+        results, stats = passed(records)
+    return PassResult(results, stats, columns.commit() if columns is not None and writes else columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _SumPass:
+    """A pass of block sums and samples: tasks sum the blocks of a node, the driver sums the nodes."""
+
+    session: Session
+
+    def run(self) -> tuple[Any, ...]:
+        """The results of the records, in their order."""
+        session = self.session
+        reductions = [reduction(record) for record in session.work.records]  # type: ignore[arg-type]
+        n_blocks = session.source.n_blocks
+        tree = TreeSum(lambda left, right: merge_partials(session.work, left, right), n_blocks, root(n_blocks))
+        job_level, read_level = self._levels()
+        tasks = list(nodes_of_level(n_blocks, read_level))
+
+        def jobs() -> Iterator[Job]:
+            for top in nodes_of_level(n_blocks, job_level):
+
+                def submit(losses: int, top: Node = top) -> Task:
+                    return self._submit(top, tasks, careful=losses > 0)
+
+                blocks = top.blocks(n_blocks)
+                label = f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
+                yield Job(f"{label} of {session.source.place}", top, submit)
+
+        # each task of a job holds a block: the more tasks a job has, the fewer jobs are in progress
+        dispatcher = session.dispatcher(1 << (job_level - read_level), self._node_bytes(job_level))
+        for job, sums in dispatcher.as_completed(jobs()):
+            session.losses = dispatcher.losses
+            session.advance(sums.reading)
+            tree.add(job.subject, sums)
+        total = None if tree.total is None else tree.total.values
+        return tuple(each.finish(None if total is None else total[place]) for place, each in enumerate(reductions))
+
+    def _levels(self) -> tuple[int, int]:
+        """The level of the nodes that are copied to the driver, and of those that one task reads and sums.
+
+        No bit depends on them: a node is always the sum of the same two nodes.
+        """
+        session, source, backend = self.session, self.session.source, self.session.backend
+        level = task_level(source.n_blocks)
+        # On a large cluster shorter tasks avoid that most of it waits for the last ones; on a small one the driver's
+        # work for more tasks would cost more.
+        wanted = TASKS_A_SLOT * len(session.slots) if backend.is_cluster else 0
+        rows = int(source.block_rows.max(initial=0))
+        sums = [record for record in session.work.records if isinstance(record, BlockSum)]
+        flops = sum(record.cost(rows, source.n_columns).flops for record in sums)
+        while level and count_nodes(source.n_blocks, level) < wanted and flops * (1 << level) > LONG_TASK_FLOPS:
+            level -= 1
+        # Results above 1 MiB are merged by the workers of a cluster, so that the driver gets 16 of them in a pass, and
+        # a lost worker costs at most a sixteenth. One task reads the blocks that are stored together.
+        level = max(level, min(source.blocks_together.bit_length() - 1, root(source.n_blocks).level))
+        job_level = level
+        if backend.is_cluster and self._node_bytes(level) > DRIVER_BYTES:
+            job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
+        # rows in memory are sent with their task, one block at a time
+        return job_level, min(job_level, 0 if session.tickets_travel else level)
+
+    def _node_bytes(self, level: int) -> int:
+        """Bytes of the results of all records for one node."""
+        return sum(result_bytes(self.session.source, record, level) for record in self.session.work.records)
+
+    def _submit(self, top: Node, tasks: Sequence[Node], *, careful: bool) -> Task:
+        """Submit the tasks of the node `top`, and those that merge them on the workers; returns the last one.
+
+        With `careful` (after a loss) nothing is read ahead, as another task's block may have killed the worker.
+        """
+        session, n_blocks = self.session, self.session.source.n_blocks
+        backend, work = session.backend, session.shared_work()
+
+        def merge(left: Task, right: Task) -> Task:
+            return backend.submit(session.name, merge_partials, work, left, right, urgent=True)
+
+        # the tree that adds arrays within a process; here its values are tasks, and merging submits another task
+        tree: TreeSum[Task] = TreeSum(merge, n_blocks, top)
+        for node in top.descendants(tasks[0].level, n_blocks):
+            following = [] if careful else session.following(tasks, node.index)
+            arguments = (work, node, session.tickets(node), following, backend.stop)
+            tree.add(node, backend.submit(session.name, sum_blocks, *arguments, slot=session.slot(node.index)))
+        return tree.total
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """The sums of one node: a value for each record (None if there are no rows) and the counts of reading blocks."""
+
+    values: Values | None
+    reading: ReadCounts
+
+
+def sum_blocks(
+    work: Work, node: Node, tickets: Sequence[Ticket], following: Sequence[Ticket], stop: StopFlag
+) -> Partial:
+    """All records of the pass over the blocks of `node`, added in the node's own tree.
+
+    `following` are blocks that this process will probably need next: they are read while the last ones are processed.
+    """
+    reductions = [reduction(record, work.limits.piece_bytes) for record in work.records]  # type: ignore[arg-type]
+
+    # rows that a GPU keeps are used there, unless a record needs them on the host
+    on_host = [each.on_host for each in reductions]
+    moves, as_kept = not all(on_host), not any(on_host)
+
+    def values_of(block: Block) -> Values | None:
+        """One value for each record, or None for a block that a filter left without rows."""
+        if block.n_rows == 0:
+            return None
+        with located(f"block {block.index} of {work.place}"):
+            there = LOADER.placed(work, block) if moves else block
+            with computing(there):
+                return tuple(each.of_block(block if each.on_host else there, work.columns) for each in reductions)
+
+    tree = TreeSum(partial(_merged, reductions), work.n_blocks, node)
+    numbers = node.blocks(work.n_blocks)
+    # blocks without rows have no ticket, but the tree waits for every sibling, so that they are added as None
+    missing = numbers.start
+    reading = ReadCounts()
+    with working(work):
+        for block, of_block in blocks_of(work, tickets, following, as_kept=as_kept):
+            stop.check()
+            reading += of_block
+            for index in range(missing, block.index):
+                tree.add(Node(0, index), None)
+            tree.add(Node(0, block.index), values_of(block))
+            missing = block.index + 1
+    for index in range(missing, numbers.stop):
+        tree.add(Node(0, index), None)
+    return Partial(tree.total, replace(reading, noted=LEDGER.taken()))
+
+
+def _merged(reductions: Sequence[Reduction], left: Values, right: Values) -> Values:
+    return tuple(each.merge(a, b) for each, a, b in zip(reductions, left, right, strict=True))
+
+
+def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
+    """Merge two siblings of the tree into their parent."""
+    reading = left.reading + right.reading
+    if left.values is None or right.values is None:
+        return Partial(right.values if left.values is None else left.values, reading)
+    reductions = [reduction(record) for record in work.records]  # type: ignore[arg-type]
+    return Partial(_merged(reductions, left.values, right.values), reading)
+
+
+class SumReduction:
+    """Accumulators, which are added, or of which the larger value is taken."""
+
+    def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
+        self.record, self._kept_bytes = record, kept_bytes
+        self.on_host = record.on_host
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
+        if columns is not None:
+            block = columns.read(self.record.reads, block)
+        # a block that does not fit a GPU's memory is computed again in smaller tiles
+        operands = self.record.operands
+        if self.record.kept_as and self._kept_bytes:
+            operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
+        returned = in_smaller_tiles(self.record.function)(block, operands)
+        # raises the errors that the function has found in rows on a GPU without waiting
+        refuse_now()
+        absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
+        if absent:
+            raise ValueError(
+                f"the block function of {self.record.name!r} returned no {absent[0]!r}; it returned {sorted(returned)}"
+            )
+        for name in self.record.writes:
+            if columns is not None:
+                columns.write(name, block.index, np.asarray(returned[name]))
+        sums: Sums = {}
+        for name, accumulator in self.record.accumulators.items():
+            # in C order, as after a transfer between processes: NumPy's later sums over an axis depend on it
+            sums[name] = np.asarray(returned[name], dtype=accumulator.dtype, order="C")
+            if sums[name].shape != tuple(accumulator.shape):
+                raise ValueError(
+                    f"the block function of {self.record.name!r} returned {name!r} of shape {sums[name].shape}; "
+                    f"its accumulator has shape {tuple(accumulator.shape)}"
+                )
+        return sums
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        # always left with right, in the order of the blocks, as floating-point sums depend on it
+        combine = {"add": np.add, "max": np.maximum}
+        accumulators = self.record.accumulators
+        return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
+
+    def finish(self, value: Sums | None) -> Sums:
+        if value is None:
+            return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
+        # the sums of a single task may be in a received message; the driver needs aligned arrays
+        return {name: np.array(total) for name, total in value.items()}
+
+
+class SampleReduction:
+    """The k rows with the smallest keys; samples are merged by sampling again, and sorted at the end."""
+
+    # the driver uses samples on the host, on any device of the pass
+    on_host = True
+
+    def __init__(self, record: RowSample) -> None:
+        self.record = record
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> Block:
+        if columns is not None:
+            block = columns.read(self.record.reads, block)
+        kept = {name: block.columns[name] for name in self.record.reads}
+        block = replace(block, index=0, columns=kept)
+        if block.weight is None and self.record.below < np.inf:
+            keys = sample_keys(block.row_id, None, self.record.seed, self.record.round)
+            block = block.rows(np.flatnonzero(keys < self.record.below))
+        # at most k rows all stay, unsorted until the end
+        return block if self.record.n_classes is None and block.n_rows <= self.record.k else self._ordered(block)
+
+    def merge(self, left: Block, right: Block) -> Block:
+        record = self.record
+        if record.n_classes is not None:
+            return self._ordered(stack_rows(left, right, np.arange(left.n_rows), np.arange(right.n_rows)))
+        # rows stay in their order; only the last sample is sorted by keys
+        stays = stays_first(left, right, record.k, record.seed, record.round)
+        return stack_rows(left, right, *map(np.flatnonzero, stays))
+
+    def finish(self, value: Block | None) -> Block:
+        if value is None:
+            raise ValueError(f"{self.record.name!r} asks for a sample of rows, but there are no rows")
+        return aligned(self._ordered(value))
+
+    def _ordered(self, block: Block) -> Block:
+        """The first k rows (of each class), in the order of their keys."""
+        record = self.record
+        return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
+
+
+def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) -> Block:
+    """The rows of two blocks at the positions `above` and `below`, one below the other, with their row columns."""
+
+    def stacked(first: Rows | None, second: Rows | None) -> Any:
+        if first is None or second is None:
+            return None
+        if sparse.issparse(first):
+            return sparse.vstack([first[above], second[below]], format="csr")
+        # rows may be wide, so that each is copied once, directly to its place in the result
+        out = np.empty((len(above) + len(below), *first.shape[1:]), first.dtype)
+        np.take(first, above, axis=0, out=out[: len(above)], mode="clip")
+        np.take(second, below, axis=0, out=out[len(above) :], mode="clip")
+        return out
+
+    columns = {name: stacked(left.columns[name], right.columns[name]) for name in left.columns}
+    parts = ((getattr(left, name), getattr(right, name)) for name in ("X", "y", "weight", "row_id", "held"))
+    X, y, weight, row_id, held = (stacked(*part) for part in parts)
+    return Block(left.index, X, y, weight, row_id, columns, held)
+
+
+Reduction: TypeAlias = SumReduction | SampleReduction
+"""One record of a pass: computes the value of a block, merges two values, and finishes the last one. `on_host` says
+whether it needs the block on the host, instead of on the device of the pass."""
+
+
+def reduction(record: BlockSum | RowSample, kept_bytes: int = 0) -> Reduction:
+    """The reduction of a record, in a process that may keep `kept_bytes` bytes of derived data."""
+    return SumReduction(record, kept_bytes) if isinstance(record, BlockSum) else SampleReduction(record)
+
+
+def map_blocks(
+    source: BlockSource,
+    function: Callable[[Block, Mapping[str, Any]], Any],
+    operands: Mapping[str, Any],
+    *,
+    name: str = "map",
+    publish: Subscriber = ignore,
+    memory_limit: int | str | None = None,
+) -> Iterator[tuple[int, Any]]:
+    """`function(block, operands)` of each block with rows, in the order of the blocks, a bounded number ahead.
+
+    Parameters
+    ----------
+    source : BlockSource
+    function : callable
+        Without side effects; its result should be no larger than the block.
+    operands : mapping
+        Sent to the workers once.
+    name : str
+        Name on the dashboard.
+    publish, memory_limit
+        As in `run_pass`.
+
+    Yields
+    ------
+    (index, output) : (int, object)
+    """
+    # a block sum without accumulators: the result for each block is returned to the caller instead
+    record = BlockSum(name, function, {}, operands)
+    with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device="cpu") as session:
+
+        def jobs() -> Iterator[Job]:
+            filled, together = (int(index) for index in np.flatnonzero(source.block_rows)), source.blocks_together
+            for position, index in enumerate(filled):
+                # blocks that are stored together go to one process, which decodes their chunks once
+                def submit(losses: int, index: int = index, slot: str = session.slot(position // together)) -> Task:
+                    arguments = (session.shared_work(), session.ticket(index), session.backend.stop)
+                    return session.backend.submit(session.name, apply_to_block, *arguments, slot=slot)
+
+                yield Job(f"block {index} of {source.place}", index, submit)
+
+        dispatcher = session.dispatcher()
+        for job, (output, reading) in dispatcher.in_order(jobs()):
+            session.losses = dispatcher.losses
+            session.advance(reading)
+            yield job.subject, output
+
+
+def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
+    """The result of the only block sum of `work` for one block, of any type, and the counts of reading the block."""
+    stop.check()
+    with working(work):
+        block, reading = LOADER.fetch(work, ticket, as_kept=True)
+        record: Any = work.records[0]
+        with located(f"block {block.index} of {work.place}"):
+            there = LOADER.placed(work, block)
+            with computing(there):
+                output = in_smaller_tiles(record.function)(there, record.operands)
+                refuse_now()
+            return output, replace(reading, noted=LEDGER.taken())
+
+
 class PlanEndsError(Exception):
     """A plan has reached the last pass of a fit, on whose results no other pass depends."""
 
@@ -414,3 +817,63 @@ class PlannedRun(Run):
 def _repeated(seconds: Callable[[Rows, float], float], times: int, few: Rows, flops_per_second: float) -> float:
     """The seconds of drivers that run `times` times; what runs in place of others is not timed."""
     return times * seconds(few, flops_per_second) if times else 0.0
+
+
+@dataclass(frozen=True)
+class ColumnStore:
+    """The row columns that a driver needs, and their place.
+
+    Parameters
+    ----------
+    store : str
+        A local path or a URL that every worker process can access.
+    columns : mapping of str to (str, tuple of int)
+        The dtype and the shape of one row's value, by name; initially all zeros.
+    start : RowColumns or None
+        Columns of the same rows whose values replace the zeros; they are not changed.
+    """
+
+    store: str
+    columns: Mapping[str, tuple[str, tuple[int, ...]]]
+    start: RowColumns | None = None
+
+    def create(self, source: BlockSource) -> RowColumns:
+        """New columns, which replace those of a run that was killed before its first checkpoint."""
+        # overwritten: without a checkpoint there is no state that old columns could belong to
+        made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
+        self._check_reach(source)
+        return replace(made, keeps_last=True)
+
+    def open(self, source: BlockSource, version: int) -> RowColumns:
+        """The columns at the version of a checkpoint."""
+        self._check_reach(source)
+        return replace(RowColumns.open(self.store, source).at(version), keeps_last=True)
+
+    def _check_reach(self, source: BlockSource) -> None:
+        if not stays_here(source, "cpu"):
+            check_reach(self.store)
+
+
+def check_reach(store: str) -> None:
+    """Ask one worker on each host whether it sees a local folder, before a task fails because it does not.
+
+    The folder is created if it does not exist.
+
+    Raises
+    ------
+    StoreError
+        If a worker does not see it: the folder is on a disk of the driver's machine alone.
+    """
+    client = current_client()
+    if client is None or "://" in store:
+        return
+    os.makedirs(store, exist_ok=True)
+    by_host = {address.rpartition(":")[0]: address for address in client.nthreads()}
+    # a worker that is lost meanwhile answers with an error, which the pass handles
+    answers = client.run(os.path.isdir, store, workers=list(by_host.values()), on_error="return")
+    if blind := sorted(address for address, answer in answers.items() if answer is False):
+        raise StoreError(
+            f"the values that are kept for each row between passes lie in {store!r}, which the worker {blind[0]} does "
+            "not see; pass checkpoint= a folder or URL that all workers reach, or set Dask's temporary_directory to a "
+            "shared folder: dask.config.set(temporary_directory='/shared/tmp')"
+        )

@@ -22,10 +22,10 @@ from dkl.errors import MemoryLimitError
 from dkl.kernels.device import Device, gpu_bytes, staging_bytes, why_no_gpu
 from dkl.passes.reading import OBJECT_BYTES, gpu_row_bytes
 from dkl.passes.room import Room
-from dkl.passes.tasks import AT_ONCE_ON_GPU, narrowed
 from dkl.passes.tree_sum import root, task_level
-from dkl.passes.work import Limits
+from dkl.passes.work import AT_ONCE_ON_GPU, Limits
 from dkl.protocols.records import LARGEST_ACCUMULATOR, BlockSum, Fold, Record, RowSample
+from dkl.protocols.sampling import narrowed
 from dkl.protocols.source import BlockSource
 
 # Largest share of the memory of a process for blocks that are kept for the next pass.

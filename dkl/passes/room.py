@@ -302,7 +302,8 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
             continue
         functions += [getattr(record, name, None) for name in ("function", "step", "prepare", "arrange")]
         functions += [type(value) for value in record.operands.values()]
-    names = {getattr(each, "__module__", None) for each in functions}
+    # the first is that of the tasks themselves, `dkl.passes.loop.sum_blocks` and others
+    names = {"dkl.passes.loop", *(getattr(each, "__module__", None) for each in functions)}
     return sorted(name for name in names if name and name.startswith("dkl."))
 
 

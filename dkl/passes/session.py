@@ -23,8 +23,8 @@ from dkl.errors import MemoryLimitError
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, why_no_gpu
-from dkl.passes.backends import choose_backend, current_client
-from dkl.passes.dispatch import Backend, Dispatcher
+from dkl.passes.backends import Backend, choose_backend, current_client
+from dkl.passes.dispatch import Dispatcher
 from dkl.passes.lost_workers import hung_workers_restarted
 from dkl.passes.memory import (
     MemoryProjection,
@@ -286,7 +286,7 @@ def backend_for(
     kinds : sequence of sequences of Record
         The records of each pass: if one of them does not fit into this process's memory, all run on the cluster.
     device, memory_limit
-        As in `dkl.passes.engine.run_pass`.
+        As in `dkl.passes.loop.run_pass`.
     """
     if current_client() is None or not stays_here(source, device):
         return choose_backend()

@@ -1,14 +1,20 @@
-"""What a task needs besides its blocks: records, the reader, and the limits of a process; sent once to a process."""
+"""What a task needs besides its blocks: records, reader and limits of its pass, sent once; its turn in a process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dkl.data.store.ledger import Noted
-from dkl.kernels.device import Device
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.device import Device, is_on_gpu, wait_for_rows
+from dkl.kernels.refusals import take_refusals
 from dkl.passes.row_columns import RowColumns
+from dkl.process import after_fork, keep_freed_memory
+from dkl.protocols.block import Block
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockReader
 
@@ -115,3 +121,75 @@ class ReadCounts:
             self.retries + other.retries,
             self.noted + other.noted,
         )
+
+
+class PassStopped(RuntimeError):
+    """The pass of a task has ended, and its result is not needed."""
+
+
+class StopFlag:
+    """Tells the threads of this process that their pass is over. A copy in another process is never set."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def check(self) -> None:
+        if self._event.is_set():
+            raise PassStopped
+
+    def __reduce__(self) -> tuple[type[StopFlag], tuple[()]]:
+        return StopFlag, ()
+
+
+class Gate:
+    """Limits the tasks of this process that hold blocks, independently of the worker's number of threads."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def entered(self, most: int) -> Iterator[None]:
+        with self._changed:
+            # tasks bring the limit, as passes differ in the number of blocks that they may hold
+            self._changed.wait_for(lambda: self._inside < most)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+
+GATE, ON_GPU = Gate(), Gate()
+# Tasks that compute on a GPU at once: it works for one while the host prepares the other. More of them would only wait
+# for each other and for the interpreter's lock; meanwhile they read and decode.
+AT_ONCE_ON_GPU = 2
+# tasks of the parent that are inside do not continue in a forked process, and never leave its gate
+after_fork(GATE.__init__)  # type: ignore[misc]
+after_fork(ON_GPU.__init__)  # type: ignore[misc]
+
+
+@contextmanager
+def computing(block: Block) -> Iterator[None]:
+    """A context in which a task computes on a block: waits for rows on their way to a GPU, and for a turn there."""
+    with ON_GPU.entered(AT_ONCE_ON_GPU) if is_on_gpu(block.X) else nullcontext():
+        wait_for_rows(block)
+        yield
+
+
+@contextmanager
+def working(work: Work) -> Iterator[None]:
+    """A context in which a task processes blocks: one BLAS thread, and as many tasks at once as the pass allows."""
+    # several BLAS threads would sum in another order and change bits; the cores are used by tasks
+    keep_freed_memory()
+    with GATE.entered(work.limits.tasks), one_blas_thread():
+        try:
+            yield
+        finally:
+            # drop those of blocks that failed otherwise: the next task of this thread has other rows
+            take_refusals()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dkl.protocols.block import Block
+from dkl.protocols.records import Record, RowSample
+from dkl.protocols.source import BlockSource
 
 # The share of a block's rows below which a copy of these rows is cheaper than passing on the whole block.
 _WORTHWHILE = 0.5
@@ -96,6 +100,17 @@ def sure_key(k: int, n_rows: int) -> float:
     # Keys of rows without weights are exponential: a share s of them is below -log(1 - s).
     share = (k + 12.0 * np.sqrt(k) + 72.0) / max(n_rows, 1)
     return float(-np.log1p(-share)) if share < _WORTHWHILE else np.inf
+
+
+def narrowed(record: Record, source: BlockSource) -> Record:
+    """A sample without rows that are surely not among its first k, as far as the number of all rows tells.
+
+    With weights it does not. Each task then returns its part of the sample instead of as many rows as the whole.
+    """
+    if not isinstance(record, RowSample) or record.n_classes is not None or source.has_weight:
+        return record
+    # the key below which at least k of all rows lie, except once in 1e15 passes (see `sure_key`)
+    return replace(record, below=sure_key(record.k, int(source.block_rows.sum())))
 
 
 def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) -> tuple[np.ndarray, np.ndarray]:

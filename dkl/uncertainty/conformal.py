@@ -23,6 +23,7 @@ from dkl.data.exposure import (
     rows_with_exposure,
 )
 from dkl.data.other_frames import as_known_rows
+from dkl.data.together.choosing import with_values
 from dkl.data.together.rows import held_rows
 from dkl.data.view import RowsByKey, RowsChosen, View
 from dkl.errors import warn_user
@@ -33,10 +34,10 @@ from dkl.linear.scores import scoring_cost
 from dkl.methods.offered import offered_unless
 from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
-from dkl.passes.engine import map_blocks
+from dkl.passes.loop import map_blocks
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
-from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
+from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, row_codes, with_stored_groups
 from dkl.uncertainty.interval_scores import (
     DevianceScore,
     ErrorScore,
@@ -92,7 +93,7 @@ class ConformalMixin:
     _fitted_by: ClassVar[str]
     _settings: Any
     _rows: Callable[[object, object, object], Dataset]
-    _run: Callable[[str], Run]
+    _running: Callable[[str], Run]
 
     def _check_exposure(self) -> None:
         """Raise ValueError if the loss has no exposure."""
@@ -153,8 +154,8 @@ class ConformalMixin:
         dataset = rows_with_exposure(self, X, y, sample_weight, exposure)
         if groups is not None and not column:
             kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
-            source, schema, column = with_groups(dataset.source, dataset.schema, groups, kept)
-            dataset = dataset.with_rows(source, schema)
+            source, schema = with_values(dataset.source, dataset.schema, "group", groups, None, kept)
+            dataset, column = dataset.with_rows(source, schema), schema.row_columns["group"].column
         return self._conformalized(dataset, column, exposed=exposure is not None)
 
     def conformalize_held_out(self, rows: Dataset, *, groups: str | None = None) -> Self:
@@ -191,7 +192,7 @@ class ConformalMixin:
         model: Any = clone(self)  # type: ignore[type-var]
         model.seed_ = self.seed_
         exposure = exposure_of_fit(self)
-        _, held_out = model._hold_out(model._checked_rows(rows, None, exposure=exposure))
+        _, held_out = model._without_conformal_rows(model._checked_rows(rows, None, exposure=exposure))
         return self._conformalized(self._rows(held_out, None, None), column, exposed=exposure is not None)
 
     def _conformalized(self, dataset: Dataset, column: str, *, exposed: bool) -> Self:
@@ -211,11 +212,10 @@ class ConformalMixin:
         dataset = dataset.thin(_MOST_SCORES, getattr(self, "seed_", 0))
         codes = None
         if column:
-            parts = [block.columns[column] for block in dataset.source.blocks_without_x((column,))]
-            codes = np.concatenate(parts)
+            codes = row_codes(dataset, column)
             check_groups(codes, dataset)
         operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
-        run = self._run("")
+        run = self._running("")
         blocks = map_blocks(
             dataset.source, conformal_scores, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
         )
@@ -234,7 +234,7 @@ class ConformalMixin:
         model: Any = self
         return score_rows(model, scorer, X, strict=strict)
 
-    def _hold_out(self, dataset: Dataset) -> tuple[Dataset, Dataset | None]:
+    def _without_conformal_rows(self, dataset: Dataset) -> tuple[Dataset, Dataset | None]:
         """The rows of the fit, and the rows held out for scores (None without `conformal_fraction`).
 
         Raises
@@ -264,8 +264,8 @@ class ConformalMixin:
         # the places of the remaining rows are computed again: with times, the newest of them; with groups, fewer groups
         return held_rows(sides[0]), sides[1]
 
-    def _score_held_out(self, held_out: Dataset | None) -> None:
-        """Compute and store the scores of the rows that `_hold_out` has kept out of the fit."""
+    def _score_conformal_rows(self, held_out: Dataset | None) -> None:
+        """Compute and store the scores of the rows that `_without_conformal_rows` has kept out of the fit."""
         if held_out is not None:
             exposed = hasattr(self, "exposure_")
             self._conformalized(self._rows(held_out, None, None), "", exposed=exposed)

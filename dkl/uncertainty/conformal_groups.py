@@ -11,9 +11,7 @@ from dkl.data.checks import shown_value, spoken_names
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
-from dkl.data.schema import Schema
-from dkl.data.sources.rows import RowSource
-from dkl.data.together.choosing import column_at, with_values
+from dkl.data.together.choosing import column_at
 from dkl.data.together.codes import group_codes
 from dkl.data.view import ColumnAlong, View
 from dkl.protocols.arrays import dense_rows
@@ -30,14 +28,6 @@ def column_of(X: Any, groups: Any) -> Any:
     if not is_frame(X) or groups not in X.columns:
         raise ValueError(f"groups={groups!r} names no column of X; pass one value a row, or a data frame that has it")
     return X[groups]
-
-
-def with_groups(
-    source: RowSource, schema: Schema, groups: Any, kept: np.ndarray | None = None
-) -> tuple[RowSource, Schema, str]:
-    """The rows with a row column of the codes of groups given as values, and the name of this column."""
-    source, schema = with_values(source, schema, "group", groups, None, kept)
-    return source, schema, schema.row_columns["group"].column
 
 
 def with_stored_groups(dataset: Dataset, name: str) -> tuple[Dataset, str]:
@@ -126,6 +116,11 @@ class GroupCodes:
     codes: np.ndarray
 
 
+def row_codes(dataset: Dataset, column: str) -> np.ndarray:
+    """The codes of groups in a row column, (n,) int64."""
+    return np.concatenate([block.columns[column] for block in dataset.source.blocks_without_x((column,))])
+
+
 def check_groups(codes: np.ndarray, dataset: Dataset) -> None:
     """Raise ValueError if a group has a single row, from which no coverage follows."""
     _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
@@ -146,8 +141,7 @@ def places_of(X: Any, groups: Any, known: np.ndarray) -> np.ndarray:
         For a group that held-out rows did not have.
     """
     if isinstance(X, Dataset) and isinstance(groups, str):
-        grouped, column = with_stored_groups(X, groups)
-        codes = np.concatenate([block.columns[column] for block in grouped.source.blocks_without_x((column,))])
+        codes = row_codes(*with_stored_groups(X, groups))
     elif isinstance(groups, GroupCodes):
         codes = groups.codes
     else:

@@ -29,20 +29,19 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.column_rules import ColumnRule, decide_rule
 from dkl.data.ingest.columns import array_table, as_table
 from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
-from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
+from dkl.data.ingest.statistics import TableStatistics, statistics_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.versions import VersionSource
 from dkl.data.view import View
 from dkl.encodings.fitted import Made, code_places
 from dkl.encodings.keys import CategoryKey, CategoryPart, category_parts
-from dkl.encodings.row_matrices import RowsInMemory
 from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import CategoryFolds
 from dkl.errors import Problems, located, warn_user
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.uncertainty.drift_statistics import LEAST_EXPECTED
 
@@ -212,21 +211,17 @@ def _statistics(rows: Any, weight: GivenValues, only: Collection[str] | None = N
 
 
 def _statistics_of(raw: Iterable[Any], only: Collection[str] | None) -> TableStatistics:
-    parts: list[TableStatistics] = []
-    row = columns = 0
-    for table in map(_table, raw):
-        columns = table.num_columns
-        names = table.column_names if only is None else [name for name in only if name in table.column_names]
-        of_part = table_statistics(table.select(names), first_row=row)
-        parts = [merged([*parts, of_part])]
-        row += table.num_rows
-    if not row:
-        raise ValueError(no_rows((0, columns)))
-    for column in parts[0].columns:
+    def chosen(table: pa.Table) -> pa.Table:
+        return table if only is None else table.select([name for name in only if name in table.column_names])
+
+    found = statistics_of(map(chosen, map(_table, raw)))
+    if found is None or not found.rows:
+        raise ValueError(no_rows((0, 0 if found is None else len(found.columns))))
+    for column in found.columns:
         if column.infinite is not None:
             # raises ValueError here, where the number of the row is that in the sample
             decide_rule(column, "auto")
-    return parts[0]
+    return found
 
 
 def _table(rows: Any) -> pa.Table:
@@ -299,7 +294,7 @@ def _coded_as(dataset: Dataset, rules: TableEncoding | None) -> Dataset:
 def _recoded(dataset: Dataset, codes: Mapping[str, np.ndarray]) -> Dataset:
     """The rows with other codes; `codes` has, by column name, the new code of each old one, (V + 1,)."""
     places = code_places(dataset.encoding, 1, Made())
-    tables = tuple(RowsInMemory(codes[name][:, None]) for name in _code_parts(dataset))
+    tables = tuple(codes[name][:, None] for name in _code_parts(dataset))
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, None)), dataset.schema)
 
 

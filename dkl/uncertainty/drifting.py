@@ -30,7 +30,7 @@ from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
 from dkl.methods.steps.binning import column_bins
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.figure import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.special import wrightomega
@@ -16,27 +16,6 @@ from dkl.uncertainty.posterior import CoefficientPosterior
 # Ends of intervals are moved outward by this share of the mean and of themselves, so that rounding in the inverse of
 # the score does not exclude a count that is an end.
 _ROUNDING = 1e-9
-
-
-class IntervalScore(Protocol):
-    """A conformal score of predictions and targets, and its inverse."""
-
-    @property
-    def scaled(self) -> bool:
-        """Whether scores are in units of the deviation of each prediction."""
-        ...
-
-    def n_targets(self, n_outputs: int) -> int:
-        """The number of intervals of a row, for a model with `n_outputs` coefficient vectors."""
-        ...
-
-    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The scores (n, t) of rows with decision values `answers` and targets y."""
-        ...
-
-    def ends(self, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """The ends (n, t, 2) of the intervals of targets whose score is at most `radii`, (t,) or (n, t)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +32,11 @@ class ErrorScore:
 
     @property
     def scaled(self) -> bool:
+        """Whether scores are in units of the deviation of each prediction."""
         return self.posterior is not None
 
     def n_targets(self, n_outputs: int) -> int:
+        """The number of intervals of a row, for a model with `n_outputs` coefficient vectors."""
         return n_outputs
 
     def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -154,6 +135,10 @@ class DevianceScore:
             ratios = _poisson_ratios(half_deviance / mean) if is_poisson else _gamma_ratios(half_deviance)
             outward = _ROUNDING * np.array([-1.0, 1.0])
             return mean[:, :, None] * np.maximum(ratios * (1.0 + outward) + outward, 0.0)
+
+
+IntervalScore: TypeAlias = ErrorScore | QuantileScore | DevianceScore
+"""A conformal score of predictions and targets, and its inverse."""
 
 
 def _poisson_ratios(c: np.ndarray) -> np.ndarray:

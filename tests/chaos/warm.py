@@ -7,7 +7,7 @@ import threading
 
 from tests.chaos.fits import KINDS
 
-MODULES = ("dkl.passes.engine", "dkl.linear.fitting", "dkl.linear.newton", "dkl.linear.epochs", "dkl.data.store.reader")
+MODULES = ("dkl.passes.loop", "dkl.linear.fitting", "dkl.linear.fitting", "dkl.linear.epochs", "dkl.data.store.reader")
 for name in MODULES:
     importlib.import_module(name)
 for make in KINDS.values():

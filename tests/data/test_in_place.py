@@ -20,7 +20,7 @@ from dkl.data.dataset import Dataset, from_zarr
 from dkl.data.store.foreign import SHARED, ForeignArray
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import StoreError
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.passes.room import give_up_kept
 from dkl.protocols.records import Accumulator, BlockSum

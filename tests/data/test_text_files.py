@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dkl
-from dkl.data.frames import encode_frame
+from dkl.data.frames import encode_raw
 from dkl.data.ingest import table_rows
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import learn_encoding
@@ -303,7 +303,7 @@ def test_work_grows_with_the_columns_and_not_with_their_square(tmp_path):
             for table, _ in rows.tables():
                 assert table.num_rows == 3
             rows.decide()
-            encode_frame(frame.drop(columns="y"))
+            encode_raw(frame.drop(columns="y"))
 
         return work
 

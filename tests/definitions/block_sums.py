@@ -27,9 +27,7 @@ from tests.definitions.blocks import (
     scattered_sums,
     variation_sums,
 )
-from tests.definitions.steps import atoms, refit_block, search_block
-
-__all__ = ["refit_block", "search_block"]
+from tests.definitions.steps import atoms
 
 Operands = Mapping[str, Any]
 Sums = dict[str, Any]

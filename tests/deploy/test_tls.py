@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from tests.passes.sources import Source, moments, ragged
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "tls" / "make_certificates.sh"

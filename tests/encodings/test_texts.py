@@ -34,7 +34,7 @@ from dkl.errors import StoreError
 from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import RowSample
 

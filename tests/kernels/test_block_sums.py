@@ -31,16 +31,16 @@ from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
 from dkl.methods.margin.driver import column_numbers
-from dkl.methods.margin.sums import CorrectiveRound
 from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potential_sums import PotentialProblem
-from dkl.methods.rounds.sums import HeldTargets, RefitTask, SearchTask
+from dkl.methods.rounds.sums import GramChange, HeldTargets, Histograms, RoundTask, round_block
 from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
-from tests.definitions import block_sums, corrective, game, metric
+from tests.definitions import block_sums, game, metric
+from tests.definitions import rounds as rounds_definitions
 from tests.kernels.cases import FAMILIES, holey_rows, scaler, weighted_map
 
 ROOT = Path(__file__).parents[2]
@@ -66,8 +66,8 @@ MINIBATCHES = {
 # Where the definitions of a module's functions lie, for modules that have a place of their own: names come twice.
 DEFINITIONS: dict[str, Any] = {
     "dkl.methods.game.sums": game,
-    "dkl.methods.margin.sums": corrective,
     "dkl.methods.metric.sums": metric,
+    "dkl.methods.rounds.sums": rounds_definitions,
 }
 
 
@@ -317,15 +317,16 @@ def corrective_round(kind: str) -> dict[str, Any]:
     old, new = column_numbers(2, 3, 2)
     models = np.zeros((K + 1, len(old) + len(new)))
     models[:, old] = rng.standard_normal((K + 1, len(old)))
-    round_ = CorrectiveRound(
-        loss=loss_of({"2": "squared_hinge", "3": "log_loss", "targets": "squared_error"}[kind]),
-        coefficients=models[:K],
-        old=old,
-        new=new,
-        active=kind == "2",
-        previous=models[K:] if kind == "2" else None,
-        panels=((0, 4), (4, len(old))),
-        dtype="float64",
+    loss = loss_of({"2": "squared_hinge", "3": "log_loss", "targets": "squared_error"}[kind])
+    task = RoundTask(
+        loss,
+        models[None, :K],
+        new,
+        "float64",
+        curvature_unit=loss.largest_curvature if kind == "2" else None,
+        has_intercept=True,
+        has_dual=True,
+        change=GramChange(old, models[K:] if kind == "2" else None, ((0, 4), (4, len(old)))),
     )
     if kind == "targets":
         center, scale = np.array([5.0, 4.0]), np.array([1.0, 2.0])
@@ -334,7 +335,7 @@ def corrective_round(kind: str) -> dict[str, Any]:
         models_of = np.array([1]) if kind == "2" else np.arange(K)
         targets = NewtonTargets(models_of, int(kind), np.linspace(0.5, 1.5, int(kind)))
     held = HeldTargets(targets, HeldOut(0.4, 1).mask)
-    return {"feature_map": candidates(), "round": round_, "targets": held}
+    return {"feature_map": candidates(), "task": task, "targets": held}
 
 
 def grid_of_cells(kind: str) -> dict[str, Any]:
@@ -363,11 +364,22 @@ def steps(kind: str, *, search: bool) -> dict[str, Any]:
     loss = loss_of("squared_error" if kind == "targets" else "log_loss")
     rng, m = np.random.default_rng(5), feature_map.n_features
     if search:
-        trials, base = rng.standard_normal((2, K, m)), None if loss.is_square else rng.standard_normal((K, m))
-        task: Any = SearchTask(loss, trials, np.array([0, 1]), bins, "float64", candidates, base)
+        whole = feature_map if candidates is None else combined_map([feature_map, candidates])
+        models = np.zeros((3, K, whole.n_features))
+        models[:, :, :m] = rng.standard_normal((3, K, m))
+        task = RoundTask(
+            loss,
+            models[:2],
+            slice(m, whole.n_features),
+            "float64",
+            curved=None if loss.is_square else models[2],
+            histograms=Histograms(np.array([0, 1]), bins),
+        )
+        feature_map = whole
     else:
-        new = np.arange(m) if K == 1 else np.array([1, 4])
-        task = RefitTask(loss, rng.standard_normal((K, m)) * (not loss.is_square), new, "float64")
+        new = slice(0, m) if K == 1 else np.array([1, 4])
+        start = rng.standard_normal((K, m)) * (not loss.is_square)
+        task = RoundTask(loss, np.zeros((0, K, m)), new, "float64", at=start)
     return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
 
 
@@ -442,7 +454,6 @@ CASES: dict[tuple[str, str], Any] = {
         "dtype": "float64",
     },
     ("dkl.methods.leverage.sums", "squares_block"): lambda _: {"feature_map": candidates(), "dtype": "float64"},
-    ("dkl.methods.margin.sums", "corrective_block"): corrective_round,
     ("dkl.methods.peaks.sums", "cell_sums"): grid_of_cells,
     ("dkl.methods.peaks.sums", "peak_sums"): lambda kind: {
         "feature_map": candidates(),
@@ -472,8 +483,7 @@ CASES: dict[tuple[str, str], Any] = {
     },
     ("dkl.methods.metric.sums", "system_block"): metric_model,
     ("dkl.methods.metric.sums", "slope_block"): metric_model,
-    ("dkl.methods.rounds.sums", "refit_block"): lambda kind: steps(kind, search=False),
-    ("dkl.methods.rounds.sums", "search_block"): lambda kind: steps(kind, search=True),
+    ("dkl.methods.rounds.sums", "round_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.potential_sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
     ("dkl.methods.potential_sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
@@ -517,6 +527,19 @@ def test_block_functions_are_their_definitions(module: str, name: str, kind: str
     for part, value in expected.items():
         rtol, atol = RELATIVE.get(name, 1e-10), ABSOLUTE.get((name, part), 1e-10)
         np.testing.assert_allclose(found[part], value, rtol=rtol, atol=atol, err_msg=part)
+
+
+@pytest.mark.parametrize("kind", ["2", "3", "targets"])
+@pytest.mark.parametrize("of_one_family", [True, False])
+def test_other_passes_of_rounds_are_their_definition(of_one_family: bool, kind: str) -> None:
+    """A pass that judges and verifies beside an intercept, and one that only refits."""
+    operands = corrective_round(kind) if of_one_family else steps(kind, search=False)
+    found, expected = (
+        function(some_block(kind), operands) for function in (round_block, rounds_definitions.round_block)
+    )
+    assert found.keys() == expected.keys()
+    for part, value in expected.items():
+        np.testing.assert_allclose(found[part], value, rtol=1e-10, atol=1e-10, err_msg=part)
 
 
 @pytest.mark.parametrize("kind", ["2", "3"])

@@ -10,22 +10,17 @@ import pytest
 
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import design_rows
+from dkl.kernels.maps import design_rows, map_rows
 from dkl.kernels.newton.gram import signed_products
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.methods.margin import sums as corrective
 from dkl.methods.margin.driver import column_numbers
-from dkl.methods.margin.sums import (
-    CorrectiveRound,
-    corrective_block,
-    corrective_sums,
-    gram_weights,
-)
-from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.rounds import sums as rounds
+from dkl.methods.rounds.sums import GramChange, HeldTargets, RoundTask, round_block, round_sums
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
-from tests.definitions import corrective as definition
+from tests.definitions import losses
+from tests.definitions import rounds as definition
 from tests.kernels.cases import DTYPES, STORAGES, holey_rows, scaler, stored
 
 LOSSES = ("squared_hinge", "log_loss", "squared_error")
@@ -40,10 +35,16 @@ def scores_and_targets(loss: str, n: int = 60, K: int = 2) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_rows_count_by_the_share_of_their_curvature(loss: Any) -> None:
-    (scores, y), weight = scores_and_targets(loss), np.random.default_rng(1).random(60)
-    found, expected = gram_weights(scores, y, weight, loss_of(loss)), definition.gram_weights(scores, y, weight, loss)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert 0.0 <= found.min() <= (found / weight).max() <= 1.0
+    """The product of the intercept with itself, row by row."""
+    X, mapped, (y, _, _) = holey_rows(60, D_IN), feature_map("float64"), weighted_targets(loss, n=60)
+    task = replace(a_round(loss, mapped, dtype="float64"), curvature_unit=loss_of(loss).largest_curvature, change=None)
+    task = replace(task, new=np.array([task.trials.shape[2] - 1]))
+    scores = map_rows(X, mapped, "float64") @ task.trials[0, 0, :-1] + task.trials[0, 0, -1]
+    for i in range(60):
+        found = round_sums(X[[i]], (y[[i]], np.array([2.0]), np.array([0.0])), mapped, task)["cross"][-1, 0] / 2.0
+        expected = losses.curvature(float(y[i, 0]), float(scores[i]), loss) / loss_of(loss).largest_curvature
+        assert found == pytest.approx(expected, rel=1e-9)
+        assert 0.0 <= found <= 1.0
 
 
 def feature_map(dtype: str, scaling: str | None = None, pairing: Any = "cos-sin") -> FeatureMap:
@@ -51,16 +52,23 @@ def feature_map(dtype: str, scaling: str | None = None, pairing: Any = "cos-sin"
     return replace(drawn, amplitudes=np.ones(OLD + NEW), scaler=scaler(scaling, D_IN))
 
 
-def a_round(loss: Any, mapped: FeatureMap, K: int = 1, **options: Any) -> CorrectiveRound:
+def a_round(loss: Any, mapped: FeatureMap, K: int = 1, dtype: str = "float32") -> RoundTask:
     """A working model of some size, one before it, and panels that cut the triangle unevenly."""
     old, new = column_numbers(mapped.columns_a_frequency, OLD, NEW)
     rng, width = np.random.default_rng(1), len(old) + len(new)
     models = np.zeros((K + 1, width))
     models[:, old] = rng.standard_normal((K + 1, len(old)))
     active = loss == "squared_hinge" and K == 1
-    panels = ((0, 3), (3, 4), (4, len(old)))
-    settings = {"active": active, "previous": models[K:] if active else None, "panels": panels, **options}
-    return CorrectiveRound(loss_of(loss), models[:K], old, new, **settings)
+    change = GramChange(old, models[K:] if active else None, ((0, 3), (3, 4), (4, len(old))))
+    unit = loss_of(loss).largest_curvature if active else None
+    options: Any = {"curvature_unit": unit, "has_intercept": True, "has_dual": True, "change": change}
+    return RoundTask(loss_of(loss), models[None, :K], new, dtype, **options)
+
+
+def with_change(task: RoundTask, **changes: Any) -> RoundTask:
+    """The task with another change of the Gram matrix."""
+    assert task.change is not None
+    return replace(task, change=replace(task.change, **changes))
 
 
 def weighted_targets(loss: str, K: int = 1, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,13 +86,13 @@ def whole_change(sums: dict[str, np.ndarray], panels: Any, width: int) -> np.nda
     return upper + np.triu(upper, 1).T
 
 
-def assert_sums(found: dict[str, np.ndarray], expected: dict[str, Any], round_: CorrectiveRound, size: float) -> None:
-    for name in ("loss", "dual", "curvature", "absolutes", "squares", "support", "gradient", "held_out", "cross"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=size, err_msg=name)
-        assert found[name].dtype == np.float64
-    if round_.panels:
-        change = whole_change(found, round_.panels, len(round_.old))
-        np.testing.assert_allclose(change, expected["change"], rtol=0, atol=size)
+def assert_sums(found: dict[str, np.ndarray], expected: dict[str, Any], size: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        # a symmetric product may leave the part of a panel below the diagonal as it is
+        of_panel = np.triu if name.startswith("change_") else np.asarray
+        np.testing.assert_allclose(of_panel(value), of_panel(expected[name]), rtol=0, atol=size, err_msg=name)
+        assert value.dtype == np.float64
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -94,9 +102,9 @@ def assert_sums(found: dict[str, np.ndarray], expected: dict[str, Any], round_: 
 def test_the_sums_of_a_round_are_their_definition(loss: Any, K: int, storage: str, dtype: str) -> None:
     X, mapped, targets = holey_rows(N, D_IN), feature_map(dtype), weighted_targets(loss, K)
     round_ = a_round(loss, mapped, K, dtype=dtype)
-    found = corrective_sums(stored(X, storage), targets, mapped, round_)
-    expected = definition.corrective_sums(X, targets, mapped, round_)
-    assert_sums(found, expected, round_, 1e-10 if dtype == "float64" else 2e-3)
+    found = round_sums(stored(X, storage), targets, mapped, round_)
+    expected = definition.round_sums(X, targets, mapped, round_)
+    assert_sums(found, expected, 1e-10 if dtype == "float64" else 2e-3)
 
 
 @pytest.mark.parametrize("scaling", ["standard", "quantile"])
@@ -104,8 +112,8 @@ def test_the_sums_of_a_round_are_their_definition(loss: Any, K: int, storage: st
 def test_scaled_rows_and_features_of_one_column_have_the_same_sums(pairing: str, scaling: str) -> None:
     X, mapped = holey_rows(N, D_IN), feature_map("float64", scaling, pairing)
     targets, round_ = weighted_targets("squared_hinge"), a_round("squared_hinge", mapped, dtype="float64")
-    expected = definition.corrective_sums(X, targets, mapped, round_)
-    assert_sums(corrective_sums(X, targets, mapped, round_), expected, round_, 1e-10)
+    expected = definition.round_sums(X, targets, mapped, round_)
+    assert_sums(round_sums(X, targets, mapped, round_), expected, 1e-10)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -113,17 +121,18 @@ def test_the_change_brings_the_old_matrix_to_the_rows_of_the_new_model(dtype: st
     """Against both matrices summed from scratch, in one panel and in several, over more than one tile of rows."""
     X, mapped, targets = holey_rows(2_500, D_IN), feature_map(dtype), weighted_targets("squared_hinge", n=2_500)
     round_ = a_round("squared_hinge", mapped, dtype=dtype)
-    old = len(round_.old)
+    assert round_.change is not None
+    assert round_.change.previous is not None
+    old = len(round_.change.old)
 
     def from_scratch(model: np.ndarray) -> np.ndarray:
-        one = replace(round_, coefficients=model, previous=None, panels=((0, old),))
-        return whole_change(corrective_sums(X, targets, mapped, one), ((0, old),), old)
+        one = with_change(replace(round_, trials=model[None]), previous=None, panels=((0, old),))
+        return whole_change(round_sums(X, targets, mapped, one), ((0, old),), old)
 
-    assert round_.previous is not None
-    before, after = from_scratch(round_.previous), from_scratch(round_.coefficients)
+    before, after = from_scratch(round_.change.previous), from_scratch(round_.trials[0])
     assert np.abs(after - before).max() > 100
-    for panels in (((0, old),), round_.panels):
-        sums = corrective_sums(X, targets, mapped, replace(round_, panels=panels))
+    for panels in (((0, old),), round_.change.panels):
+        sums = round_sums(X, targets, mapped, with_change(round_, panels=panels))
         change = whole_change(sums, panels, old)
         np.testing.assert_allclose(before + change, after, rtol=0, atol=1e-9 if dtype == "float64" else 1e-2)
 
@@ -131,9 +140,10 @@ def test_the_change_brings_the_old_matrix_to_the_rows_of_the_new_model(dtype: st
 def test_rows_that_stay_active_change_nothing() -> None:
     X, mapped, targets = holey_rows(N, D_IN), feature_map("float32"), weighted_targets("squared_hinge")
     round_ = a_round("squared_hinge", mapped)
-    for panels in (((0, len(round_.old)),), round_.panels):
-        same = replace(round_, previous=round_.coefficients, panels=panels)
-        sums = corrective_sums(X, targets, mapped, same)
+    assert round_.change is not None
+    for panels in (((0, len(round_.change.old)),), round_.change.panels):
+        same = with_change(round_, previous=round_.trials[0], panels=panels)
+        sums = round_sums(X, targets, mapped, same)
         for j in range(len(panels)):
             np.testing.assert_array_equal(sums[f"change_{j}"], 0.0)
 
@@ -145,18 +155,19 @@ def test_few_changed_rows_of_several_tiles_share_one_product(monkeypatch: pytest
     tile = design_rows(mapped.n_features, "float32")
     assert n > 2 * tile
     round_ = a_round("squared_hinge", mapped)
-    near = replace(round_, previous=1.01 * round_.coefficients, panels=((0, len(round_.old)),))
+    assert round_.change is not None
+    near = with_change(round_, previous=1.01 * round_.trials[0], panels=((0, len(round_.change.old)),))
     products = []
 
     def counted(phi: np.ndarray, weight: np.ndarray, **options: Any) -> np.ndarray:
         products.append(len(phi))
         return signed_products(phi, weight, **options)
 
-    monkeypatch.setattr(corrective, "signed_products", counted)
-    corrective_sums(X, targets, mapped, near)
+    monkeypatch.setattr(rounds, "signed_products", counted)
+    round_sums(X, targets, mapped, near)
     assert len(products) == 1
     assert 5 <= products[0] <= 1_024
-    corrective_sums(X, targets, mapped, replace(near, previous=None))
+    round_sums(X, targets, mapped, with_change(near, previous=None))
     assert len(products) > 2
     assert max(products) <= tile
 
@@ -167,8 +178,8 @@ def test_weights_are_repetitions(loss: Any) -> None:
     round_ = a_round(loss, mapped, dtype="float64")
     repeats = np.repeat(np.arange(N), (weight + held).astype(int))
     learned, judged = (weight > 0).astype(float)[repeats], (held > 0).astype(float)[repeats]
-    found = corrective_sums(X, (y, weight, held), mapped, round_)
-    expected = corrective_sums(X[repeats], (y[repeats], learned, judged), mapped, round_)
+    found = round_sums(X, (y, weight, held), mapped, round_)
+    expected = round_sums(X[repeats], (y[repeats], learned, judged), mapped, round_)
     for name, value in found.items():
         if name.startswith("change_"):
             value, expected[name] = np.triu(value), np.triu(expected[name])
@@ -197,8 +208,8 @@ def test_a_block_is_summed_with_its_own_targets() -> None:
     block, mapped = Block(3, holey_rows(N, D_IN), y, None, np.arange(N)), feature_map("float32")
     targets = HeldTargets(NewtonTargets(np.array([1]), 2), HeldOut(0.3, 5).mask)
     round_ = a_round("log_loss", mapped)
-    found = corrective_block(block, {"targets": targets, "feature_map": mapped, "round": round_})
-    expected = corrective_sums(block.X, targets(block), mapped, round_)
+    found = round_block(block, {"targets": targets, "feature_map": mapped, "task": round_})
+    expected = round_sums(block.X, targets(block), mapped, round_)
     assert found.keys() == expected.keys()
     for name, value in found.items():
         np.testing.assert_array_equal(value, expected[name])

@@ -14,7 +14,7 @@ from dkl.kernels.maps import map_rows, map_spans, row_tile
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from tests.definitions import blocks as definitions
-from tests.definitions import corrective, explain, game, leverage, losses, tuned
+from tests.definitions import explain, game, leverage, losses, rounds, tuned
 from tests.kernels.cases import (
     DTYPES,
     FAMILIES,
@@ -38,7 +38,7 @@ def test_every_public_function_has_its_definition() -> None:
         if module.name.startswith("dkl.kernels.") or module.name.endswith("sums"):
             names |= set(getattr(importlib.import_module(module.name), "__all__", ()))
     assert {"feature_sums", "feature_squares", "gradient_sums", "map_rows", "scale_rows"} <= names
-    parts = (definitions, leverage, game, corrective, tuned, explain, losses)
+    parts = (definitions, leverage, game, rounds, tuned, explain, losses)
     defined = set().union(*(vars(part) for part in parts))
     assert sorted(names - defined) == []
 

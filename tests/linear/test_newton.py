@@ -22,9 +22,8 @@ from dkl.kernels.normal_equations import (
     loss_sums,
     newton_sums,
 )
-from dkl.linear.fitting import LinearProblem
+from dkl.linear.fitting import NEWTON_LOSSES, LinearProblem, fit_by_newton
 from dkl.linear.head import NewtonDriver, NewtonProblem
-from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.passes.loop import Run
 from dkl.solvers import losses
 from dkl.solvers.losses import Loss
@@ -339,7 +338,7 @@ WITH_PARAMETER = sorted({*losses._WITH_EPSILON} & NEWTON_LOSSES)
 def test_newton_steps_fit_a_loss_with_the_parameter_that_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a loss that only has a line in the table."""
     monkeypatch.setitem(losses._WITH_EPSILON, "expectile", Expectile)
-    monkeypatch.setattr("dkl.linear.newton.NEWTON_LOSSES", {*NEWTON_LOSSES, "expectile"})
+    monkeypatch.setattr("dkl.linear.fitting.NEWTON_LOSSES", {*NEWTON_LOSSES, "expectile"})
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4))
     y = np.sin(X[:, 0]) + 0.3 * np.exp(X[:, 1]) * rng.standard_normal(300)

@@ -12,12 +12,11 @@ import pytest
 from dkl.data.sources.in_memory import ArraySource
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.threads import usable_cores
-from dkl.linear import newton
-from dkl.linear.fitting import LinearProblem
+from dkl.linear import fitting
+from dkl.linear.fitting import LinearProblem, fit_by_newton, subsample_metric, subsample_problem
 from dkl.linear.head import _FACTORS, _TRIAL_NUMBER_S, NewtonDriver, NewtonProblem
 from dkl.linear.judge import Folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import fit_by_newton, subsample_metric, subsample_problem
 from dkl.linear.target_statistics import task_targets
 from dkl.passes.loop import PlannedRun, Run
 from dkl.passes.timing import TimedRows
@@ -74,13 +73,13 @@ def test_a_plan_has_every_pass_of_the_fit_and_no_other_kind(loss: str, n_classes
 def test_the_stages_of_a_plan_of_huber_are_those_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, source = problem_of("huber", None, 1e-3)
     stages: list[NewtonProblem] = []
-    solve = newton.newton_state
+    solve = fitting.newton_state
 
     def noted(task: NewtonProblem, *given: Any, **further: Any) -> Any:
         stages.append(task)
         return solve(task, *given, **further)
 
-    monkeypatch.setattr(newton, "newton_state", noted)
+    monkeypatch.setattr(fitting, "newton_state", noted)
     counts = []
     for run in (Run(), PlannedRun(n_rows=N_ROWS)):
         stages.clear()

@@ -17,10 +17,10 @@ from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.threads import usable_cores
 from dkl.linear import head
+from dkl.linear.fitting import subsample_problem
 from dkl.linear.head import _FACTORS, NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import Folds, PenaltyChoice, clear_gain, mean_over_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import subsample_problem
 from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
@@ -316,12 +316,12 @@ def test_a_start_on_a_share_of_the_rows_leads_a_given_penalty_to_the_optimum(mon
         starts.append(subsample_problem(*given))
         return starts[-1]
 
-    monkeypatch.setattr("dkl.linear.newton.subsample_problem", noted)
+    monkeypatch.setattr("dkl.linear.fitting.subsample_problem", noted)
     options: dict[str, Any] = {"loss": "squared_hinge", "solver": "newton", "alpha": 1e-3, "random_state": 0}
     features = RandomFeatures(n_features=16, random_state=0)
     plain = KernelClassifier(features, **options).fit(X, codes)
-    monkeypatch.setattr("dkl.linear.newton._LEAST_ROWS", 400)
-    monkeypatch.setattr("dkl.linear.newton._MOST", 0.3)
+    monkeypatch.setattr("dkl.linear.fitting._LEAST_SUBSAMPLED", 400)
+    monkeypatch.setattr("dkl.linear.fitting._MOST_SUBSAMPLED", 0.3)
     begun = KernelClassifier(features, **options).fit(X, codes)
     assert [start is None for start in starts] == [True, False]
     svm = LinearSVC(C=1 / (1e-3 * 2_000), tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
@@ -344,8 +344,8 @@ def test_blocks_without_held_out_rows_add_nothing() -> None:
 
 
 def test_steps_on_a_share_of_the_rows_lead_near_the_optimum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.linear.newton._LEAST_ROWS", 400)
-    monkeypatch.setattr("dkl.linear.newton._MOST", 0.3)
+    monkeypatch.setattr("dkl.linear.fitting._LEAST_SUBSAMPLED", 400)
+    monkeypatch.setattr("dkl.linear.fitting._MOST_SUBSAMPLED", 0.3)
     X, codes = rows(2_000, 3)
     blocks, base = blocks_of(X, codes, 500), replace(base_problem("squared_hinge", 3, 2_000.0), alpha=1e-3)
     subsample = subsample_problem(base, 2_000, 7)

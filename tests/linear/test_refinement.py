@@ -14,9 +14,8 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem, Run, fit_by_newton
 from dkl.linear.minibatches import HeldOut, RowTargets, signs
-from dkl.linear.newton import fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step
 from dkl.linear.refinement_sums import Expansion, expansion_gradient, refinement_minibatch, scaled_rows
 from dkl.linear.scores import decision_values

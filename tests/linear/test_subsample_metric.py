@@ -14,8 +14,8 @@ from dkl.features.families import Gaussian
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
+from dkl.linear.fitting import subsample_metric, subsample_problem
 from dkl.linear.head import NewtonDriver, NewtonProblem
-from dkl.linear.newton import subsample_metric, subsample_problem
 from tests.definitions import linear as definition
 from tests.definitions.block_sums import packed
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed

@@ -34,8 +34,8 @@ def test_with_a_bandwidth_only_kinds_that_have_one_are_tried() -> None:
         "random waves",
         "a Matern kernel at landmarks",
         "a Laplacian kernel at landmarks",
-        "searched waves",
         "refined waves",
+        "searched waves",
     ]
 
 
@@ -156,6 +156,24 @@ def test_of_contenders_that_are_level_the_plainest_wins() -> None:
     race = race_of(n=3)
     run(race, lambda number, fold: (0.7, 0.8, 0.8005)[number])
     assert race.winner.number == 1
+
+
+def test_a_variant_of_one_kind_is_plainer_than_two_kinds_together() -> None:
+    wider = Contender("0 (wider)", dkl.RandomFeatures(n_features=10))
+    race = race_of(n=2, join=joined, vary=lambda one, is_best: [wider] if one.name == "0" and is_best else [])
+    # 2 is "0 with 1", 3 is "0 (wider)", which is level with it
+    run(race, lambda number, fold: (0.7, 0.6, 0.8, 0.8002, 0.1, 0.1)[number])
+    assert [race.candidates[number].contender.name for number in (2, 3)] == ["0 with 1", "0 (wider)"]
+    assert race.winner.number == 3
+    (sentence, *_) = reasons_of(race, 10, race.candidates[2], measure="R^2")
+    assert "nearly the best score" in sentence
+
+
+def test_the_plainest_of_those_that_are_level_is_not_called_the_best() -> None:
+    race = race_of(n=3)
+    run(race, lambda number, fold: (0.7, 0.8, 0.8005)[number])
+    (sentence, *_) = reasons_of(race, 10, race.winner, measure="R^2")
+    assert "which are the plainest of those whose score is level with the best on held-out rows, 0.8000" in sentence
 
 
 def test_kinds_that_fail_are_left_out_and_nobody_wins_where_all_do() -> None:
@@ -551,7 +569,7 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     names = [kind.name for kind in kinds]
     drawn = ["random waves", "random waves of the Gaussian kernel"]
     searched = ["searched waves", "searched waves of the Gaussian kernel"]
-    assert [name for name in names if "waves" in name] == [*drawn, *searched, "refined waves"]
+    assert [name for name in names if "waves" in name] == [*drawn, "refined waves", *searched]
     # the descent leaves the kernel that it starts from, so that it starts from the usual one
     assert repr(kinds[names.index("refined waves")].learner.family) == repr(dkl.Gaussian())
 
@@ -564,7 +582,7 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     assert tried(drawn[1]) == [searched[1]]
     # the usual kernel is compared with no other
     usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
-    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0], "refined waves"]
+    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], "refined waves", searched[0]]
 
 
 def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:

@@ -438,7 +438,8 @@ def test_machines_that_choose_their_features_take_these_losses(loss: str) -> Non
         assert model.score(X[300:], y[300:], exposure=exposure[300:]) > 0.4
     else:
         assert model.fit(X[:300], y[:300]).score(X[300:], y[300:]) > 0.05
-    assert "the best score on held-out rows" in model.reasons_[0]
+    assert model.reasons_[0].startswith("Features: ")
+    assert " on held-out rows, 0." in model.reasons_[0]
 
 
 @pytest.mark.parametrize("loss", ["poisson", "pinball"])

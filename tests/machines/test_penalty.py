@@ -258,4 +258,4 @@ def test_a_search_reaches_the_parameters_of_the_family() -> None:
 def test_learners_go_by_their_names(name: str) -> None:
     machine = KernelClassifier(name)
     machine.seed_ = 0
-    assert type(machine._template()).__name__.lower().startswith(name.rstrip("s"))
+    assert type(machine._unfitted_features()).__name__.lower().startswith(name.rstrip("s"))

@@ -24,8 +24,7 @@ from dkl.linear.fitting import Run
 from dkl.machines import effort, trials
 from dkl.machines.effort import EFFORTS
 from dkl.machines.trials import GatheredSource, gathered, gathered_bytes
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import PlannedRun
+from dkl.passes.loop import PlannedRun, run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 

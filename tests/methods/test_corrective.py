@@ -21,9 +21,13 @@ from dkl.linear.minibatches import HeldOut
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin import driver as one_family
-from dkl.methods.margin.driver import CorrectiveDriver, most_candidates
-from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState, RoundSchedule
-from dkl.methods.margin.sums import gram_weights
+from dkl.methods.margin.driver import (
+    CorrectiveDriver,
+    CorrectiveProblem,
+    CorrectiveState,
+    RoundSchedule,
+    most_candidates,
+)
 from dkl.methods.rounds import driver as families
 from dkl.methods.rounds.loop import best_round
 from dkl.methods.rounds.problem import RoundsProblem, first_state
@@ -190,7 +194,8 @@ def test_the_gram_matrix_kept_from_round_to_round_is_the_one_from_scratch(case: 
         Z = np.column_stack([design(problem, state, X), np.ones(N)])
         curved = np.ones(N)
         if problem.active:
-            curved = gram_weights(Z @ state.gram_at.T, signs_of(problem, y), np.ones(N), loss_of(loss))
+            curvature = loss_of(loss).curvature(signs_of(problem, y), Z @ state.gram_at.T)
+            curved = curvature[:, 0] / loss_of(loss).largest_curvature
         expected = (Z * (weight * ~held * curved)[:, None]).T @ Z
         np.testing.assert_allclose(state.gram, expected, rtol=0, atol=1e-8)
         compared += 0 < curved.sum() < N

@@ -130,16 +130,16 @@ def test_no_row_asks_rounds_for_more_than_its_own_optimum(loss: str) -> None:
 def test_machines_look_for_waves_of_their_own_loss() -> None:
     model = KernelRegressor("margin", loss="gamma")
     model.seed_ = 0
-    assert model._template().loss == "gamma"
+    assert model._unfitted_features().loss == "gamma"
     assert KernelRegressor(MarginFeatures(), loss="gamma").set_params(random_state=0).features.loss is None
     given = {"loss": "pinball", "quantiles": (0.2, 0.7), "epsilon": 0.3}
     model = KernelRegressor("steps", **given)
     model.seed_ = 0
-    assert given.items() <= model._template().get_params().items()
+    assert given.items() <= model._unfitted_features().get_params().items()
     # of those that a machine sets side by side, each
     model = KernelRegressor(**given)
     model.seed_ = 0
-    steps, _ = model._template(CombinedFeatures([StepFeatures(), NystromFeatures()])).features
+    steps, _ = model._unfitted_features(CombinedFeatures([StepFeatures(), NystromFeatures()])).features
     assert given.items() <= steps.get_params().items()
 
 

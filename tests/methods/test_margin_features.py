@@ -25,8 +25,8 @@ from dkl.linear.judge import PenaltyChoice
 from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.fit_context import FitContext
+from dkl.methods.margin.driver import CorrectiveProblem
 from dkl.methods.margin.learner import MarginFeatures
-from dkl.methods.margin.problem import CorrectiveProblem
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.rounds.problem import RoundsProblem
 from dkl.testing.learners import check_learner

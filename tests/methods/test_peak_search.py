@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dkl.methods.frequency_search import column_subsets as chain_columns
 from dkl.methods.frequency_search import peak_search
 from dkl.methods.frequency_search.peak_search import (
     SearchOptions,
@@ -116,11 +115,11 @@ def blurred(n: int = 400, d: int = 320) -> np.ndarray:
 
 def test_neighbourhoods_are_a_column_and_those_most_correlated_with_it() -> None:
     X = blurred()
-    found = chain_columns.neighbourhoods(X, definition.column_scales(X), 60, seed=1)
+    found = peak_search.neighbourhoods(X, definition.column_scales(X), 60, seed=1)
     assert found is not None
     sizes = np.count_nonzero(found >= 0, axis=1)
-    assert chain_columns.NARROWEST <= sizes.min() < 20
-    assert 100 < sizes.max() <= chain_columns.WIDEST
+    assert peak_search.NARROWEST <= sizes.min() < 20
+    assert 100 < sizes.max() <= peak_search.WIDEST
     for j in (0, 1, 2):
         np.testing.assert_array_equal(found[j, : sizes[j]], definition.neighbours(X, found[j, 0])[: sizes[j]])
         assert np.all(found[j, sizes[j] :] == -1)
@@ -128,9 +127,9 @@ def test_neighbourhoods_are_a_column_and_those_most_correlated_with_it() -> None
 
 def test_there_are_no_neighbourhoods_among_few_columns_or_unrelated_ones() -> None:
     few = blurred()
-    few[:, : 320 - chain_columns.LEAST_COLUMNS + 1] = 3.0
+    few[:, : 320 - peak_search.LEAST_COLUMNS + 1] = 3.0
     for X in (few, rows(400, 320), np.ones((10, 320), np.float32)):
-        assert chain_columns.neighbourhoods(X, peak_search.column_scales(X), 20, seed=1) is None
+        assert peak_search.neighbourhoods(X, peak_search.column_scales(X), 20, seed=1) is None
     options = SearchOptions(40, 2, sparse_share=0.25, near_share=0.5)
     stored = sparse.csr_array(blurred(100))
     for X in (few, stored):
@@ -149,7 +148,7 @@ def test_near_chains_move_in_their_own_columns_alone_and_climb_there() -> None:
     assert long.supports is not None
     counts = long.supports.sum(axis=1)
     assert np.all(counts[:15] == 320)
-    assert np.all((counts[15:30] >= chain_columns.NARROWEST) & (counts[15:30] <= chain_columns.WIDEST))
+    assert np.all((counts[15:30] >= peak_search.NARROWEST) & (counts[15:30] <= peak_search.WIDEST))
     assert set(counts[30:]) <= {1, 2, 3}
     assert not long.frequencies[~long.supports].any()
     np.testing.assert_array_equal(long.frequencies[:15], short.frequencies[:15])

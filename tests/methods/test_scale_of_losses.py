@@ -17,8 +17,8 @@ from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR
 
 import dkl
 from dkl.features.families import Coordinates, Gaussian
-from dkl.methods.margin import rounds as corrective
-from dkl.methods.margin.problem import RoundSchedule
+from dkl.methods.margin import learner as corrective
+from dkl.methods.margin.driver import RoundSchedule
 from dkl.solvers.losses import loss_of
 
 OPTIONS: dict[str, Any] = {"random_state": 0, "progress": False}

@@ -13,10 +13,9 @@ import dkl
 from dkl import planning
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
-from dkl.methods.frequency_search import search_time
-from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
+from dkl.methods.frequency_search import frequency_space
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, forming_seconds, search_seconds
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.margin import driver
 
 FAMILY = Gaussian(3.0)
@@ -28,7 +27,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(search_time, "time", SimpleNamespace(process_time=lambda: self.now))
+        monkeypatch.setattr(frequency_space, "time", SimpleNamespace(process_time=lambda: self.now))
 
 
 def test_a_row_takes_its_share_of_the_shortest_search_after_the_first(monkeypatch):

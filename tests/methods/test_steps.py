@@ -193,6 +193,29 @@ def test_rounds_by_passes_find_what_rounds_in_memory_find(classes: int) -> None:
     np.testing.assert_allclose(inside.coef_, passes.coef_, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_parts_of_the_sample_that_cores_share_have_the_sums_of_all_rows(
+    classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1000, 4))
+    y = np.digitize(X[:, 0] * (X[:, 1] > 0), [0.2, 0.7]) % classes
+    learner = StepFeatures(n_features=30, random_state=0, dtype="float64")
+    whole = clone(learner).fit(X, y)
+    monkeypatch.setattr("dkl.methods.rounds.driver._PART_ROWS", 150)
+    several = [clone(learner).fit(X, y)]
+    # other threads than those of this machine
+    monkeypatch.setattr("dkl.kernels.threads.usable_cores", lambda: 5)
+    several.append(clone(learner).fit(X, y))
+    for fitted in several:
+        assert fitted.atoms_ == whole.atoms_
+        np.testing.assert_allclose(fitted.coef_, whole.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(several[0].coef_, several[1].coef_)
+    # seven parts, one of which takes what the whole takes
+    held = plan(learner, as_dataset(X, y)).passes[0].held["sums of parts of the rows"]
+    assert held >= 6 * 8 * 30 * 30
+
+
 def test_a_store_in_other_blocks_gives_the_same_atoms(tmp_path: Path) -> None:
     X, y = make_friedman1(700, random_state=0)
     stores = [create_dataset(tmp_path / f"{rows}.zarr", X, y, rows_a_block=rows) for rows in (128, 700)]

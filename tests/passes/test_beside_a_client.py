@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 import dkl
 from dkl.data.sources.in_memory import ArraySource
 from dkl.passes.backends import ClusterBackend
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.session import LOCAL_BYTES, stays_here
 from tests.passes.sources import COLUMNS, moments
 

@@ -12,7 +12,7 @@ import dask
 import numpy as np
 import pytest
 
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.reading import LOADER
 from dkl.passes.transport import Carried

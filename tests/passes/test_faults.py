@@ -20,7 +20,7 @@ from dkl.errors import ClusterError
 from dkl.kernels.blas import threads_at_work
 from dkl.kernels.refusals import refuse_later
 from dkl.passes.backends import ClusterBackend
-from dkl.passes.engine import map_blocks, run_pass
+from dkl.passes.loop import map_blocks, run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import Accumulator, BlockSum
 from tests.expendable import bring_two_workers

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from dkl.data.sources.lazy import DaskSource
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass, sum_blocks
 from dkl.passes.reading import LOADER
 from dkl.passes.session import culled, stand_alone
-from dkl.passes.tasks import sum_blocks
 from tests.passes.sources import Source, moments, tree_by_definition
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import dkl
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import Run
+from dkl.passes.loop import Run, run_pass
 from dkl.passes.reading import PIECES
 from dkl.protocols.block import Block
 from dkl.protocols.records import Fold

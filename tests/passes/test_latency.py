@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 import dkl
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import Accumulator, BlockSum
 

@@ -84,7 +84,7 @@ def assert_same(left: State, right: State) -> None:
 
 
 def test_the_loop_is_request_pass_step_until_none():
-    from dkl.passes.engine import run_pass
+    from dkl.passes.loop import run_pass
 
     driver, problem = Descent(), Problem()
     state = driver.init(problem)

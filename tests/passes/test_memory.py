@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dkl.errors import MemoryLimitError
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.memory import MemoryProjection, fit_limits, operand_bytes
 from dkl.passes.reading import LOADER, block_bytes
 from dkl.protocols.block import Block

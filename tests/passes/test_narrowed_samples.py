@@ -7,12 +7,11 @@ import pytest
 from scipy import stats
 
 from dkl.data.sources.in_memory import ArraySource
-from dkl.passes import tasks
-from dkl.passes.engine import run_pass
-from dkl.passes.tasks import narrowed, reduction
+from dkl.passes.loop import reduction, run_pass
+from dkl.protocols import sampling
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
-from dkl.protocols.sampling import sample_keys, smallest_keys, sure_key
+from dkl.protocols.sampling import narrowed, sample_keys, smallest_keys, sure_key
 
 N_ROWS, ROWS_A_BLOCK = 20_000, 1_000
 RECORD = RowSample("sample", 300, seed=4, round=2)
@@ -60,7 +59,7 @@ def test_weighted_rows_are_all_looked_at() -> None:
 
 def test_a_short_sample_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     key = np.sort(sample_keys(np.arange(N_ROWS), None, RECORD.seed, RECORD.round))[RECORD.k - 2]
-    monkeypatch.setattr(tasks, "sure_key", lambda k, n_rows: float(key))
+    monkeypatch.setattr(sampling, "sure_key", lambda k, n_rows: float(key))
     events: list[object] = []
     found = run_pass(source_of(), [RECORD], publish=events.append)
     np.testing.assert_array_equal(found.results[0].X, first_rows())

@@ -18,7 +18,7 @@ import pytest
 
 from dkl.errors import MemoryLimitError
 from dkl.passes.backends import choose_backend
-from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.room import ProcessMemory, checked_limit, own_memory, own_room, room_of
 from dkl.process import _COMPILED_BYTES, _COMPILER_BYTES, mapped_later

@@ -13,8 +13,7 @@ import zarr
 import dkl
 from dkl.errors import StoreError
 from dkl.passes import loop
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import check_reach
+from dkl.passes.loop import check_reach, run_pass
 from dkl.passes.row_columns import RowColumns
 from dkl.protocols.records import Accumulator, BlockSum
 from tests.passes.sources import Source, make_block, ragged

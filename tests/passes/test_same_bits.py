@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkl.passes.engine import map_blocks, run_pass
+from dkl.passes.loop import map_blocks, run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from tests.passes.sources import (

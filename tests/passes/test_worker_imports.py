@@ -51,7 +51,7 @@ def test_a_worker_loads_no_package_that_its_blocks_do_not_need(where: str, tmp_p
     if where == "arrays in place":
         rows = dkl.from_zarr(tmp_path / "rows.zarr" / "X", np.asarray(rows.y))
     machines = [dkl.KernelClassifier(one, solver=solver) for one in LEARNERS for solver in ("newton", "sgd")]
-    modules = {"dkl.passes.tasks", "dkl.passes.chain", type(rows.source.reader()).__module__}
+    modules = {"dkl.passes.loop", type(rows.source.reader()).__module__}
     for machine in (*machines, dkl.KernelClassifier(), dkl.TunedClassifier(n_features=10)):
         modules |= {name for records, _ in machine.planned_passes(rows) for name in modules_of(records)}
     command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules))]

@@ -19,8 +19,7 @@ from dkl.errors import ClusterError
 from dkl.events import Event, Subscriber, ignore
 from dkl.passes import devices
 from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import Run
+from dkl.passes.loop import Run, run_pass
 from dkl.protocols.records import Fold
 from tests.passes.faults import slow_step, slow_sums
 from tests.passes.sources import Source, block_moments, chain, fold_by_definition, moments, ragged, tree_by_definition

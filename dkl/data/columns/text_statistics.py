@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -40,7 +41,7 @@ _SAMPLED_WORDS = 2
 
 @dataclass(frozen=True)
 class ValueStatistics:
-    """Count, sum and range of the numbers (or days) that texts of one form write.
+    """Count, sum and range of numbers (or days): of a column, or of those that texts of one form write.
 
     Parameters
     ----------
@@ -49,16 +50,16 @@ class ValueStatistics:
     is_whole, fits_float32 : bool
         Whether all numbers are integers of at most 2**53, and whether float32 represents each of them exactly.
     first : (int, str)
-        Row and text of the first one.
+        Row and text of the first one, of texts.
     """
 
-    count: int
-    total: float
-    minimum: float
-    maximum: float
-    is_whole: bool
-    fits_float32: bool
-    first: tuple[int, str]
+    count: int = 0
+    total: float = 0.0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    is_whole: bool = True
+    fits_float32: bool = True
+    first: tuple[int, str] = (0, "")
 
     @classmethod
     def of(cls, values: np.ndarray, counts: np.ndarray, first: tuple[int, str]) -> ValueStatistics:
@@ -75,6 +76,10 @@ class ValueStatistics:
             fits,
             first,
         )
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.count, 1)
 
     def merge(self, other: ValueStatistics) -> ValueStatistics:
         return ValueStatistics(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.data.ingest.dates import DATE_KINDS, PART_NAMES, DateKind, DatePart, form_in_words, names_of, parts_of
-from dkl.data.ingest.statistics import ColumnStatistics
+from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
 from dkl.errors import RowError
 
 Missing = Literal["auto", "mean", "error"] | float
@@ -209,7 +209,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
         of_missing = zeros_for_missing(stats, missing)
         if stats.categories is None:
             raise ValueError(
-                f"column '{stats.name}' has more than {stats.max_categories:,} different values in {stats.rows:,} "
+                f"column '{stats.name}' has more than {MAX_CATEGORIES:,} different values in {stats.rows:,} "
                 f"rows; leave it out (drop=['{stats.name}']), or replace its values by coarser groups"
             )
         few = max(FEW_CATEGORIES, min(MOST_ONE_HOT, (stats.rows - stats.missing) // 2))
@@ -218,22 +218,23 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
         names = tuple(sorted(stats.categories))
         return ColumnRule(stats.name, "category" if len(names) <= few else "code", names, **of_missing)
     _check_missing(stats, missing, "the mean")
+    values = stats.values
     # a constant and "mean" fill missing values in any case, "auto" only if some are missing
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
-        filled = float(stats.mean)
+        filled = float(values.mean)
     # kernels compute in float32, so that float64 columns must stay in its range
     limit = float(np.finfo(np.float32).max)
-    if max(abs(stats.minimum), abs(stats.maximum)) > limit:
+    if max(abs(values.minimum), abs(values.maximum)) > limit:
         raise ValueError(
-            f"column '{stats.name}' reaches from {stats.minimum:g} to {stats.maximum:g}, beyond what float32 holds "
+            f"column '{stats.name}' reaches from {values.minimum:g} to {values.maximum:g}, beyond what float32 holds "
             f"({limit:g}); divide it or take its logarithm"
         )
     parts: tuple[DatePart, ...] = ()
     if stats.kind in DATE_KINDS:
-        parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
+        parts = parts_of(stats.kind, values.minimum, values.maximum, has_times=not values.is_whole)
     # ten digits, since further digits of the mean depend on the order in which batches were added
-    unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
+    unforeseen = float(f"{values.mean:.10g}") if missing == "auto" and filled is None else None
     zone = stats.zone if stats.kind == "date" else None
     return ColumnRule(
         stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen, zone=zone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -23,7 +23,7 @@ from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing
 from dkl.data.ingest.columns import array_table, as_table, check_kinds, column_kind, names_of_columns
 from dkl.data.ingest.dates import staged, zone_of
-from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
+from dkl.data.ingest.statistics import TableStatistics, statistics_of
 from dkl.data.other_frames import as_known_rows
 from dkl.errors import Problems
 
@@ -280,51 +280,36 @@ def learn_encoding(
     frames: Iterable[Any],
     *,
     categorical: Collection[str] = (),
-    missing: Missing = "auto",
-    unknown: Literal["zeros", "error"] = "zeros",
-    layout: Layout = "auto",
     ignored: Collection[str] = (),
-    without: str = "drop={}",
-    leave_out_empty: bool = False,
-    deferred: list[Callable[[], None]] | None = None,
+    **options: Any,
 ) -> TableEncoding:
     """Learn the encoding of a table from its parts (Arrow tables or pandas frames), each read once.
 
-    See `decide_encoding` for the rules, the errors, `without`, `leave_out_empty` and `deferred`.
+    See `decide_encoding` for the rules, the errors and the `options`.
     """
-    names = set(ignored)
-    parts: list[TableStatistics] = []
-    row, problems = 0, Problems()
-    zones: dict[str, str] = {}
-    # statistics are merged in the order of the parts, so that rounding does not depend on how many are in memory
-    for table in map(as_table, frames):
-        table = _in_zones(table, zones)
-        features = table.select([name for name in table.column_names if name not in names])
-        if not row:
-            with problems.collected():
-                check_kinds(features.schema.remove_metadata())
-            # columns with an error are left out, and the others are checked for further errors
-            names |= {field.name for field in features.schema if column_kind(field.type) is None}
-            features = features.select([name for name in features.column_names if name not in names])
-        of_table = table_statistics(features, categorical=categorical, first_row=row)
-        parts = [merged([*parts, of_table])]
-        row += table.num_rows
-    if not row:
-        raise ValueError(no_rows((0, len(parts[0].columns) if parts else 0)))
-    if problems and not parts[0].columns:
+    names, problems = set(ignored), Problems()
+
+    def features() -> Iterator[pa.Table]:
+        """The parts without columns that are no features."""
+        rows, zones = 0, dict[str, str]()
+        for table in map(as_table, frames):
+            found = table.select([name for name in table.column_names if name not in names])
+            if not rows:
+                with problems.collected():
+                    check_kinds(found.schema.remove_metadata())
+                # columns with an error are left out, and the others are checked for further errors
+                names.update(field.name for field in found.schema if column_kind(field.type) is None)
+                found = found.select([name for name in found.column_names if name not in names])
+            rows += table.num_rows
+            yield _in_zones(found, zones)
+
+    statistics = statistics_of(features(), categorical=categorical)
+    if statistics is None or not statistics.rows:
+        raise ValueError(no_rows((0, len(statistics.columns) if statistics else 0)))
+    if problems and not statistics.columns:
         problems.raise_all()
     with problems.collected():
-        encoding = decide_encoding(
-            parts[0],
-            categorical=categorical,
-            missing=missing,
-            unknown=unknown,
-            layout=layout,
-            ignored=ignored,
-            without=without,
-            leave_out_empty=leave_out_empty,
-            deferred=deferred,
-        )
+        encoding = decide_encoding(statistics, categorical=categorical, ignored=ignored, **options)
     problems.raise_all()
     return encoding
 

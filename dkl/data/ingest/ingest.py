@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -210,20 +209,25 @@ def ingest(
     files, reader = _files_and_reader(paths, format, source_options)
     is_given = isinstance(reader, GivenTable)
     check_output(location, "dataset", overwrite=overwrite, inputs=[] if is_given else [file.name for file in files])
-    job = _IngestRun(
-        open_rows(files, reader, choices, buffers, limit),
-        files,
-        seed if shuffle else None,
-        buffers,
-        resolve_progress(progress),
-        "" if is_given or rules is not None else _inputs_digest(files, reader, choices, splits, seed, shuffle),
-    )
+    rows, publish = open_rows(files, reader, choices, buffers, limit), resolve_progress(progress)
     directory = temporary_directory
     if directory is None and location.is_local:
         # the disk of the store must have space for the rows anyway; its folder may not exist yet
         directory = next(folder for folder in location.path.parents if folder.is_dir())
     with scratch_folder(directory, name=location.url.rpartition("/")[2]) as folder:
-        job, stage, schema = job.staged(folder)
+        n_bytes = rows.staged_bytes or _ASSUMED_STREAM_BYTES
+        order = seed if shuffle else None
+        stage = Stage(folder, seed=order, n_bytes=n_bytes, buffer_bytes=buffers.stage_bytes)
+        # before the rows are read, so that a file that changes meanwhile is not taken for the one that was read
+        inputs = "" if is_given or rules is not None else _inputs_digest(files, reader, choices, splits, seed, shuffle)
+
+        def begin(rows: TableRows | MatrixRows) -> Callable[[pa.Table], object]:
+            stage.clear()
+            check_free_space(folder, rows.staged_bytes, "ingest")
+            return stage.add
+
+        rows = _read(rows, files, publish, begin)
+        schema = replace(_described_schema(rows, files, inputs, publish), shuffle_seed=order)
         # empty splits are an error before anything is written
         for name, share in splits.items() if isinstance(splits, Mapping) else ():
             if share * stage.n_rows < 1:
@@ -239,10 +243,10 @@ def ingest(
             storage_options=storage_options,
             most_bytes=WRITTEN_BYTES,
         ) as writer:
-            job.write(stage, writer)
+            _write(rows, stage, writer, publish)
     dataset = open_dataset(store, **(storage_options or {}))
     # the split of each row was recorded in the final order of the rows, as they were written
-    given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
+    given = rows.split.masks() if isinstance(rows, TableRows) and rows.split is not None else splits
     if not given:
         return dataset
     try:
@@ -366,21 +370,39 @@ def plan_ingest(
     """
     files, reader = _files_and_reader(paths, format, None)
     rows = open_rows(files, reader, choices or TableChoices(), Buffers())
+    counted: list[int] = []
+
+    def begin(rows: TableRows | MatrixRows) -> Callable[[pa.Table], object]:
+        counted.clear()
+        return lambda table: counted.append(table.num_rows)
+
+    rows = _read(rows, files, resolve_progress(progress), begin)
+    return IngestPlan(rows.decide(), sum(counted), rows.staged_bytes)
+
+
+def _read(
+    rows: TableRows | MatrixRows,
+    files: Sequence[InputFile],
+    publish: Subscriber,
+    begin: Callable[[TableRows | MatrixRows], Callable[[pa.Table], object]],
+) -> TableRows | MatrixRows:
+    """Read all rows, and call what `begin` returns with each table of them; returns the rows with their statistics.
+
+    If columns that look like numbers or dates at the beginning of a file contain other values, all rows are read again
+    with these columns as texts, whose encoding then depends on all of their values.
+    """
     while True:
-        n_rows = 0
+        use = begin(rows)
         try:
-            with ProgressStage(
-                resolve_progress(progress), "reading", sum(file.size for file in files)
-            ) as stage_progress:
+            with ProgressStage(publish, "reading", sum(file.size for file in files)) as stage_progress:
                 for table, n_bytes in rows.tables():
-                    n_rows += table.num_rows
+                    use(table)
                     stage_progress.advance(n_bytes, table.num_rows, n_bytes)
+            return rows
         except MistypedColumnsError as found:
             if not isinstance(rows, TableRows):
                 raise
             rows = rows.with_texts(found.names)
-        else:
-            return IngestPlan(rows.decide(), n_rows, rows.staged_bytes)
 
 
 def read_tables(
@@ -452,62 +474,30 @@ def described(schema: Schema) -> str:
     return f"{target}\n{columns}"
 
 
-@dataclass(frozen=True)
-class _IngestRun:
-    """One run of `ingest`: the input rows, the options, and the steps of reading and writing."""
+def _described_schema(
+    rows: TableRows | MatrixRows, files: Sequence[InputFile], inputs: str, publish: Subscriber
+) -> Schema:
+    """The schema of rows that were read, with their origin, which is reported."""
+    names = [file.name for file in files]
+    provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    if inputs:
+        provenance["inputs"] = inputs
+    if rows.target_name:
+        provenance["target"] = rows.target_name
+    dialects = rows.detected_dialects if isinstance(rows, TableRows) else []
+    if dialects:
+        provenance["written"] = "; ".join(dialects)
+    schema = rows.decide()
+    publish(Event("note", "ingest", detail={"message": "\n".join([*dialects, described(schema)])}))
+    return replace(schema, provenance={**provenance, **schema.provenance})
 
-    rows: TableRows | MatrixRows
-    files: list[InputFile]
-    seed: int | None
-    buffers: Buffers
-    publish: Subscriber
-    inputs: str = ""
 
-    def staged(self, folder: Path) -> tuple[_IngestRun, Stage, Schema]:
-        """Write all rows to temporary disk; returns the run, the rows there and the schema of the dataset.
-
-        If columns that look like numbers or dates at the beginning of a file contain other values, all rows are read
-        again with these columns as texts, whose encoding then depends on all of their values.
-        """
-        job = self
-        while True:
-            check_free_space(folder, job.rows.staged_bytes, "ingest")
-            n_bytes = job.rows.staged_bytes or _ASSUMED_STREAM_BYTES
-            stage = Stage(folder, seed=job.seed, n_bytes=n_bytes, buffer_bytes=job.buffers.stage_bytes)
-            try:
-                return job, stage, job.read(stage)
-            except MistypedColumnsError as found:
-                if not isinstance(job.rows, TableRows):
-                    raise
-                stage.clear()
-                job = replace(job, rows=job.rows.with_texts(found.names))
-
-    def read(self, stage: Stage) -> Schema:
-        """Write all rows to the stage, and report and return the schema."""
-        with ProgressStage(self.publish, "reading", sum(file.size for file in self.files)) as stage_progress:
-            for table, n_bytes in self.rows.tables():
-                stage.add(table)
-                stage_progress.advance(n_bytes, table.num_rows, n_bytes)
-        names = [file.name for file in self.files]
-        provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        if self.inputs:
-            provenance["inputs"] = self.inputs
-        if self.rows.target_name:
-            provenance["target"] = self.rows.target_name
-        dialects = self.rows.detected_dialects if isinstance(self.rows, TableRows) else []
-        if dialects:
-            provenance["written"] = "; ".join(dialects)
-        decided = self.rows.decide()
-        schema = replace(decided, provenance={**provenance, **decided.provenance}, shuffle_seed=self.seed)
-        self.publish(Event("note", "ingest", detail={"message": "\n".join([*dialects, described(schema)])}))
-        return schema
-
-    def write(self, stage: Stage, writer: DatasetWriter) -> None:
-        """Encode and write the rows in their final order."""
-        with ProgressStage(self.publish, "writing", stage.n_rows) as stage_progress:
-            for staged in stage.tables():
-                # a short text becomes about a hundred numbers, so that a staged table may be small and its rows not
-                for first in range(0, staged.num_rows, _ENCODED_ROWS):
-                    table = staged.slice(first, _ENCODED_ROWS)
-                    writer.write(*self.rows.encode(table))
-                    stage_progress.advance(table.num_rows, table.num_rows, table.nbytes)
+def _write(rows: TableRows | MatrixRows, stage: Stage, writer: DatasetWriter, publish: Subscriber) -> None:
+    """Encode and write the rows in their final order."""
+    with ProgressStage(publish, "writing", stage.n_rows) as stage_progress:
+        for staged in stage.tables():
+            # a short text becomes about a hundred numbers, so that a staged table may be small and its rows not
+            for first in range(0, staged.num_rows, _ENCODED_ROWS):
+                table = staged.slice(first, _ENCODED_ROWS)
+                writer.write(*rows.encode(table))
+                stage_progress.advance(table.num_rows, table.num_rows, table.nbytes)

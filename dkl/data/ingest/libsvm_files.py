@@ -15,8 +15,8 @@ from scipy import sparse
 
 from dkl.data.checks import check_rows
 from dkl.data.in_threads import in_order
+from dkl.data.ingest.packing import Batch
 from dkl.data.ingest.paths import InputFile
-from dkl.data.ingest.shuffle import Batch
 from dkl.data.ingest.text_chunks import text_chunks
 from dkl.errors import located
 

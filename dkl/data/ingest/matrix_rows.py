@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,13 @@ from dkl.data.checks import as_rows, check_rows
 from dkl.data.ingest.encoding import Layout, worth_sparse
 from dkl.data.ingest.libsvm_files import MAX_WIDTH, LibsvmFormat
 from dkl.data.ingest.npz_files import NpzFormat
+from dkl.data.ingest.packing import packed_rows, unpacked_rows
 from dkl.data.ingest.paths import InputFile
-from dkl.data.ingest.shuffle import NumberedBatch, RowLayout, Rows
+from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.target_columns import Target, TargetSummary, WeightSummary
 from dkl.data.schema import Schema, Task
 from dkl.errors import located
+from dkl.protocols.arrays import Rows
 
 
 class MatrixRows:
@@ -43,7 +45,8 @@ class MatrixRows:
     ) -> None:
         self._files, self._reader, self._task, self._chosen_layout = files, reader, task, layout
         self.staged_bytes = sum(reader.staged_bytes(file) for file in files)
-        self._layout: RowLayout | None = None
+        # the first rows of the first file, which those of all files are like
+        self._first: Any = None
         self._target = TargetSummary("y")
         self._weight = WeightSummary("sample_weight")
         self._given_parts: tuple[bool, bool] | None = None
@@ -67,9 +70,6 @@ class MatrixRows:
         check_rows(X, first_row=row)
         self._check_consistent(X, y, weight)
         self._extent.add(X)
-        layout = self._layout or RowLayout(X, None, None)
-        self._layout = layout
-        table = layout.pack(X, None, None)
         columns: dict[str, pa.ChunkedArray] = {}
         for summary, values in ((self._target, y), (self._weight, weight)):
             if values is not None:
@@ -84,36 +84,36 @@ class MatrixRows:
         counted = self._weight.add(columns["sample_weight"]) if weight is not None else None
         if y is not None:
             self._target.add(columns["y"], counted)
-        for name, column in columns.items():
-            table = table.append_column(name, column)
-        return table
+        return pa.table({**packed_rows(X), **columns})
 
     def _check_consistent(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
         """Raise ValueError for rows with another width, type or other arrays than those of the first file."""
         parts = y is not None, weight is not None
-        if self._layout is None:
-            self._given_parts = parts
+        if self._first is None:
+            self._first, self._given_parts = X[:0], parts
             return
         # libsvm rows have the width MAX_WIDTH until all files are read
-        width, dtype = self._layout.n_columns, self._layout.dtype
-        if X.shape[1] != width or X.dtype != dtype or sparse.issparse(X) != self._layout.is_sparse:
+        width, dtype = self._first.shape[1], self._first.dtype
+        if X.shape[1] != width or X.dtype != dtype or type(X) is not type(self._first):
             raise ValueError(f"X has {X.shape[1]} columns of {X.dtype}, and the first file {width} columns of {dtype}")
         if parts != self._given_parts:
             raise ValueError("y and sample_weight must be in every file or in none")
 
     def decide(self) -> Schema:
         """The schema of the dataset, after all rows were read."""
-        if self._layout is None:
+        if self._first is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
         has_target, has_weight = self._given_parts or (False, False)
         if has_weight:
             self._weight.check()
         target = self._target.decide(self._task) if has_target else None
-        n_columns, self._base = self._width_and_base(self._layout)
+        n_columns, self._base = self._first.shape[1], 0
+        if isinstance(self._reader, LibsvmFormat):
+            n_columns, self._base = self._reader.width_and_base(self._extent.lowest, self._extent.highest)
         schema = Schema(
             n_columns=n_columns,
-            dtype=self._layout.dtype,
-            is_sparse=self._is_stored_sparse(self._layout, n_columns),
+            dtype=self._first.dtype,
+            is_sparse=self._is_stored_sparse(n_columns),
             task=target.task if target else None,
             classes=target.classes if target else None,
             has_weight=has_weight,
@@ -122,33 +122,28 @@ class MatrixRows:
         self._decided = schema, target
         return schema
 
-    def _width_and_base(self, layout: RowLayout) -> tuple[int, int]:
-        if isinstance(self._reader, LibsvmFormat):
-            return self._reader.width_and_base(self._extent.lowest, self._extent.highest)
-        return layout.n_columns, 0
-
-    def _is_stored_sparse(self, layout: RowLayout, n_columns: int) -> bool:
+    def _is_stored_sparse(self, n_columns: int) -> bool:
         """Whether rows are stored as CSR: as the user chose, else as in npz files, or by `worth_sparse` for libsvm."""
         if self._chosen_layout != "auto":
             return self._chosen_layout == "sparse"
         if not isinstance(self._reader, LibsvmFormat):
-            return layout.is_sparse
+            return sparse.issparse(self._first)
         return worth_sparse(n_columns, self._extent.values / (self._extent.rows * n_columns))
 
-    def encode(self, table: pa.Table) -> NumberedBatch:
+    def encode(self, table: pa.Table) -> tuple[Any, ...]:
         """The rows of a staged table as (X, codes or targets, weights, row numbers)."""
-        if self._decided is None or self._layout is None:
+        if self._decided is None:
             raise RuntimeError("decide() comes before encode()")
         schema, target = self._decided
-        X, _, _, row_id = self._layout.unpack(table)
-        if self._layout.is_sparse:
+        X = unpacked_rows(table, self._first.shape[1])
+        if sparse.issparse(X):
             # indices were staged as in the files, as the index of the first column was not known then
             X = sparse.csr_array((X.data, X.indices - self._base, X.indptr), shape=(X.shape[0], schema.n_columns))
         if sparse.issparse(X) != schema.is_sparse:
             X = sparse.csr_array(X) if schema.is_sparse else X.toarray()
         y = target.encode(table.column("y")) if target is not None else None
         weight = table.column("sample_weight").to_numpy() if schema.has_weight else None
-        return X, y, weight, row_id
+        return X, y, weight, table.column(ROW).to_numpy()
 
 
 class IndexExtent:
@@ -157,7 +152,7 @@ class IndexExtent:
     def __init__(self) -> None:
         self.lowest, self.highest, self.rows, self.values = MAX_WIDTH, -1, 0, 0
 
-    def add(self, X: Rows) -> None:
+    def add(self, X: Any) -> None:
         self.rows += X.shape[0]
         if sparse.issparse(X) and X.nnz:
             self.lowest = min(self.lowest, int(X.indices.min()))

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dkl.data.ingest.packing import Batch
 from dkl.data.ingest.paths import InputFile, unreadable
-from dkl.data.ingest.shuffle import Batch, Rows
 from dkl.data.soundness import check_pointers, whole_csr
+from dkl.protocols.arrays import Rows
 
 _BATCH_BYTES = 8 * 2**20
 _REMEDIES = {
@@ -55,8 +56,8 @@ class NpzFormat:
 
     def staged_bytes(self, file: InputFile) -> int:
         """The bytes of all arrays, decompressed."""
-        with _archive(file) as archive:
-            return sum(member.file_size for member in archive.infolist())
+        with _members(file) as members:
+            return sum(member.file_size for member in members.archive.infolist())
 
     def pieces(self, file: InputFile) -> Iterator[tuple[str, int]]:
         """The parts of a file that must be in memory as a whole, by name, with their bytes.
@@ -64,8 +65,7 @@ class NpzFormat:
         For a dense array a row; for a CSR matrix the pointers of all rows, and the longest row. The pointers' size
         comes before they are read, so that a caller can refuse to go on.
         """
-        with _archive(file) as archive, ExitStack() as stack:
-            members = _Members(archive, file, stack)
+        with _members(file) as members:
             if not members.hold_csr:
                 yield "a row", members.get(self.rows, "rows").row_bytes
                 return
@@ -77,8 +77,7 @@ class NpzFormat:
 
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
         """Batches (X, y, weight), read in order from each array, and the number of the file's bytes for each."""
-        with _archive(file) as archive, ExitStack() as stack:
-            members = _Members(archive, file, stack)
+        with _members(file) as members:
             y = members.column(self.target, "y")
             weight = members.column(self.weight, "sample_weight")
             # `scipy.sparse.save_npz` writes these names; an archive that has all of them is taken for CSR.
@@ -93,12 +92,12 @@ class NpzFormat:
 
 
 @contextmanager
-def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
-    """The archive of a file; errors of decompression inside the block become a ValueError with the file's name."""
+def _members(file: InputFile) -> Iterator[_Members]:
+    """The arrays of a file; errors of decompression inside the block become a ValueError with the file's name."""
     remedy = "write it again with numpy.savez or scipy.sparse.save_npz"
     errors = zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError
-    with unreadable(file, "npz archive", remedy, *errors), file.open() as stream, zipfile.ZipFile(stream) as archive:
-        yield archive
+    with unreadable(file, "npz archive", remedy, *errors), file.open() as stream, ExitStack() as stack:
+        yield _Members(stack.enter_context(zipfile.ZipFile(stream)), file, stack)
 
 
 class _Member:
@@ -150,7 +149,7 @@ class _Members:
     """The arrays of an archive by name."""
 
     def __init__(self, archive: zipfile.ZipFile, file: InputFile, stack: ExitStack) -> None:
-        self._archive, self._file, self._stack = archive, file, stack
+        self.archive, self._file, self._stack = archive, file, stack
         self.names = sorted(name.removesuffix(".npy") for name in archive.namelist())
 
     @property
@@ -171,7 +170,7 @@ class _Members:
     def get(self, name: str, role: str) -> _Member:
         if name not in self.names:
             raise ValueError(f"'{self._file.name}' has no array '{name}'; it has {self.names}: {_REMEDIES[role]}")
-        return _Member(self._archive, self._file, name, self._stack)
+        return _Member(self.archive, self._file, name, self._stack)
 
     def column(self, chosen: str | None, default: str) -> _Member | None:
         if chosen is None and default not in self.names:

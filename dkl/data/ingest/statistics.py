@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns.text_statistics import Reading, TextStatistics, numbers_in_any_form
+from dkl.data.columns.text_statistics import Reading, TextStatistics, ValueStatistics, numbers_in_any_form
 from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
 from dkl.data.ingest.dates import DATE_KINDS, zone_of
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
@@ -30,14 +28,12 @@ class ColumnStatistics:
 
     Parameters
     ----------
-    total, minimum, maximum : float
-        Sum and range of the finite values (numbers, booleans, and times in days).
+    values : ValueStatistics
+        Of the finite numbers, booleans, or times in days.
     categories : mapping of str to int, or None
-        Count of each distinct text; None if there are more than `max_categories`, and for numbers.
+        Count of each distinct text; None if there are more than `MAX_CATEGORIES`, and for numbers.
     infinite : (int, float) or None
         Row and value of the first infinite value.
-    is_whole, fits_float32 : bool
-        Whether all numbers are integers of at most 2**53, and whether float32 represents each of them exactly.
     zone : str or None
         For dates, the time zone in which days are counted; empty without a time zone.
     texts : TextStatistics or None
@@ -48,20 +44,11 @@ class ColumnStatistics:
     kind: ColumnKind
     rows: int
     missing: int
-    total: float = 0.0
-    minimum: float = math.inf
-    maximum: float = -math.inf
+    values: ValueStatistics = field(default_factory=ValueStatistics)
     categories: Mapping[str, int] | None = None
-    max_categories: int = MAX_CATEGORIES
     infinite: tuple[int, float] | None = None
-    is_whole: bool = True
-    fits_float32: bool = True
     zone: str | None = None
     texts: TextStatistics | None = None
-
-    @property
-    def mean(self) -> float:
-        return self.total / max(self.rows - self.missing, 1)
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """The statistics of the rows of both.
@@ -84,31 +71,16 @@ class ColumnStatistics:
             self,
             rows=self.rows + other.rows,
             missing=self.missing + other.missing,
-            total=self.total + other.total,
-            minimum=min(self.minimum, other.minimum),
-            maximum=max(self.maximum, other.maximum),
+            values=self.values.merge(other.values),
             categories=self._merged_categories(other),
             infinite=self.infinite or other.infinite,
-            is_whole=self.is_whole and other.is_whole,
-            fits_float32=self.fits_float32 and other.fits_float32,
             texts=self.texts.merge(other.texts) if self.texts is not None and other.texts is not None else None,
         )
 
     def read_as(self, reading: Reading) -> ColumnStatistics:
         """The statistics of the numbers or dates in the texts of the column."""
-        statistics = reading.statistics
-        return ColumnStatistics(
-            self.name,
-            reading.kind,
-            self.rows,
-            self.rows - statistics.count,
-            statistics.total,
-            statistics.minimum,
-            statistics.maximum,
-            is_whole=statistics.is_whole,
-            fits_float32=statistics.fits_float32,
-            zone=reading.zone,
-        )
+        missing = self.rows - reading.statistics.count
+        return ColumnStatistics(self.name, reading.kind, self.rows, missing, reading.statistics, zone=reading.zone)
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
         # if either has too many distinct values, their texts were not kept
@@ -117,7 +89,7 @@ class ColumnStatistics:
         counts = dict(self.categories)
         for text, count in other.categories.items():
             counts[text] = counts.get(text, 0) + count
-        most = self.max_categories
+        most = MAX_CATEGORIES
         if self.texts is not None and self.texts.holds_words and 2 * len(counts) > sum(counts.values()):
             most = min(most, _MOST_DISTINCT_TEXTS)
         return counts if len(counts) <= most else None
@@ -143,9 +115,10 @@ class TableStatistics:
         `column` has its statistics, or those of the numbers in its texts.
         """
         # nothing can be learned from a constant column, whatever its precision
-        if column.kind not in ("number", *DATE_KINDS) or column.fits_float32 or column.minimum == column.maximum:
+        values = column.values
+        if column.kind not in ("number", *DATE_KINDS) or values.fits_float32 or values.minimum == values.maximum:
             return ""
-        return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
+        return why_double(self.sample.values[:, place], rounds_whole_numbers=values.is_whole)
 
 
 def table_statistics(
@@ -181,9 +154,16 @@ def table_statistics(
     return TableStatistics(tuple(columns), table.num_rows, NumberSample(keys, sampled))
 
 
-def merged(parts: Collection[TableStatistics]) -> TableStatistics:
-    """The merged statistics of all parts, in their order."""
-    return reduce(TableStatistics.merge, parts)
+def statistics_of(tables: Iterable[pa.Table], *, categorical: Collection[str] = ()) -> TableStatistics | None:
+    """The statistics of the rows of all tables; None without any table.
+
+    They are merged in the order of the tables, so that rounding does not depend on how many are in memory.
+    """
+    found: TableStatistics | None = None
+    for table in tables:
+        of_table = table_statistics(table, categorical=categorical, first_row=0 if found is None else found.rows)
+        found = of_table if found is None else found.merge(of_table)
+    return found
 
 
 def _column(
@@ -225,7 +205,7 @@ def _column(
     if kind == "boolean" or plain_type(column.type) == pa.float32() or statistics.missing == statistics.rows:
         return statistics
     sampled[:] = values[rows]
-    largest = max(-statistics.minimum, statistics.maximum)
+    largest = max(-statistics.values.minimum, statistics.values.maximum)
 
     def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Whether rounding changes no value; checks the first values alone before all."""
@@ -235,7 +215,7 @@ def _column(
     is_whole = largest <= EXACT and is_unchanged(np.rint)
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
-    return replace(statistics, is_whole=is_whole, fits_float32=fits)
+    return replace(statistics, values=replace(statistics.values, is_whole=is_whole, fits_float32=fits))
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
@@ -246,8 +226,7 @@ def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> 
     if len(there) + missing < len(values):
         row = int(np.flatnonzero(np.isinf(values))[0])
         infinite = first_row + row, float(values[row])
-    if not len(there):
-        return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
-
-    total, low, high = float(there.sum()), float(there.min()), float(there.max())
-    return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)
+    known = ValueStatistics()
+    if len(there):
+        known = ValueStatistics(len(there), float(there.sum()), float(there.min()), float(there.max()))
+    return ColumnStatistics(name, kind, len(values), missing, known, infinite=infinite)

@@ -17,21 +17,19 @@ import zarr
 from dask.utils import format_bytes
 from scipy import sparse
 
-from dkl.data.checks import as_rows, check_rows, checked_weight, stored_dtype
+from dkl.data.checks import as_rows, stored_dtype
 from dkl.data.counts import RowCounts
 from dkl.data.labels import (
     TaskChoice,
-    block_targets,
     check_target_shape,
-    guess_task,
-    labels_that_count,
-    read_targets,
+    counted_labels,
+    joined_classes,
     sorted_classes,
     task_without_values,
 )
 from dkl.data.schema import Task
 from dkl.data.soundness import check_pointers, check_unmasked, whole_csr
-from dkl.data.sources.rows import BaseRows, drop_weightless
+from dkl.data.sources.rows import BaseRows, checked_block, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, sparse_row_bytes
 from dkl.data.store.foreign import ForeignArray, digest, listed_objects, metadata_of, place_of
 from dkl.data.store.ledger import Noted
@@ -212,29 +210,17 @@ class InPlaceReader:
         """
         with located(f"block {ticket.index} of {self.place}"):
             n_rows = ticket.stop - ticket.start
-            # weights first, as they determine the labels that count and the rows that stay
-            weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
-            X = self._rows(ticket, weight) if "X" in parts else np.empty((n_rows, 0))
-            y = self._part("y", ticket) if "y" in parts else None
-            if y is not None:
-                y = block_targets(y, n_rows, self.classes, weight, first_row=ticket.start)
-            return drop_weightless(Block(ticket.index, X, y, weight, np.arange(ticket.start, ticket.stop)))
+            X = as_rows(self.X.rows(ticket.start, ticket.stop)) if "X" in parts else np.empty((n_rows, 0))
+            y = self.part("y", ticket) if "y" in parts else None
+            # always, since the weights determine the rows
+            weight = self.part("weight", ticket)
+            return drop_weightless(checked_block(ticket.index, ticket.start, X, y, weight, self.classes))
 
-    def _part(self, name: str, ticket: InPlaceTicket) -> Any:
+    def part(self, name: str, ticket: InPlaceTicket) -> Any:
+        """The values of y or of the weights for the rows of `ticket`, as they were given; None without any."""
         if name in self.beside:
             return self.beside[name].rows(ticket.start, ticket.stop)
         return ticket.in_memory.get(name)
-
-    def _rows(self, ticket: InPlaceTicket, weight: np.ndarray | None) -> Any:
-        rows = as_rows(self.X.rows(ticket.start, ticket.stop))
-        check_rows(rows, first_row=ticket.start, weight=weight)
-        return rows
-
-    def targets(self, ticket: InPlaceTicket) -> tuple[np.ndarray, np.ndarray | None]:
-        """The targets of a block as they were given, and the weights of its rows; both checked."""
-        n_rows = ticket.stop - ticket.start
-        weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
-        return read_targets(self._part("y", ticket), n_rows, first_row=ticket.start, weight=weight), weight
 
 
 class InPlaceSource(BaseRows):
@@ -306,24 +292,19 @@ class InPlaceSource(BaseRows):
 
     def _found_classes(self, task: TaskChoice) -> np.ndarray | None:
         """The sorted labels of all rows that count, whose weights are counted at the same time; None for numbers."""
-        reader, tallies, labels = self.reader(), [], np.empty(0)
-        for index in range(self.n_blocks):
-            values, weight = reader.targets(self.ticket(index))
+        reader, tallies = self.reader(), []
+        for ticket in map(self.ticket, range(self.n_blocks)):
+            y, weight = (reader.part(name, ticket) for name in ("y", "weight"))
             # a single fraction makes it a regression, so that the remaining values need not be read
-            if task == "auto" and guess_task(values) == "regression":
+            if (found := counted_labels(y, weight, task, ticket.stop - ticket.start, first_row=ticket.start)) is None:
                 return None
-            counts = np.ones(len(values)) if weight is None else weight
-            here, codes = np.unique(labels_that_count(values, weight), return_inverse=True)
-            tallies.append((here, np.bincount(codes, counts[counts > 0.0], len(here)), np.count_nonzero(counts)))
-            # a block without rows that count does not determine the type of the labels
-            if len(here):
-                labels = np.unique(np.concatenate([labels, here])) if len(labels) else here
-        n_weightless = int(self._bounds[-1]) - int(sum(n_rows for *_, n_rows in tallies))
-        self._classes = classes = sorted_classes(labels, n_weightless=n_weightless)
+            tallies.append(found)
+        rows = np.array([n_rows for *_, n_rows in tallies], np.int64)
+        n_weightless = int(self._bounds[-1] - rows.sum())
+        self._classes = classes = joined_classes((here for here, *_ in tallies), n_weightless=n_weightless)
         of_class = np.zeros((self.n_blocks, len(classes)))
         for index, (here, weights, _) in enumerate(tallies):
             of_class[index, np.searchsorted(classes, here)] = weights
-        rows = np.array([n_rows for *_, n_rows in tallies], np.int64)
         self.counts = RowCounts(rows, of_class.sum(axis=1), of_class)
         return classes
 

@@ -20,7 +20,6 @@ from scipy import sparse
 
 from dkl.data.checks import (
     as_rows,
-    check_rows,
     check_total_weight,
     check_two_dimensional,
     checked_weight,
@@ -32,16 +31,14 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import (
     TaskChoice,
     as_targets,
-    block_targets,
     check_target_shape,
-    guess_task,
-    labels_that_count,
-    read_targets,
+    counted_labels,
+    joined_classes,
     sorted_classes,
     task_without_values,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import BaseRows, RowSource, drop_weightless, schema_of
+from dkl.data.sources.rows import BaseRows, RowSource, checked_block, drop_weightless, schema_of
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -180,19 +177,10 @@ class MakeBlock:
     ) -> Block:
         """The block; rows that count are numbered from `first_id`, or all rows from `first_row`."""
         with located(f"block {index} of a Dask array"):
-            rows = as_rows(X)
-            block = self.beside(index, first_row, rows, y, weight)
-            check_rows(rows, first_row=first_row, weight=block.weight)
+            block = checked_block(index, first_row, as_rows(X), y, weight, self.classes)
             if first_id is None or block.weight is None:
                 return block
             return replace(block, row_id=first_id + np.cumsum(block.weight > 0.0) - 1)
-
-    def beside(self, index: int, first_row: int, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> Block:
-        """The block with checked targets and weights, and `X` unchanged."""
-        n_rows = X.shape[0]
-        weight = checked_weight(weight, n_rows, first_row=first_row)
-        codes = None if y is None else block_targets(y, n_rows, self.classes, weight, first_row=first_row)
-        return Block(index, X, codes, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
 class DaskSource(BaseRows):
@@ -308,12 +296,12 @@ class DaskSource(BaseRows):
         return DaskSource(*self._given, self._make.classes, repeats=self._repeats, chunks=tuple(joined))
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        beside, first_id = delayed(self._make.beside, pure=False), 0
+        beside, classes, first_id = delayed(checked_block, pure=False), self._make.classes, 0
         # many at once, since these graphs are small; not all, as there may be a million
         for start in range(0, self.n_blocks, _AT_ONCE):
             indices = range(start, min(start + _AT_ONCE, self.n_blocks))
             tasks = [
-                beside(i, int(self._starts[i]), np.empty((self.rows_in_blocks[i], 0)), *self._chunks[i][1:])
+                beside(i, int(self._starts[i]), np.empty((self.rows_in_blocks[i], 0)), *self._chunks[i][1:], classes)
                 for i in indices
             ]
             for block in map(drop_weightless, dask.compute(*tasks)):
@@ -383,30 +371,24 @@ def lazy_classes(
 
     `targets` and `weights` hold one chunk each for every entry of `chunks`, the numbers of their rows.
     """
-
-    def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
-        """The distinct labels of one chunk, from rows that count; None if its values are not labels."""
-        weight = checked_weight(weights, len(chunk), first_row=first_row)
-        values = read_targets(chunk, first_row=first_row, weight=weight)
-        if task == "auto" and guess_task(values) == "regression":
-            return None
-        return np.unique(labels_that_count(values, weight))
-
     looks: list[Delayed] = []
     is_open = y is not None and task_without_values(y.shape, task, classes) != "regression"
     if targets is not None and is_open and classes is None:
         starts = np.cumsum([0, *chunks[:-1]]).tolist()
-        look = delayed(labels_of, pure=False)
+        look = delayed(counted_labels, pure=False)
         beside_them: list[Any] = weights or [None] * len(chunks)
-        looks = [look(*parts) for parts in zip(targets, beside_them, starts, strict=True)]
+        parts = zip(targets, beside_them, chunks, starts, strict=True)
+        looks = [look(y, weight, task, n_rows, first_row=first) for y, weight, n_rows, first in parts]
     labels, found = dask.compute(looks, beside)
     if y is None:
         return None, None, found
     if not is_open or any(of_chunk is None for of_chunk in labels):
         return "regression", None, found
-    # a chunk without rows that count does not determine the type of the labels
-    there = [of_chunk for of_chunk in labels if len(of_chunk)]
-    return "classification", sorted_classes(np.concatenate(there or [[]]) if classes is None else classes), found
+    return (
+        "classification",
+        joined_classes(of_chunk for of_chunk, *_ in labels) if classes is None else sorted_classes(classes),
+        found,
+    )
 
 
 def lazy_x(source: RowSource) -> da.Array:

@@ -8,8 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dkl.data.checks import check_rows, checked_weight
 from dkl.data.counts import RowCounts
+from dkl.data.given import GivenValues
+from dkl.data.labels import block_targets
 from dkl.data.schema import Schema, Task
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, PARTS_WITHOUT_X, BaseSource, BlockSource
 
@@ -104,6 +108,29 @@ def schema_of(
         n_targets=y_shape[1] if len(y_shape) == 2 else None,
         has_weight=source.has_weight,
     )
+
+
+def checked_block(
+    index: int, first_row: int, X: Rows, y: GivenValues, weight: GivenValues, classes: np.ndarray | None
+) -> Block:
+    """A block of rows as they were given: y as codes of `classes`, or as numbers if these are None; all checked.
+
+    Parameters
+    ----------
+    index : int
+    first_row : int
+        The number of the first row.
+    X : ndarray or csr_array of shape (n, d)
+        In the form of `dkl.data.checks.as_rows`; d is 0 for targets and weights alone.
+    y, weight : array of shape (n, ...) or None
+        Rows of weight 0 may have any values, and stay in the block.
+    classes : ndarray of shape (K,) or None
+    """
+    n_rows = X.shape[0]
+    weight = checked_weight(weight, n_rows, first_row=first_row)
+    codes = None if y is None else block_targets(y, n_rows, classes, weight, first_row=first_row)
+    check_rows(X, first_row=first_row, weight=weight)
+    return Block(index, X, codes, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
 class TicketReader:

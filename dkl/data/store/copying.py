@@ -15,7 +15,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.data.in_threads import in_order
-from dkl.data.ingest.shuffle import shuffled_batches
+from dkl.data.ingest.shuffle import shuffled
 from dkl.data.pieces import Pieces
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.lazy import DaskSource
@@ -31,8 +31,6 @@ Result = TypeVar("Result")
 
 # Rows that are read or computed ahead may take one part in this many of the free memory.
 _FREE_MEMORY_DIVISOR = 8
-# Fields of a row that are shuffled with it as one structured column; its group and time are added.
-_TAGS = [("weight", np.float64), ("row_id", np.int64)]
 
 
 def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
@@ -105,17 +103,8 @@ def shuffled_blocks(source: RowSource, seed: int, columns: Mapping[str, str] | N
         yield from source.reordered(np.argsort(shuffle_keys(source.row_id, seed), kind="stable"))
         return
 
-    def tagged() -> Iterator[tuple[Any, np.ndarray | None, np.ndarray]]:
-        for block in blocks_in_order(source, columns):
-            tags = np.empty(block.n_rows, [*_TAGS, *((name, np.int64) for name in block.columns)])
-            tags["weight"], tags["row_id"] = block.weights, block.row_id
-            for name, codes in block.columns.items():
-                tags[name] = codes
-            yield block.X, block.y, tags
-
-    n_bytes = source.block_nbytes * source.n_blocks
-    tags: Any
-    for X, y, tags, _ in shuffled_batches(tagged(), n_bytes=n_bytes, seed=seed):
-        # copies, since a field of a structured array is not contiguous
-        weight = tags["weight"].copy() if source.has_weight else None
-        yield Block(0, X, y, weight, tags["row_id"].copy(), {name: tags[name].copy() for name in columns or {}})
+    blocks = blocks_in_order(source, columns)
+    if source.has_weight:
+        # a block of a source with weights may have none
+        blocks = (replace(block, weight=block.weights) for block in blocks)
+    yield from shuffled(blocks, n_bytes=source.block_nbytes * source.n_blocks, seed=seed)

@@ -134,8 +134,8 @@ class Location:
         fs, path = self._fs()
         return bool(fs.exists(path))
 
-    def read_marker(self) -> dict[str, Any] | None:
-        """The marker of dkl in the attributes of the zarr node here; None without a node or a marker.
+    def read_marker(self, mark: str = MARKER) -> dict[str, Any] | None:
+        """The marker in the attributes of the zarr node here, by default that of stores; None without one.
 
         Raises
         ------
@@ -145,14 +145,14 @@ class Location:
         text = self.read("zarr.json")
         node = None if text is None else json.loads(text)
         attributes = node.get("attributes") if isinstance(node, dict) else None
-        marker = attributes.get(MARKER) if isinstance(attributes, dict) else None
+        marker = attributes.get(mark) if isinstance(attributes, dict) else None
         return marker if isinstance(marker, dict) else None
 
-    def sound_marker(self) -> dict[str, Any]:
+    def sound_marker(self, mark: str = MARKER) -> dict[str, Any]:
         """The marker of `read_marker`; empty if there is none, or the metadata is damaged."""
         try:
-            return self.read_marker() or {}
-        except ValueError:
+            return self.read_marker(mark) or {}
+        except (ValueError, RecursionError):
             return {}
 
     def check_token(self, token: str) -> None:

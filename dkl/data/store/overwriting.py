@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import os
 import re
 import stat
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dkl.data.store.abandoned import put_back
-from dkl.data.store.location import MARKER, Location, located_error
+from dkl.data.store.location import Location, located_error
 from dkl.plain_text import first_few
 
 # Names in messages of the outputs that are zarr groups with a marker; other outputs are files or folders.
@@ -59,8 +58,7 @@ def what_is_at(location: Location) -> str | None:
             return "file" if found.st_size else "empty file"
         if not stat.S_ISDIR(found.st_mode):
             return "device"
-    marker = attributes_at(location).get(MARKER)
-    if isinstance(marker, dict):
+    if marker := location.sound_marker():
         if marker.get("state") != "complete":
             return "unfinished store"
         # versions that append rows are datasets themselves; those that drop rows are only a record
@@ -82,17 +80,6 @@ def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
 def means_store(name: str) -> bool:
     """Whether a name is that of a store of dkl, existing or to be written, instead of files to read."""
     return name.rstrip("/").endswith(".zarr") or is_store(name)
-
-
-def attributes_at(location: Location) -> dict[str, Any]:
-    """The attributes of the zarr node at a location; empty if there is none, or its metadata is damaged."""
-    text = location.read("zarr.json")
-    try:
-        node = json.loads(text or b"null")
-    except (ValueError, RecursionError):
-        return {}
-    attributes = node.get("attributes") if isinstance(node, dict) else None
-    return attributes if isinstance(attributes, dict) else {}
 
 
 def check_output(
@@ -179,7 +166,7 @@ def _check_only_ours(location: Location, there: str | None, belongs: Callable[[s
     if belongs is not None and location.is_local and location.path.is_dir():
         check_no_other_files(location, (entry.name for entry in location.path.iterdir()), belongs)
     elif there in STORES or there == "unfinished store":
-        check_whole_store(location, attributes_at(location).get(MARKER, {}))
+        check_whole_store(location, location.sound_marker())
 
 
 def _is_of_store(name: str, marker: Mapping[str, Any]) -> bool:

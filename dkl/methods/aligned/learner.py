@@ -1,4 +1,15 @@
-"""AlignedFeatures: candidates weighed by their alignment with the targets, within a divergence ball."""
+"""AlignedFeatures: candidates weighed by their alignment with the targets, within a divergence ball.
+
+From `fit` to a sine (`tests/test_architecture.py` checks that these functions exist):
+
+    methods/base.py: FeatureLearner.fit, SelectingLearner._weigh
+    methods/potential_sums.py: AlignmentDriver.request, potential_sums, AlignmentDriver.step
+    passes/loop.py: Run.drive, run_pass, sum_blocks
+    kernels/sums.py: feature_sums
+    kernels/sincos.py: add_sums
+
+The alignments that `step` returns become weights and features here, in `AlignedFeatures._choose`.
+"""
 
 from __future__ import annotations
 

@@ -18,9 +18,8 @@ from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.linear.answers import Scorer
-from dkl.linear.fitting import LinearProblem
+from dkl.linear.fitting import LinearProblem, newton_targets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import newton_targets
 from dkl.linear.target_statistics import TargetScale, deviations, target_units
 from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import Certified
@@ -45,8 +44,7 @@ from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
-from dkl.passes.engine import PassResult
-from dkl.passes.loop import PlannedRun
+from dkl.passes.loop import PassResult, PlannedRun
 from dkl.passes.room import own_room
 from dkl.protocols.driver import Driver, largest_held
 

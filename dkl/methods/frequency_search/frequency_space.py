@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 from dkl.features.scaling import Scaler
+from dkl.kernels.maps import row_mapper
 from dkl.kernels.sums import feature_sums
 from dkl.methods.frequency_search.landscape import ascent_bytes
 from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
@@ -311,3 +314,44 @@ def projection_of(frequencies: np.ndarray) -> Projection:
     if len(frequencies) and np.count_nonzero(frequencies, axis=1).min() < frequencies.shape[1]:
         return SparseProjection.from_rows(frequencies)
     return DenseProjection(frequencies)
+
+
+def search_seconds(space: FrequencySpace, few: Rows, n_models: int, count: int) -> float:
+    """Processor seconds of a search for each of its rows.
+
+    Parameters
+    ----------
+    space : FrequencySpace
+    few : ndarray or csr_array of shape (r, d), float32
+    n_models : int
+        The number of weight columns.
+    count : int
+        Points that the search returns.
+    """
+    S = np.random.default_rng(0).standard_normal((few.shape[0], n_models))
+    S /= np.abs(S).sum()
+    return _a_row(lambda: space.search(few, S, count, 0), few)
+
+
+def forming_seconds(feature_map: FeatureMap, few: Rows) -> float:
+    """Processor seconds of the features of one row.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Without a scaler, or with a fitted one.
+    few : ndarray or csr_array of shape (r, d), float32
+    """
+    mapped = row_mapper(few, feature_map, np.dtype(np.float32))
+    return _a_row(lambda: mapped(slice(0, few.shape[0])), few)
+
+
+def _a_row(call: Callable[[], object], few: Rows) -> float:
+    """Processor seconds of a call for each row: the lesser of two calls, after a first one that compiles code."""
+    call()
+    seconds = []
+    for _ in range(2):
+        started = time.process_time()
+        call()
+        seconds.append(time.process_time() - started)
+    return min(seconds) / few.shape[0]

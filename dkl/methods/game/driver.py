@@ -18,8 +18,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.scale import scale_rows
 from dkl.linear.judge import rounds_without_gain
 from dkl.methods.choice import block_means
+from dkl.methods.frequency_search.frequency_space import search_seconds
 from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
-from dkl.methods.frequency_search.search_time import search_seconds
 from dkl.methods.game.problem import (
     ALTERNATIONS,
     GameProblem,

@@ -1,26 +1,38 @@
-"""The driver of fully corrective rounds: a pass evaluates model and candidates; the best are added; Newton refits."""
+"""Fully corrective rounds: a pass evaluates model and candidates; the best are added; Newton refits all coefficients.
+
+First the problem, the schedule of the rounds and their state between passes; then the driver.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from dkl.features.feature_map import columns_of
 from dkl.features.frequencies import further_seed
 from dkl.kernels.maps import design_rows
+from dkl.methods.frequency_search.frequency_space import FrequencySpace, forming_seconds, search_seconds
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
-from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
-from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState
-from dkl.methods.margin.sums import CorrectiveRound, corrective_block
-from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
+from dkl.methods.rounds.loop import (
+    BETWEEN_ROUNDS,
+    Rounds,
+    WithHistory,
+    best_round,
+    bordered,
+    padded_models,
+    reason_to_end,
+)
+from dkl.methods.rounds.sums import GramChange, HeldTargets, RoundTask, round_block
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import LARGEST_ACCUMULATOR, SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.line_search import falls_enough
+from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
 # The sample grows if potentials on it are not confirmed on all rows: averaged over the rounds of four fits of a million
@@ -38,11 +50,217 @@ _CURVATURE_MARGIN = 3.0
 _INTERCEPT = 1e-6
 
 
+@dataclass(frozen=True)
+class RoundSchedule:
+    """The number of features that each round adds, and the rules that end the rounds.
+
+    Parameters
+    ----------
+    first : int
+        Points that an early round adds; few, since each point changes the potential that is searched next.
+    growth : float
+        Later rounds add this share of the present points.
+    late_growth : float
+        The share from `late` points on, where a round costs more.
+    late : int
+    candidates : float
+        Candidates verified on all rows for each point added.
+    rounds : int or None
+        The most rounds; None sets no limit.
+    patience : int or None
+        Rounds without a gain on held-out rows after which the search ends with the points of the best round; see
+        `dkl.methods.rounds.loop.best_round`. None sets no limit.
+    tol : float or None
+        Stop at this duality gap, relative to the objective.
+    settling : int
+        The most Newton steps after the last feature was added.
+    least_gain : float
+        These steps end when one lowers the objective by at most this share of it; 0 performs all of them.
+    plain_share : float
+        Share of a round's points that are random draws.
+    most_searched : int or None
+        The most points found by searches; further points are random draws.
+    """
+
+    first: int = 3
+    growth: float = 0.15
+    late_growth: float = 0.15
+    late: int = 150
+    candidates: float = 1.5
+    rounds: int | None = None
+    patience: int | None = None
+    tol: float | None = None
+    settling: int = 2
+    least_gain: float = 0.0
+    plain_share: float = 0.0
+    most_searched: int | None = None
+
+    def addition(self, n_points: int, most: int) -> int:
+        """The number of points that the next round adds to `n_points`."""
+        # early rounds add few points, since each changes the potential that is searched next; late rounds cost more
+        growth = self.growth if n_points < self.late else self.late_growth
+        return min(max(self.first, int(growth * n_points)), most - n_points)
+
+    def searched(self, wanted: int, n_searched: int) -> int:
+        """The number of `wanted` points to search for, after `n_searched` earlier ones; others are random."""
+        # neither the random share of a round, nor points beyond `most_searched`, are searched for
+        most = wanted if self.most_searched is None else max(0, self.most_searched - n_searched)
+        return min(most, wanted - int(self.plain_share * wanted))
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectiveProblem:
+    """The joint search for features and the linear model on them.
+
+    The working model minimises ``ridge D/2 |w|^2 + sum_i loss(y_i, w.phi(x_i) + b)`` over D unscaled points, with the
+    losses of `dkl.solvers.round_losses`.
+
+    Parameters
+    ----------
+    space : FrequencySpace
+        The set of features to search.
+    targets : HeldTargets
+    n_models : int
+        K: one for two classes or a single target, else one for each class (or target).
+    n_rows : int
+        The number of rows that samples are drawn from.
+    n_points : int
+        The most points to find.
+    total_weight : float
+        The approximate weight of the training rows, which scales reported losses.
+    loss : Loss
+    ridge : float
+        The penalty for each present point; strong, so that rounds find different features.
+    last_ridge : float or None
+        The penalty for each point once all points are found; None for `ridge`.
+    schedule : RoundSchedule
+    sample_rows, most_rows : int
+        Sizes of the searched sample: the first and the largest.
+    seed : int
+    dtype : {"float32", "float64"}
+    start : ndarray or None
+        Points of the first model.
+    """
+
+    space: FrequencySpace
+    targets: HeldTargets
+    n_models: int
+    n_rows: int
+    n_points: int
+    total_weight: float
+    loss: Loss = HINGES["squared_hinge"]
+    ridge: float = 80.0
+    last_ridge: float | None = None
+    schedule: RoundSchedule = RoundSchedule()
+    sample_rows: int = 10_000
+    most_rows: int = 100_000
+    seed: int = 0
+    dtype: str = "float32"
+    start: np.ndarray | None = None
+
+    @property
+    def parts(self) -> int:
+        return self.space.columns_a_point
+
+    def ridge_of(self, is_last: bool) -> float:
+        """The penalty for each point, during the search or after it."""
+        return self.ridge if self.last_ridge is None or not is_last else self.last_ridge
+
+    @property
+    def active(self) -> bool:
+        """Whether Gram sums weight rows by curvature, as for a single model of the squared hinge."""
+        return isinstance(self.loss, SquaredHingeLoss) and self.n_models == 1
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectiveState(WithHistory):
+    """The state of fully corrective rounds between passes.
+
+    Attributes
+    ----------
+    points : ndarray of shape (m, ...)
+        The chosen points, in the order in which they were found.
+    candidates : ndarray of shape (q, ...)
+        The points that the next pass verifies.
+    sampled : ndarray of shape (s,)
+        The pair potentials of the first s of them on the rows of the search that found them, 0 before any search. The
+        others are random draws, which are added whatever their potentials are.
+    coefficients : ndarray of shape (K, parts m + 1)
+        The working model that the next pass evaluates, intercept last.
+    base : ndarray of the same shape
+        The model before its last Newton step.
+    base_loss : float
+        The loss of that model; infinite before it was evaluated.
+    gram : ndarray of shape (parts m + 1, parts m + 1)
+        The Gram matrix of the columns. Rows have their weights, times their curvatures at `gram_at` if the problem is
+        `active`.
+    gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
+        The model whose curvatures weight `gram`; (0, 0) before `gram` was summed.
+    history : ndarray of shape (rounds, len(names))
+        One line for each evaluated model.
+    searches : ndarray of shape (s, 3), int64
+        For each search: size and age of its sample, and the number of points at that time.
+    n_searched : int
+        Points found by searches.
+    sample_rows, passes, settled : int
+    limit : int
+        The most points; lowered to those of the best round when held-out rows have ended the search.
+    ended : str
+        Why the search for points ended; empty during it.
+    message : str
+        Why the rounds ended; empty before.
+    """
+
+    points: np.ndarray
+    candidates: np.ndarray
+    sampled: np.ndarray
+    coefficients: np.ndarray
+    base: np.ndarray
+    base_loss: float
+    gram: np.ndarray
+    gram_at: np.ndarray
+    history: np.ndarray
+    searches: np.ndarray
+    sample_rows: int
+    n_searched: int = 0
+    passes: int = 0
+    settled: int = 0
+    limit: int = -1
+    ended: str = ""
+    message: str = ""
+
+    # in the order of checkpoints
+    names: ClassVar[tuple[str, ...]] = (
+        "n_features",
+        "loss",
+        "held_out_loss",
+        "duality_gap",
+        "potential",
+        "sampled_potential",
+        "support",
+        "margin",
+        "sample_rows",
+    )
+    # each pass both judges the model and verifies candidates, so its sums suffice to refit
+    phase: ClassVar[str] = "search"
+
+    @property
+    def n_points(self) -> int:
+        return len(self.points)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all points are found, so that only Newton steps follow."""
+        return len(self.points) >= self.limit
+
+
 class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     """Column generation for a kernel machine, with one pass for each round.
 
     A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual weights,
-    and the Gram columns for a Newton step on old and new features. It also draws the sample of the next search.
+    and the Gram columns for a Newton step on old and new features (`_sums`). It also draws the sample of the next
+    search (`_sample`). After it `Rounds.step` judges the model (`_judged_state`), adds the best candidates and refits
+    (`_extended_state`), and searches the next candidates on the sample (`_state_with_candidates`).
 
     References
     ----------
@@ -156,35 +374,31 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             stop = min(len(old), start + max(1, LARGEST_ACCUMULATOR // (8 * (len(old) - start))))
             panels.append((start, stop))
             start = stop
-        round_ = CorrectiveRound(
-            loss=problem.loss,
-            coefficients=padded_models(state.coefficients, old, width),
-            old=old,
-            new=new,
-            active=problem.active,
-            previous=padded_models(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
-            panels=tuple(panels),
-            dtype=problem.dtype,
+        is_weighted = problem.active and state.gram_at.size > 0
+        previous = padded_models(state.gram_at, old, width) if is_weighted else None
+        task = RoundTask(
+            problem.loss,
+            padded_models(state.coefficients, old, width)[None],
+            new,
+            problem.dtype,
+            curvature_unit=problem.loss.largest_curvature if problem.active else None,
+            has_intercept=True,
+            has_dual=True,
+            change=GramChange(old, previous, tuple(panels)) if panels else None,
         )
-        K = problem.n_models
-        per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
-        accumulators = {name: Accumulator((K,)) for name in per_model}
-        accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
-        accumulators["cross"] = Accumulator((width, len(new)))
-        for j, (start, stop) in enumerate(panels):
-            accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
         feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
 
         def cost(rows: int, columns: int) -> Cost:
             mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
-            products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
+            products = 4.0 * problem.n_models * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
             itemsize = np.dtype(problem.dtype).itemsize
             product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
             tile = min(rows, design_rows(width - 1, problem.dtype)) * width
             return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
 
-        operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
-        return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
+        accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
+        operands = {"feature_map": feature_map, "task": task, "targets": problem.targets}
+        return BlockSum("corrective round", round_block, accumulators, operands, cost)
 
     def _judged_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
@@ -393,8 +607,8 @@ def _state_with_history(
     # for this intercept; the duals sum to zero only at the optimal one
     dual -= float(np.sum(state.coefficients[:, -1] * sums["gradient"][:, -1]))
     normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
-    held_out, weight = sums["held_out"]
-    held_out_loss = held_out / weight if weight > 0.0 else np.nan
+    weight = float(sums["held_weight"])
+    held_out_loss = float(sums["held_out"][0]) / weight if weight > 0.0 else np.nan
     # |u| of the model on features with amplitude 1 / sqrt(m); the margin is its inverse
     length = np.sqrt(max(1, state.n_points) * float(np.sum(state.coefficients[:, :-1] ** 2)))
     line = {

@@ -1,37 +1,117 @@
-"""MarginFeatures: features searched where the model on the present ones has the largest error."""
+"""MarginFeatures: features searched where the model on the present ones has the largest error, and its solvers.
+
+A solver says what the parameters mean: it makes the problem of the rounds, and the fitted attributes from their last
+state. `CorrectiveSolver` is that of a single family, `DictionarySolver` that of a list; the game is in `methods/game`.
+
+From `fit` to a sine, in a round of a single family (`tests/test_architecture.py` checks that these functions exist):
+
+    methods/base.py: FeatureLearner.fit
+    methods/margin/learner.py: MarginFeatures._learn, CorrectiveSolver.problem
+    methods/margin/driver.py: CorrectiveDriver
+    methods/rounds/loop.py: Rounds.request, Rounds.step
+    passes/loop.py: Run.drive, run_pass, sum_blocks
+    methods/rounds/sums.py: round_block, round_sums
+    kernels/maps.py: design_tiles, row_mapper
+    kernels/sincos.py: write_waves
+
+Between two passes `FourierSpace.search` (`methods/frequency_search/frequency_space.py`) finds the next candidates on
+sampled rows, by the ascents of `search_peaks` (`peak_search.py`) on the potential of `landscape.py`.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass, replace
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.dictionaries import Dictionaries
-from dkl.features.feature_map import FeatureMap
+from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
+from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import ScalingChoice
-from dkl.linear.target_statistics import target_units
+from dkl.kernels.blas import one_blas_thread
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import TargetScale, target_units
 from dkl.methods.bounds_mixin import CertifiedMargins
-from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrategy
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
+from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy
+from dkl.methods.frequency_search.peak_search import LEAST_COLUMNS, SearchOptions
+from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.game.learner import GameSolver
-from dkl.methods.margin.dictionary_rounds import DictionarySolver
-from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
+from dkl.methods.margin.driver import CorrectiveDriver, CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of
+from dkl.methods.nystrom.landmarks import whitening_of
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
+from dkl.methods.rounds.dictionary import Dictionary
+from dkl.methods.rounds.driver import RoundsDriver
+from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
+from dkl.methods.rounds.problem import RoundsProblem, RoundsState, model_map
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
 from dkl.passes.loop import PlanEndsError, PlannedRun, check_reach
+from dkl.passes.memory import CACHE_SHARE
+from dkl.passes.room import own_room
 from dkl.solvers.losses import LOG_LINK
-from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
+from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_LOSSES, ROUND_QUANTILES
 
 Solver = Literal["corrective", "game"]
+# Rows of the first search: a 20th of all, but at least 10,000, at most 400,000, and at most 64 MiB.
+_FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
+# The most points with n_features="auto", and its patience in rounds.
+AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
+_CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
+_STEPS, _STRIDE = 5, 0.2
+# Share of the chains that move on neighbourhoods of correlated columns, and the number of points from which they are
+# used: on held-out rows of MNIST 1,000 features improve by it (4 v 9 0.1 %, ten digits 0.4 to 0.6), the first hundred
+# do not.
+_NEAR_SHARE, _NEAR_FROM = 0.85, 50
+# Steps of an ascent on at least _MANY_ROWS rows, where longer ascents improve the features.
+_LONG_STEPS, _MANY_ROWS = 20, 200_000
+# Up to _LOW_DIMENSION columns there is less noise to fit. Peaks are farther apart there, so ascents are long, and the
+# first step is at least _LEAST_STRIDE / sqrt(d).
+_LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
+# On few rows an ascent fits noise. Below _FEW rows for each column, of which at most _LOW_DIMENSION count, half of the
+# features are random draws, and the number of searched ones is bounded by a share of the rows; below _VERY_FEW searched
+# points are the best of many starts, without ascent.
+_FEW, _VERY_FEW = 500, 150
+_FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
+# The bound on searched features for numeric targets, as a share of the rows: a number has more information than a
+# label.
+_NUMBERS_SHARE = 3 / 10
+_STARTS = 200
+# Growth of a late round with several classes, which find equally good features in fewer, larger rounds; one model does
+# not.
+_LATE_GROWTH = 0.35
+# Rounds before a descent, which moves all waves afterwards: with four the area under the curve is the same to 1e-4 on a
+# million smooth rows, in .6 of the seconds, and held-out errors of 18 tables are level.
+_ROUNDS_BEFORE_DESCENT = 4
+# For n rows below this number the last model's penalty is multiplied by n / _ENOUGH_ROWS.
+_ENOUGH_ROWS = 10_000
+# The last steps under the log loss and with several classes use an upper bound of the curvature: they are shorter than
+# Newton's, and approach the model of `LogisticRegression` or `LinearSVC` gradually. They end when one lowers the
+# objective by less than _LEAST_GAIN of it, or after _SETTLING_STEPS passes.
+_SETTLING_STEPS = 30
+_LEAST_GAIN = {
+    **dict.fromkeys(("log_loss", "softmax", "huber", "poisson", "gamma"), 1e-7),
+    **dict.fromkeys(("squared_hinge", "pinball"), 1e-6),
+}
+# The C for C=None, 1/80.
+_C = 0.0125
+# C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name.
+_C_OF = {"squared_error": 2.0}
+# All rounds run on rows in memory, without further passes, if these take at most this many bytes, and are at most
+# `RoundsProblem.search_rows`.
+_IN_MEMORY_BYTES = 256 << 20
 
 
 @estimator
@@ -80,7 +160,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         The most rounds; None sets no limit.
     features_per_round : int or None
         Columns that a round adds. None adds 6 at first, later 15 % of the present ones, and for more than two classes
-        35 % from 300 columns on (the game: up to 20).
+        35 % from 300 columns on (the game: up to 20); with `refine` a quarter of `n_features`.
     tol : float or None
         Stop at this duality gap, relative to the objective.
     patience : int or None
@@ -317,3 +397,375 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
         start, self.seed_ = solver.continued(vars(self), dataset, self.seed_)
         return start
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectiveSolver(SearchStrategy):
+    """`solver="corrective"` of MarginFeatures: the working model is refitted after each round.
+
+    Parameters
+    ----------
+    n_features, rounds, features_per_round, tol, patience, validation_fraction
+        As in MarginFeatures.
+    sparse_share, plain_share, max_norm, refine
+        As in MarginFeatures.
+    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"} or None
+        None is "squared_hinge" for classes, "squared_error" for numbers.
+    epsilon, quantiles
+        As in MarginFeatures.
+    C : float or None
+        None is 1/80 during the search, and larger for the last model on few rows.
+    chains : int or None
+        None is twice the candidates of a round, at least 20, and 200 on very few rows.
+    steps, stride, noise : int, float, float or None
+        None is 5 steps (20 on many rows or few columns, 1 on very few rows) of 0.2, without noise.
+    search_rows : int or None
+        None is a 20th of all rows, at least 10,000.
+    memory_limit : int, str or None
+        Limit of the process: with less memory fewer features stay between rounds; the bits are the same.
+    """
+
+    n_features: Any
+    loss: str | None
+    epsilon: float
+    quantiles: Sequence[float]
+    C: float | None
+    rounds: int | None
+    features_per_round: int | None
+    tol: float | None
+    patience: int | None
+    validation_fraction: float
+    chains: int | None
+    steps: int | None
+    stride: float | None
+    noise: float | None
+    sparse_share: float
+    plain_share: float | None
+    search_rows: int | None
+    max_norm: float | None
+    refine: Any
+    memory_limit: int | str | None
+
+    stage: ClassVar[str] = "rounds"
+
+    def driver(self) -> CorrectiveDriver:
+        """The driver, which may store features of the searched rows in half the memory that passes use to cache blocks.
+
+        The rows of a search and the ascent on them, 128 MiB, are subtracted first.
+        """
+        left = max(0, own_room(self.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
+        return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * left) // 2))
+
+    def continued(self, last: Mapping[str, Any], dataset: Dataset, drawn: int) -> tuple[np.ndarray | None, int]:
+        """The points of the last fit, to which further ones are added (None after a game), and the seed.
+
+        It is the newly drawn seed, since further rounds must draw other numbers.
+        """
+        return last.get("points_"), drawn
+
+    def problem(self, rows: PreparedRows, start: np.ndarray | None) -> CorrectiveProblem:
+        """The problem on these rows; raises ValueError for a loss that does not match the targets."""
+        dataset = rows.dataset
+        space = self._frequency_space(rows)
+        held_out = self._held_out(rows)
+        loss = self._loss(dataset)
+        targets = loss.targets(dataset, self._target_units(rows, loss.name), rows.class_weight)
+        n_models = len(targets.models)
+        most = max(1_000, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))
+        first = self.search_rows or min(max(_FIRST_SAMPLE, int(_SAMPLED_SHARE * dataset.n_rows)), most)
+        # |u|^2 / 2 + C sum loss on features of amplitude 1 / sqrt(m) is ridge m |w|^2 / 2 + sum loss on unscaled ones
+        ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.C is None else self.C))
+        # a strong penalty keeps features diverse during the search, but on few rows it is too strong for predictions
+        last_ridge = ridge * (min(1.0, rows.total_weight / _ENOUGH_ROWS) if self.C is None else 1.0)
+        return CorrectiveProblem(
+            space=space,
+            targets=HeldTargets(targets, None if held_out is None else held_out.mask),
+            n_models=n_models,
+            n_rows=dataset.n_rows,
+            n_points=self._n_points(rows, space),
+            total_weight=rows.total_weight * (1.0 - (0.0 if held_out is None else held_out.share)),
+            loss=loss.table,
+            ridge=last_ridge if self.n_features == "auto" else ridge,
+            last_ridge=last_ridge,
+            schedule=self._schedule(rows, space, n_models, loss.name),
+            sample_rows=first,
+            most_rows=max(first, most),
+            seed=rows.seed,
+            dtype=rows.dtype,
+            start=start,
+        )
+
+    def fitted(self, rows: PreparedRows, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, Any]:
+        """The points as a feature map with amplitudes 1 / sqrt(m), and the model on it, in units of the targets.
+
+        A feature of a finite set that was found c times occurs once, with amplitude sqrt(c / m) (Bullins, Zhang & Zhang
+        2018, appendix A.3).
+        """
+        loss, points = self._loss(rows.dataset), state.points
+        if isinstance(problem.space, FourierSpace):
+            # searches in R^d never find a point twice
+            first = position = np.arange(len(points))
+            counts = np.ones(len(points))
+        else:
+            _, first, position, repeats = np.unique(points, True, True, True, axis=0)
+            order = np.argsort(first)
+            first, counts = first[order], repeats[order].astype(np.float64)
+            position = np.argsort(order)[position.reshape(-1)]
+        # coefficients of a feature found several times add up: (K, parts, distinct points)
+        by_point = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]
+        merged = np.zeros((len(first), problem.n_models, problem.parts))
+        np.add.at(merged, position, by_point.transpose(2, 0, 1))
+        coefficients = merged.transpose(1, 2, 0)
+        amplitudes = np.sqrt(counts / max(1, len(points)))
+        coef = (coefficients / amplitudes).reshape(problem.n_models, -1)
+        units = self._target_units(rows, loss.name)
+        coef, intercept = loss.in_own_units(coef, state.coefficients[:, -1], units)
+        return {
+            "feature_map_": replace(problem.space.feature_map(points[first]), amplitudes=amplitudes),
+            "weights_": shares_of_lengths(coefficients),
+            "coef_": coef,
+            "intercept_": intercept,
+            "loss_": loss.name,
+            "history_": state.lines(),
+            "duality_gap_": float(state.series("duality_gap")[-1]),
+            # the gap is an estimate, since a search bounds the largest potential from below only
+            "certified_": False,
+            "message_": state.message,
+            "points_": points,
+        }
+
+    def _loss(self, dataset: Dataset) -> WorkingLoss:
+        """The loss of the working model; raises ValueError if it does not match the targets."""
+        loss = WorkingLoss.of(self, dataset, of_classes="squared_hinge")
+        if loss.name in (*ROUND_LOSSES, "softmax") and self.refine:
+            raise ValueError(
+                f"refine={self.refine!r} descends on the squared error or a loss of each class against the rest, and "
+                f"loss={loss.name!r} is neither; set refine=0"
+            )
+        return loss
+
+    @staticmethod
+    def _target_units(rows: PreparedRows, loss: str) -> TargetScale | None:
+        """Mean and deviation of the targets; None for classes, and for losses with mean exp(f)."""
+        return None if loss in LOG_LINK else rows.target_scale
+
+    def _held_out(self, rows: PreparedRows) -> HeldOut | None:
+        """The rows that a machine withholds, which judge the rounds, too; else those for patience or refinement."""
+        needs_rows = self.patience is not None or self.n_features == "auto" or bool(self.refine)
+        return rows.context.left_out(self.validation_fraction, rows.seed, needs_rows=needs_rows)
+
+    def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
+        """The most points to find; a finite family has no more than all of its own."""
+        if self.n_features == "auto":
+            most = AUTO_FEATURES // space.columns_a_point
+        else:
+            most = kept_frequencies("MarginFeatures", self.n_features, rows.family)
+        return min(most, space.pool.n_frequencies) if isinstance(space, FrequencyPool) else most
+
+    def _schedule(self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: str) -> RoundSchedule:
+        """The schedule of the rounds: how many points they add, how many of these are searched, and when they end."""
+        dataset, context = rows.dataset, rows.context
+        few = _are_fewer(dataset, _FEW)
+        share = (0.5 if few else 0.0) if self.plain_share is None else self.plain_share
+        schedule = RoundSchedule(rounds=self.rounds, patience=self.patience, tol=self.tol, plain_share=share)
+        # for one model of the squared hinge steps are Newton's own, and a machine fits its own model
+        settles = not (loss == "squared_hinge" and (n_models == 1 or context.for_machine))
+        if loss in _LEAST_GAIN and settles:
+            schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
+        if few and self.plain_share is None:
+            share_of_labels = _VERY_FEW_SHARE if _are_fewer(dataset, _VERY_FEW) else _FEW_SHARE
+            searched_share = _NUMBERS_SHARE if dataset.classes is None else share_of_labels
+            schedule = replace(schedule, most_searched=max(1, int(searched_share * dataset.total_weight)))
+        if self.n_features == "auto" and self.patience is None:
+            schedule = replace(schedule, patience=_AUTO_PATIENCE)
+        if context.withheld is not None and schedule.patience is None:
+            # the machine that withholds rows fits its own model
+            schedule = replace(schedule, settling=0)
+        each = self.features_per_round
+        if each is None and self.refine and isinstance(self.n_features, Integral):
+            each = -(-int(self.n_features) // _ROUNDS_BEFORE_DESCENT)
+        if each is not None:
+            first = max(1, each // space.columns_a_point)
+            return replace(schedule, first=first, growth=0.0, late_growth=0.0)
+        # with patience a round is a unit of progress, so rounds stay small
+        several = dataset.classes is not None and n_models > 1 and not few
+        return replace(schedule, late_growth=_LATE_GROWTH) if several and schedule.patience is None else schedule
+
+    def _frequency_space(self, rows: PreparedRows) -> FrequencySpace:
+        """The set of features to search, with longer ascents on more rows."""
+        dataset = rows.dataset
+        d, very_few = dataset.n_columns, _are_fewer(dataset, _VERY_FEW)
+        is_long = dataset.total_weight >= _MANY_ROWS or d <= _LOW_DIMENSION
+        steps = 1 if very_few else (_LONG_STEPS if is_long else _STEPS)
+        # finding correlated columns takes memory, and is useful for many dense rows with many columns
+        has_neighbours = not (_are_fewer(dataset, _FEW) or dataset.source.is_sparse or d < LEAST_COLUMNS)
+        options = SearchOptions(
+            chains=(_STARTS if very_few else _CHAINS) if self.chains is None else self.chains,
+            steps=steps if self.steps is None else self.steps,
+            stride=max(_STRIDE, _LEAST_STRIDE / np.sqrt(d)) if self.stride is None else self.stride,
+            noise=0.0 if self.noise is None else self.noise,
+            sparse_share=self.sparse_share,
+            near_share=_NEAR_SHARE if has_neighbours else 0.0,
+            near_steps=max(SearchOptions.near_steps, steps) if self.steps is None else self.steps,
+            max_norm=self.max_norm,
+        )
+        space = rows.frequency_space("MarginFeatures", options, _CHAINS_A_CANDIDATE if self.chains is None else 0.0)
+        if not isinstance(space, FourierSpace):
+            return space
+        return replace(space, near_room=max(0, self._n_points(rows, space) - _NEAR_FROM))
+
+
+def _are_fewer(dataset: Dataset, rows_a_column: int) -> bool:
+    """Whether there are fewer rows than this number for each column, of which at most _LOW_DIMENSION count."""
+    return dataset.total_weight < rows_a_column * min(dataset.n_columns, _LOW_DIMENSION)
+
+
+@dataclass(frozen=True, eq=False)
+class DictionarySolver(CorrectiveSolver):
+    """`family=[...]` of MarginFeatures: atoms of several dictionaries compete in each round.
+
+    The parameters are those of `CorrectiveSolver`; the penalty is chosen on held-out rows in each round.
+
+    Parameters
+    ----------
+    monotone : mapping of int or str to {1, -1}, or None
+        As in MarginFeatures.
+    """
+
+    monotone: Any
+
+    stage: ClassVar[str] = "dictionaries"
+
+    def check(self) -> None:
+        """Raise ValueError for parameters that do not apply to a list of families."""
+        for name, neutral in {"C": None, "tol": None, "refine": 0}.items():
+            if getattr(self, name) != neutral:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no meaning with a list of families: held-out rows choose the "
+                    f"penalty and the end; leave {name} out"
+                )
+
+    def driver(self) -> Any:
+        """The driver of the rounds."""
+        return RoundsDriver()
+
+    def problem(self, rows: PreparedRows, start: Any) -> Any:
+        """The problem on these rows; raises ValueError for a loss that does not match the targets."""
+        dataset, family = rows.dataset, rows.family
+        if not isinstance(family, Dictionaries):
+            raise TypeError(f"several dictionaries are searched, not {family!r}")
+        family.validate()
+        loss = WorkingLoss.of(self, dataset)
+        targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
+        held_out = rows.context.judging(self.validation_fraction, rows.seed)
+        most = min(RoundsProblem.search_rows, max(1_000, rows.within(_IN_MEMORY_BYTES)))
+        steps = family.steps or Steps()
+        signs = monotone_signs(self.monotone, dataset, len(targets.models))
+        free = None if signs is None else signs == 0
+        if free is not None and family.steps is None and not family.has_columns:
+            raise ValueError(
+                "monotone is a promise that steps and columns can keep, and waves and landmarks cannot: these take "
+                "part on the other columns; list dkl.Steps() or dkl.Coordinates() beside them"
+            )
+        if free is not None and family.others and not free.any():
+            raise ValueError(
+                f"monotone names all {dataset.n_columns} columns, so that none is left for {family.others[0]!r}; list "
+                "dkl.Steps() and dkl.Coordinates() alone"
+            )
+        return rounds_problem(
+            dataset,
+            HeldTargets(targets, held_out.mask),
+            loss,
+            total_weight=rows.total_weight,
+            features_per_round=self.features_per_round,
+            search_rows=self.search_rows or most,
+            for_machine=rows.context.for_machine,
+            n_features=AUTO_FEATURES if self.n_features == "auto" else int(self.n_features),
+            dictionaries=tuple(self._dictionary(rows, one, free) for one in family.others),
+            depth=0 if family.steps is None else steps.depth,
+            bins=steps.bins,
+            has_columns=True if family.has_columns else False if family.steps is None else None,
+            in_memory=dataset.n_rows <= (self.search_rows or most),
+            patience=RoundsProblem.patience if self.patience is None else self.patience,
+            seed=rows.seed,
+            dtype="float64" if family.is_double else rows.dtype,
+            signs=signs,
+            rounds=self.rounds,
+            growth=0.1 if self.features_per_round is None else 0.0,
+        )
+
+    def fitted(self, rows: PreparedRows, problem: Any, state: Any) -> dict[str, Any]:
+        """The fitted attributes of the best round on held-out rows: its feature map, and the working model.
+
+        Chosen landmarks are whitened. All m columns are divided by sqrt(m), and l whitened ones among them multiplied
+        by sqrt(l), so that a column of each kind has a mean square of about 1 / m.
+        """
+        if not isinstance(problem, RoundsProblem) or not isinstance(state, RoundsState):
+            raise TypeError("this is no state of rounds over several dictionaries")
+        n_atoms, n_points = (int(size) for size in state.best_sizes)
+        n_atoms = min(state.n_atoms, max(n_atoms, 1))
+        best = replace(
+            state,
+            columns=state.columns[:n_atoms],
+            thresholds=state.thresholds[:n_atoms],
+            kinds=state.kinds[:n_atoms],
+            points=state.points[:n_points],
+            source=state.source[:n_points],
+        )
+        whole, coefficients = model_map(problem, best), state.best
+        if whole.n_features < 2:
+            raise ValueError(
+                "no column of any dictionary lowers the loss on the rows that are held out, so there is nothing to "
+                "learn; check the columns, or allow more rows (max_rows)"
+            )
+        m = whole.n_features - 1
+        maps: list[FeatureMap] = []
+        factors, coef = [], []
+        for part, own in whole.split(coefficients):
+            if part.activation == "steps":
+                # the first atom is the constant, whose coefficient is the intercept
+                kept = np.arange(1, part.n_features)
+                if len(kept) == 0:
+                    continue
+                part, own = part.take(kept), own[:, kept]
+            factor = 1.0 / np.sqrt(m)
+            if isinstance(part.projection, NystromProjection):
+                # whitened kernels k(x, Z) A with A = L^-T have the coefficients A^-1 w for the same model
+                whitening = whitening_of(part.projection.landmarks, part.projection.kernel)
+                with one_blas_thread():
+                    own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
+                projection = replace(part.projection, whitening=whitening)
+                part = replace(part, projection=projection, amplitudes=np.ones(part.n_features))
+                factor *= np.sqrt(part.n_features)
+            maps.append(part)
+            factors.append(factor)
+            coef.append(own / factor)
+        loss = WorkingLoss.of(self, rows.dataset)
+        units = loss.units(rows.target_scale)
+        weights, intercept = loss.in_own_units(np.concatenate(coef, axis=1), coefficients[:, 0], units)
+        feature_map = combined_map(maps, np.array(factors))
+        return {
+            "feature_map_": feature_map,
+            "weights_": shares_of_lengths((weights * feature_map.amplitudes)[:, None]),
+            "coef_": weights,
+            "intercept_": intercept,
+            "loss_": loss.name,
+            "history_": state.lines(),
+            "certified_": False,
+            "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",
+        }
+
+    def _dictionary(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Dictionary:
+        """One of the dictionaries, restricted to the columns without a sign in `monotone`."""
+        metric = rows.metric
+        if free is not None:
+            if isinstance(family, FiniteFamily):
+                raise ValueError(
+                    f"monotone is a promise that steps and columns can keep, and each feature of {family!r} depends on "
+                    "all columns; list dkl.Steps(), dkl.Coordinates(), waves or landmarks alone"
+                )
+            # a metric that is 0 in the columns with a sign
+            metric = free.astype(np.float64) if metric is None else (metric.T * free).T
+        if isinstance(family, ListedDictionary):
+            return family.searched(rows.scaler, metric)
+        return self._frequency_space(replace(rows, family=family, metric=metric))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from dkl.features.feature_map import combined_map
 from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
+from dkl.kernels.step_tiles import STEP_FLOPS
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
@@ -24,7 +26,7 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import RefitTask, SearchTask, refit_block, row_codes, search_block, slopes_and_curvatures
+from dkl.methods.rounds.sums import Histograms, RoundTask, round_block, row_codes
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -36,6 +38,7 @@ from dkl.methods.steps.atoms import (
     with_atoms,
     with_first_atoms,
 )
+from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
@@ -53,6 +56,8 @@ SETTLING = 20
 # operations for each number of the sampled rows: from fits with 100, 200 and 400 steps to 100,000 to 2 million rows of
 # 28 and 30 columns.
 _PACE, _BEGINS = 1.7, 5e4
+# Rows of a part of the sample that one thread sums, and the most bytes of the sums of all parts.
+_PART_ROWS, _PARTS_BYTES = 25_000, 1 << 26
 
 
 class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
@@ -88,6 +93,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             "bins of the rows": codes_bytes(problem),
             "tables of pairs of columns": pair_bytes(problem),
             "features of searched rows": 2 * mapped if problem.dictionaries else 0,
+            "sums of parts of the rows": (self._n_parts(problem) - 1) * self._most_sum_bytes(problem),
         }
 
     def plan(self, problem: RoundsProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -111,7 +117,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             for record in self._largest_records(problem)
         )
         begins = _BEGINS * min(problem.search_rows, n_rows) * problem.n_columns
-        return (begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)) / flops_per_second
+        flops = begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)
+        return flops / min(usable_cores(), self._n_parts(problem)) / flops_per_second
 
     def _largest_records(self, problem: RoundsProblem) -> list[BlockSum]:
         """The records of a refit and a search with all columns, for the dictionary whose points cost most."""
@@ -135,8 +142,9 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
                 candidates=np.zeros((n_candidates, problem.n_columns)),
                 candidate_source=np.full(n_candidates, dearest),
             )
-        largest = replace(largest, trials=np.zeros((len(state.penalties), problem.n_models, m)))
-        return [self._sums(problem, replace(largest, phase=phase)) for phase in ("refit", "search")]
+        trials = np.zeros((len(state.penalties), problem.n_models, m))
+        search = replace(largest, phase="search", trials=trials, coefficients=trials[0])
+        return [self._sums(problem, replace(largest, phase="refit")), self._sums(problem, search)]
 
     def _sample(self, problem: RoundsProblem, state: RoundsState) -> RowSample | None:
         if state.phase != "sample" and not problem.dictionaries:
@@ -145,46 +153,42 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 
     def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum:
         feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
-        m = feature_map.n_features
-        operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
-        each = mapping_flops(d, feature_map)
+        m, is_square = feature_map.n_features, problem.loss.is_square
         if state.phase == "refit":
             is_old = are_old_columns(problem, state, *state.known)
-            # the system of the squared error does not depend on the model, so only the new columns are summed
-            is_square = problem.loss.is_square
-            is_missing = ~is_old if is_square else np.ones(m, bool)
+            # the system of the squared error does not depend on the model, so only its new columns are summed; these
+            # are the last ones of a model without points
+            new: np.ndarray | slice = np.flatnonzero(~is_old)
+            if not is_square or not problem.dictionaries:
+                new = slice(m - np.count_nonzero(~is_old) if is_square else 0, m)
             start = np.zeros((K, m)) if is_square else padded_models(state.coefficients, is_old, m)
-            n_new = int(np.count_nonzero(is_missing))
-            # without points the new columns are the last ones: a slice, which indexes without a copy
-            new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
-            operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
-            accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
-            each += 2.0 * m * n_new
-            function = refit_block
+            task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start)
         else:
-            parents, candidates = parents_of(problem, state), candidate_map(problem, state)
-            # candidates use the curvatures at which the working model's system was summed, so that both fit together
-            base = None if problem.loss.is_square or candidates is None else state.coefficients
-            operands["task"] = SearchTask(
-                problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base
+            candidates, parents = candidate_map(problem, state), parents_of(problem, state)
+            feature_map = feature_map if candidates is None else combined_map([feature_map, candidates])
+            wide, old = feature_map.n_features, np.arange(m)
+            trials = padded_models(state.trials.reshape(-1, m), old, wide).reshape(-1, K, wide)
+            task = RoundTask(
+                problem.loss,
+                trials,
+                slice(m, wide),
+                problem.dtype,
+                # candidates use the curvatures at which the working model's system was summed, so that both fit
+                # together
+                curved=None if is_square or candidates is None else padded_models(state.coefficients, old, wide),
+                histograms=Histograms(parents, state.bins) if len(parents) else None,
             )
-            accumulators = {
-                "held_out": Accumulator((len(state.trials),)),
-                "weight": Accumulator(()),
-                "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
-            }
-            if candidates is not None:
-                C = candidates.n_features
-                accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
-                each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
-            each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
-            function = search_block
-        nbytes = sum(accumulator.nbytes for accumulator in accumulators.values())
+        accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
+        nbytes, width = sum(accumulator.nbytes for accumulator in accumulators.values()), task.trials.shape[2]
+        each = mapping_flops(d, feature_map) + 2.0 * width * (task.n_new + K * (1 + len(task.trials)))
+        if task.histograms is not None:
+            each += STEP_FLOPS * len(task.histograms.parents) * d * (1 + K)
 
         def cost(rows: int, columns: int) -> Cost:
             return Cost(flops=each * rows, scratch_bytes=nbytes)
 
-        return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
+        operands = {"targets": problem.targets, "feature_map": feature_map, "task": task}
+        return BlockSum(f"rounds: {state.phase}", round_block, accumulators, operands, cost=cost)
 
     def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         rows = self._rows.block.drawn_from(problem.n_rows)
@@ -195,22 +199,41 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return self._state_after_rounds(problem, state) if problem.in_memory else state
 
     def _state_after_rounds(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        """The state after all rounds on the sample; its values are binned once in advance if bins fit in memory."""
+        """The state after all rounds on the sample, of which each core sums a part.
+
+        Values are binned once in advance if bins fit in memory.
+        """
         rows = self._rows.block.drawn_from(problem.n_rows)
-        codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
+        parts = [rows.rows(part) for part in spans(rows.n_rows, -(-rows.n_rows // self._n_parts(problem)))]
+        codes = [row_codes(part.X, state.atom_map(), state.bins) if codes_bytes(problem) else None for part in parts]
         while not state.message:
             record = self._sums(problem, state)
-            operands, task = record.operands, record.operands["task"]
-            if isinstance(task, SearchTask):
-                operands = {**operands, "task": replace(task, codes=codes)}
-            state = self.step(problem, state, [record.function(rows, operands)])
+
+            def of_part(part: int, record: BlockSum = record) -> Mapping[str, np.ndarray]:
+                task: RoundTask = record.operands["task"]
+                if task.histograms is not None:
+                    task = replace(task, histograms=replace(task.histograms, codes=codes[part]))
+                return record.function(parts[part], {**record.operands, "task": task})
+
+            sums = Crew().map(of_part, range(len(parts)))
+            total = {name: sum((one[name] for one in sums[1:]), start=first) for name, first in sums[0].items()}
+            state = self.step(problem, state, [total])
         return state
+
+    def _n_parts(self, problem: RoundsProblem) -> int:
+        """The number of parts of the sample that threads sum, from the shapes alone; 1 if passes sum all rows."""
+        most = problem.search_rows // _PART_ROWS if problem.in_memory else 1
+        return max(1, min(most, _PARTS_BYTES // self._most_sum_bytes(problem)))
+
+    def _most_sum_bytes(self, problem: RoundsProblem) -> int:
+        """Bytes of the sums of the largest record."""
+        return max(record.cost(0, problem.n_columns).scratch_bytes for record in self._largest_records(problem))
 
     def _judged_state(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
     ) -> tuple[RoundsState, bool]:
         """The state with the trial of the lowest held-out loss as its model, and a line of history for it."""
-        weight = float(sums["weight"])
+        weight = float(sums["held_weight"])
         losses = sums["held_out"] / weight if weight > 0.0 else np.arange(len(state.trials), dtype=np.float64)
         best = int(np.argmin(losses))
         loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
@@ -246,21 +269,17 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     ) -> RoundsState:
         """The state with new trials: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
         is_old = are_old_columns(problem, state, *state.known)
-        m, K = len(is_old), problem.n_models
-        if problem.loss.is_square:
-            gram, gradient = bordered(state.gram, is_old, sums["gram"]), np.zeros((m, K))
-            gradient[is_old], gradient[~is_old] = state.gradient, sums["gradient"]
-            right, start = gradient, state.coefficients
-        else:
-            gram, gradient, start = sums["gram"], sums["gradient"], padded_models(state.coefficients, is_old, m)
-            right = gram @ start.T + gradient
+        start, gradient = padded_models(state.coefficients, is_old, len(is_old)), sums["gradient"].T
+        # the system of the squared error is summed at the model 0, and all others at the present one
+        is_square = problem.loss.is_square
+        gram = bordered(state.gram, is_old, sums["cross"]) if is_square else sums["cross"]
+        right = gradient if is_square else gram @ start.T + gradient
         return replace(
             state,
             phase="search",
             coefficients=start,
             trials=_solved_trials(problem, state, gram, right),
             gram=gram,
-            gradient=gradient,
             known=np.array([state.n_atoms, len(state.points)]),
         )
 
@@ -273,7 +292,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
             y, weight, _ = problem.targets(rows)
             scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
-            s, h = slopes_and_curvatures(problem.loss, y, scores, weight)
+            s = -problem.loss.slope(y, scores) * weight[:, None]
+            h = weight * problem.loss.curvature(y, scores).max(axis=1)
             learned = np.flatnonzero(weight > 0.0)
             for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
                 X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
@@ -377,7 +397,8 @@ def verified_candidates(problem: RoundsProblem, state: RoundsState, sums: Mappin
     penalties = _column_penalties(m, state.penalties[-1])
     shares = solve_positive((state.gram + np.diag(penalties)).copy, with_model)
     explained = with_model.T @ shares
-    slopes = sums["gradient"][m:] - shares.T @ (sums["gradient"][:m] - penalties[:, None] * state.trials[-1].T)
+    gradient = sums["gradient"].T
+    slopes = gradient[m:] - shares.T @ (gradient[:m] - penalties[:, None] * state.trials[-1].T)
     columns, start = [], 0
     for number, dictionary in enumerate(problem.dictionaries):
         count, width = int(np.count_nonzero(state.candidate_source == number)), dictionary.columns_a_point

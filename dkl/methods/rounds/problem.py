@@ -111,8 +111,9 @@ class RoundsState(WithHistory):
         The numbers of atoms and points in the system and the coefficients.
     coefficients : ndarray of shape (K, known)
         The working model, for atoms in units of their columns' deviations, without the columns of this round.
-    gram, gradient : ndarray of shape (m, m) and (m, K)
-        The linear system of the working model. For the squared error old entries stay, and new ones are appended.
+    gram : ndarray of shape (m, m)
+        The matrix of the linear system of the working model. For the squared error old entries stay, and new ones are
+        appended.
     trials : ndarray of shape (T, K, m)
         Coefficients that the next pass judges.
     penalties : ndarray of shape (T,)
@@ -146,7 +147,6 @@ class RoundsState(WithHistory):
     known: np.ndarray
     coefficients: np.ndarray
     gram: np.ndarray
-    gradient: np.ndarray
     trials: np.ndarray
     penalties: np.ndarray
     best: np.ndarray
@@ -198,7 +198,6 @@ def first_state(problem: RoundsProblem) -> RoundsState:
         known=np.array([0, 0]),
         coefficients=np.zeros((K, 0)),
         gram=np.zeros((0, 0)),
-        gradient=np.zeros((0, K)),
         trials=np.zeros((0, K, 1)),
         penalties=np.array([0.1, 1.0, 10.0, 100.0]),
         best=np.zeros((K, 1)),

@@ -1,4 +1,4 @@
-"""Block functions of rounds: the working model's system, held-out losses of its trials, histograms, and candidates."""
+"""The block function of rounds: models judged on held-out rows, and slopes and products of old and new columns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dkl.kernels.device import (
     beside_rows,
     dense_tiles,
     histograms_on_gpu,
-    in_float64,
     is_on_gpu,
+    scores_on_gpu,
     together_on_host,
     weighted_rows_on_gpu,
 )
-from dkl.kernels.maps import map_rows, row_mapper
-from dkl.kernels.newton.gram import summed_product
+from dkl.kernels.maps import design_tiles, map_rows, row_mapper
+from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
 from dkl.kernels.tiles import RowTiles
@@ -30,6 +30,11 @@ from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import Loss, namespace_of
+
+__all__ = ["round_sums"]
+
+# The most changed rows that are collected over several tiles for one product; those of one tile always are.
+_CHANGED_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -61,55 +66,107 @@ class HeldTargets:
 
 
 @dataclass(frozen=True, eq=False)
-class RefitTask:
-    """The parts of the working model's system that a "refit" pass sums.
+class Histograms:
+    """The histograms of a pass, from which steps are scored.
 
     Parameters
     ----------
-    loss : Loss
-    coefficients : ndarray of shape (K, m), float64
-        The model at which slopes and curvatures are computed.
-    new : ndarray of int64, or slice
-        The columns of the system that are not summed yet.
-    dtype : {"float32", "float64"}
+    parents : ndarray of shape (P,), int64
+        Atoms that are products of steps only, which further steps may extend.
+    bins : ColumnBins
+    codes : ndarray of shape (n, d), uint8, or None
+        The bins of the block's values, if already computed; computing them takes as long as about twenty histograms.
     """
 
-    loss: Loss
-    coefficients: np.ndarray
-    new: np.ndarray | slice
-    dtype: str = "float32"
+    parents: np.ndarray
+    bins: ColumnBins
+    codes: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class SearchTask:
-    """The sums of a "search" pass: losses of trials on held-out rows, histograms for atoms, columns of candidates.
+class GramChange:
+    """The change of the Gram matrix of the working model's columns since it was last summed.
+
+    Parameters
+    ----------
+    old : ndarray of int64
+        These columns, intercept included.
+    previous : ndarray of shape (1, m) or None
+        The model whose curvatures weight the present matrix; None before it was summed.
+    panels : tuple of (int, int)
+        Ranges of rows of the upper triangle.
+    """
+
+    old: np.ndarray
+    previous: np.ndarray | None
+    panels: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundTask:
+    """The sums of a pass over m columns: those of the working model, and new ones.
 
     Parameters
     ----------
     loss : Loss
     trials : ndarray of shape (T, K, m), float64
-        Coefficients; histograms are summed at the slopes of the last of them.
-    parents : ndarray of shape (P,), int64
-        Atoms that are products of steps only, which further steps may extend.
-    bins : ColumnBins
+        The models that held-out rows judge, 0 in the columns of candidates; T is 0 in a pass that only refits.
+    new : ndarray of int64, or slice
+        The columns whose products with all columns are summed: those of candidates, or those that the system of the
+        working model lacks.
     dtype : {"float32", "float64"}
-    candidates : FeatureMap or None
-        Columns of other dictionaries, to be verified on all rows.
-    base : ndarray of shape (K, m), or None
-        The model at which curvatures h are computed: that of the working model's system, so that both are parts of one
-        matrix. None is the last trial.
-    codes : ndarray of shape (n, d), uint8, or None
-        The bins of the block's values, if already computed; computing them takes as long as about twenty histograms.
+        Of mapped rows and products.
+    at : ndarray of shape (K, m), or None
+        The model at whose scores slopes are computed; None is the last trial.
+    curved : ndarray of shape (K, m), or None
+        The model at whose scores curvatures are computed: that of the working model's system, so that products of new
+        columns are parts of the same matrix. None is the model of the slopes.
+    curvature_unit : float or None
+        Products weight rows by their curvature, the largest over the models, divided by this unit; None only by their
+        own weights.
+    has_intercept : bool
+        Whether the last column is ones, in addition to those of the feature map. Scores of such models, whose columns
+        are of one size and strongly penalised, are computed in `dtype`, and all others in double precision.
+    has_dual : bool
+        Whether to sum loss, dual and slopes over the training rows, for the single trial.
+    change : GramChange or None
+    histograms : Histograms or None
     """
 
     loss: Loss
     trials: np.ndarray
-    parents: np.ndarray
-    bins: ColumnBins
+    new: np.ndarray | slice
     dtype: str = "float32"
-    candidates: FeatureMap | None = None
-    base: np.ndarray | None = None
-    codes: np.ndarray | None = None
+    at: np.ndarray | None = None
+    curved: np.ndarray | None = None
+    curvature_unit: float | None = 1.0
+    has_intercept: bool = False
+    has_dual: bool = False
+    change: GramChange | None = None
+    histograms: Histograms | None = None
+
+    @property
+    def n_new(self) -> int:
+        """The number of columns whose products are summed."""
+        return len(np.arange(self.trials.shape[2])[self.new])
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the sums, by name."""
+        (n_trials, K, m), shapes = self.trials.shape, dict[str, tuple[int, ...]]()
+        if n_trials:
+            shapes |= {"held_out": (n_trials,), "held_weight": ()}
+        if self.has_dual:
+            shapes |= dict.fromkeys(("loss", "dual", "curvature", "absolutes", "squares", "support"), (K,))
+        if self.has_dual or self.n_new:
+            shapes |= {"gradient": (K, m), "cross": (m, self.n_new)}
+        if self.change is not None:
+            n = len(self.change.old)
+            shapes |= {f"change_{j}": (stop - start, n - start) for j, (start, stop) in enumerate(self.change.panels)}
+        if self.histograms is not None:
+            bins = self.histograms.bins.edges.shape
+            shapes["histograms"] = (len(self.histograms.parents), *bins, SHARED_SUMS + K)
+        return shapes
 
 
 def row_codes(X: Rows, feature_map: FeatureMap, bins: ColumnBins) -> np.ndarray:
@@ -120,110 +177,202 @@ def row_codes(X: Rows, feature_map: FeatureMap, bins: ColumnBins) -> np.ndarray:
     return codes
 
 
-def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of a Newton step of the working model. Operands: "feature_map", "targets", "task" (a `RefitTask`).
+def round_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`round_sums` of a block. Operands: "targets" (a `HeldTargets`), "feature_map", "task"."""
+    targets = beside_rows(block, "rounds", operands["targets"])
+    return round_sums(block.X, targets, operands["feature_map"], operands["task"])
+
+
+def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task: RoundTask) -> dict[str, np.ndarray]:
+    """The sums of a round over rows X.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    targets : tuple
+        As returned by `HeldTargets`; for rows on a GPU they may be there, in any dtype.
+    feature_map : FeatureMap
+    task : RoundTask
 
     Returns
     -------
     dict of ndarray
-        "gram" (m, new): sum h phi phi_new^T. "gradient" (new, K): sum s phi_new. Held-out rows are not included.
+        w is the weight of a row, s minus the slope of its loss (its dual weight), and h its weight in products, as
+        `curvature_unit` says. "held_out" (T,): the loss of each trial on held-out rows, summed over models;
+        "held_weight" (): the weight of these rows. "gradient" (K, m): sum w s phi. "cross" (m, new): sum h phi
+        phi_new^T. With `has_dual` "loss", "dual", "curvature", "absolutes", "squares", "support" (K,): sums of the
+        loss, of minus its conjugate, of its curvature, of |w s|, of w s^2, and of the rows with s != 0. "change_0",
+        ...: the change of sum h phi phi^T of the old columns. "histograms" (P, d, bins, 2 + K): of the training rows of
+        each parent, as `dkl.kernels.step_tiles.add_histograms` sums them.
     """
-    task: RefitTask = operands["task"]
-    feature_map: FeatureMap = operands["feature_map"]
-    (y, weight, _), xp = in_float64(beside_rows(block, "rounds", operands["targets"])), array_module(block.X)
-    loss, m = task.loss, feature_map.n_features
-    columns = task.new if isinstance(task.new, slice) else xp.asarray(task.new)
-    n_new = len(np.arange(m)[task.new])
-    gram, gradient = xp.zeros((m, n_new)), xp.zeros((n_new, y.shape[1]))
-    for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
-        scores = _scores(phi, task.coefficients) if task.coefficients.any() else xp.zeros_like(y[rows])
-        s, h = slopes_and_curvatures(loss, y[rows], scores, weight[rows])
-        new = phi[:, columns]
-        gram += summed_product((phi * h[:, None].astype(phi.dtype)).T, new)
-        gradient += _sums_by(s, new)
-    return together_on_host({"gram": gram, "gradient": gradient})
+    loss, xp, (n_trials, K, m) = task.loss, array_module(X), task.trials.shape
+    all_y, all_weight, all_held = (xp.asarray(part, dtype=np.float64) for part in targets)
+    # these are added to in place, and all others tile by tile
+    own = {name: shape for name, shape in task.shapes.items() if name.startswith(("change", "histograms"))}
+    sums: dict[str, Any] = {name: xp.zeros(shape) for name, shape in own.items()}
+    changed = None if task.change is None else _ChangedRows(task, task.change, sums)
+    for rows, scaled, phi in _tiles(X, feature_map, task):
+        y, weight, held = all_y[rows], all_weight[rows], all_held[rows]
+        of_trials = _scores(phi, task.trials.reshape(-1, m), task).reshape(len(y), n_trials, K)
+        scores = of_trials[:, -1] if task.at is None else _scores(phi, task.at, task)
+        # a trial that is too long may have an infinite mean exp(f), and so an infinite loss, which is not chosen
+        with np.errstate(over="ignore"):
+            if task.has_dual:
+                losses, slopes, curvatures, conjugates = loss.parts(y, scores)
+                judged = [losses]
+            else:
+                slopes = loss.slope(y, scores)
+                curvatures = loss.curvature(y, scores if task.curved is None else _scores(phi, task.curved, task))
+                # on a GPU, testing whether rows are held out would wait for it
+                is_judged = is_on_gpu(phi) or held.any()
+                judged = [loss.value(y, of_trials[:, trial]) for trial in range(n_trials if is_judged else 0)]
+        # s = -loss'(y, f): the signed dual weight of a row, whose potential is searched for peaks
+        duals, h = -slopes, _product_weights(weight, curvatures, task)
+        weighted = weight[:, None] * duals
+        tile: dict[str, Any] = {}
+        if judged:
+            tile["held_out"] = xp.stack([(held @ each).sum() for each in judged])
+            tile["held_weight"] = xp.asarray(held.sum())
+        if task.has_dual:
+            tile |= {
+                "loss": weight @ losses,
+                # the dual of the loss at this slope
+                "dual": -(weight @ conjugates),
+                "curvature": weight @ curvatures,
+                "absolutes": abs(weighted).sum(axis=0),
+                # a row of weight w stands for w rows, each paired with itself
+                "squares": weight @ duals**2,
+                "support": weight @ (duals != 0.0),
+            }
+        if task.has_dual or task.n_new:
+            tile["gradient"] = _weighted_rows(weighted.T, phi)
+        if task.n_new:
+            counted, shares = phi, h[:, None].astype(phi.dtype)
+            if xp is np and len(counting := np.flatnonzero(h)) < len(phi):
+                # on a GPU, finding the rows with weight would wait for it, so the others stay with weight 0
+                counted, shares = rows_at(phi, counting), shares[counting]
+            # a slice is no copy
+            is_slice = isinstance(task.new, slice)
+            new = counted[:, task.new] if is_slice else xp.take(counted, xp.asarray(task.new), axis=1)
+            tile["cross"] = summed_product(counted.T, new * shares)
+        # tiles are added in float64; sums on a GPU stay there until the end
+        for name, value in tile.items():
+            if name in sums:
+                sums[name] += value
+            else:
+                sums[name] = value if value.dtype == np.float64 else value.astype(np.float64)
+        if changed is not None:
+            changed.add(phi, y, weight, h)
+        if task.histograms is not None:
+            _add_histograms(sums["histograms"], task.histograms, rows, scaled, phi, (weight, h, weighted))
+    if changed is not None:
+        changed.multiply()
+    missing = {name: np.zeros(shape) for name, shape in task.shapes.items() if name not in sums}
+    return {**together_on_host(sums), **missing}
 
 
-def slopes_and_curvatures(
-    loss: Loss, targets: Any, scores: Any, weight: Any, curved: Any = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted negative slopes s (n, K) of rows at their scores, and weighted curvatures h (n,) at scores `curved`.
+def _add_histograms(
+    histograms: Any, task: Histograms, rows: slice, X: Any, phi: Any, by_row: tuple[Any, Any, Any]
+) -> None:
+    """Add the sums of a tile's rows inside each parent, by column and bin; `by_row` has w, h and w s."""
+    weight, h, s = by_row
+    if is_on_gpu(phi):
+        sums = array_module(phi).concat([weight[:, None], h[:, None], s], axis=1)
+        histograms += histograms_on_gpu(X, (task.bins.edges, task.bins.n_edges), (phi, task.parents), sums)
+        return
+    if task.codes is None:
+        codes = np.empty(X.shape, np.uint8)
+        write_codes(X, task.bins.edges, task.bins.n_edges, codes)
+    else:
+        codes = task.codes[rows]
+    for histogram, parent in zip(histograms, task.parents, strict=True):
+        inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight > 0.0))
+        add_histograms(codes, inside, weight, h, s, histogram)
 
-    There is one system for all models, so a row has its largest curvature over the models, as an upper bound.
+
+def _product_weights(weight: Any, curvatures: Any, task: RoundTask) -> Any:
+    """The weights (n,) of rows in products, for weights (n,) and curvatures (n, K)."""
+    if task.curvature_unit is None:
+        return weight
+    # for the squared hinge 1 within the margin and 0 beyond: a Newton step only needs the active rows
+    return weight * (curvatures.max(axis=1) / task.curvature_unit)
+
+
+def _scores(phi: Any, models: np.ndarray, task: RoundTask) -> Any:
+    """The scores (n, g), float64, of models (g, m) on rows of the columns, on their device."""
+    xp = array_module(phi)
+    if not models.any():
+        return xp.zeros((phi.shape[0], len(models)))
+    if is_on_gpu(phi):
+        # the kernel adds a further number of each model, its intercept, which is among the columns here
+        return scores_on_gpu(phi, xp.asarray(np.column_stack([models, np.zeros(len(models))])))
+    dtype = phi.dtype if task.has_intercept else np.float64
+    return (phi.astype(dtype, copy=False) @ models.T.astype(dtype, copy=False)).astype(np.float64, copy=False)
+
+
+def _weighted_rows(weights: Any, phi: Any) -> Any:
+    """Sums of rows of the columns with weights (K, n), on their device."""
+    if is_on_gpu(phi):
+        return weighted_rows_on_gpu(weights, phi)
+    return product(weights.astype(phi.dtype), phi)
+
+
+class _ChangedRows:
+    """Collects the rows whose weight in the Gram matrix of the old columns has changed since the model `previous`.
+
+    Few rows of a tile change, while each product has the size of the matrix: rows of several tiles share one product.
     """
-    s = -loss.slope(targets, scores) * weight[:, None]
-    return s, weight * loss.curvature(targets, scores if curved is None else curved).max(axis=1)
+
+    def __init__(self, task: RoundTask, change: GramChange, sums: Mapping[str, Any]) -> None:
+        self._task, self._change = task, change
+        self._totals = [sums[f"change_{j}"] for j in range(len(change.panels))]
+        self._rows: list[Any] = []
+        self._weights: list[Any] = []
+
+    def add(self, phi: Any, y: Any, weight: Any, h: Any) -> None:
+        """Collect the rows of a tile whose weight in the matrix, now h, has changed."""
+        xp, previous = array_module(phi), self._change.previous
+        # the weight under the previous model; 0 without one, so that all rows are added
+        before = xp.zeros_like(h)
+        if previous is not None:
+            curvatures = self._task.loss.curvature(y, _scores(phi, previous, self._task))
+            before = _product_weights(weight, curvatures, self._task)
+        change = h - before
+        if xp is not np:
+            # finding the changed rows would wait for the GPU, so all rows of the tile are multiplied
+            self._rows.append(xp.take(phi, xp.asarray(self._change.old), axis=1))
+            self._weights.append(change)
+            self.multiply()
+            return
+        rows = np.flatnonzero(change)
+        if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
+            self.multiply()
+        if len(rows):
+            self._rows.append(np.take(rows_at(phi, rows), self._change.old, axis=1))
+            self._weights.append(change[rows])
+
+    def multiply(self) -> None:
+        """Add the outer products of the collected rows, weighted by their changes, to the sums, and clear them."""
+        if not self._rows:
+            return
+        xp = array_module(self._rows[0])
+        phi, weight = xp.concat(self._rows), xp.concat(self._weights)
+        self._rows, self._weights = [], []
+        if len(self._totals) == 1:
+            # one symmetric product, at half the cost, with signs for added and removed rows
+            self._totals[0] += signed_products(phi, weight)
+            return
+        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
+        for total, (start, stop) in zip(self._totals, self._change.panels, strict=True):
+            total += summed_product(weighted[:, start:stop].T, phi[:, start:])
 
 
-def _scores(phi: Any, models: np.ndarray) -> Any:
-    """Scores (n, g) in float64 of features (n, m) under models (g, m), on the device of the features."""
-    return phi.astype(np.float64) @ array_module(phi).asarray(models).T
-
-
-def _sums_by(s: Any, phi: Any) -> Any:
-    """sum_i s_ik phi_ij, (m, K), for rows (n, m) and weights (n, K), on their device."""
-    if not is_on_gpu(phi):
-        return product(phi.T, s.astype(phi.dtype))
-    return weighted_rows_on_gpu(s.T, phi).T
-
-
-def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of a "search" pass over a block. Operands: as in `refit_block`, with "task" a `SearchTask`.
-
-    Returns
-    -------
-    dict of ndarray
-        "held_out" (T,): the loss of each trial on held-out rows, summed over models. "weight" (): the weight of these
-        rows. "histograms" (P, d, bins, 2 + K): of the training rows of each parent, as
-        `dkl.kernels.step_tiles.add_histograms` sums them. With candidates psi, C columns: "cross" (m + C, C), the sum
-        of h (phi, psi) psi^T, and "gradient" (m + C, K), the sum of s (phi, psi), at the slopes of the last trial.
-    """
-    task: SearchTask = operands["task"]
-    feature_map: FeatureMap = operands["feature_map"]
-    (y, weight, held), xp = in_float64(beside_rows(block, "rounds", operands["targets"])), array_module(block.X)
-    loss, (n_trials, K, m) = task.loss, task.trials.shape
-    bins = task.bins
-    histograms = xp.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
-    losses = xp.zeros(n_trials)
-    coefficients = task.trials.reshape(-1, m)
-    mapped = None if task.candidates is None else row_mapper(block.X, task.candidates, task.dtype)
-    C = 0 if task.candidates is None else task.candidates.n_features
-    cross, gradient = xp.zeros((m + C, C)), xp.zeros((m + C, K))
-    for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
-        scores = _scores(phi, coefficients).reshape(-1, n_trials, K)
-        # on a GPU, testing whether rows are held out would wait for it
-        if is_on_gpu(phi) or held[rows].any():
-            # a trial whose mean exp(f) overflows has an infinite loss, and is not chosen
-            with np.errstate(over="ignore"):
-                trials = [loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
-            losses += xp.stack([held[rows] @ each for each in trials])
-        curved = None if task.base is None else _scores(phi, task.base)
-        s, h = slopes_and_curvatures(loss, y[rows], scores[:, -1], weight[rows], curved)
-        if mapped is not None:
-            psi = mapped(rows)
-            both = xp.concat([phi, psi], axis=1)
-            cross += summed_product((both * h[:, None].astype(phi.dtype)).T, psi)
-            gradient += _sums_by(s, both)
-        if not len(task.parents):
-            continue
-        if is_on_gpu(phi):
-            sums = xp.concat([weight[rows, None], h[:, None], s], axis=1)
-            histograms += histograms_on_gpu(X, (bins.edges, bins.n_edges), (phi, task.parents), sums)
-            continue
-        if task.codes is None:
-            codes = np.empty(X.shape, np.uint8)
-            write_codes(X, bins.edges, bins.n_edges, codes)
-        else:
-            codes = task.codes[rows]
-        for histogram, parent in zip(histograms, task.parents, strict=True):
-            inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
-            add_histograms(codes, inside, weight[rows], h, s, histogram)
-    totals = {"held_out": losses, "weight": xp.asarray(held.sum()), "histograms": histograms}
-    return together_on_host(totals if mapped is None else {**totals, "cross": cross, "gradient": gradient})
-
-
-def _tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any, Any]]:
-    """Tiles of scaled rows in float64, with their features, on their device; maps of steps only use `step_tiles`."""
+def _tiles(X: Rows, feature_map: FeatureMap, task: RoundTask) -> Iterator[tuple[slice, Any, Any]]:
+    """Tiles of scaled rows in float64 (None beside an intercept), with their columns, on their device."""
+    dtype = task.dtype
+    if task.has_intercept:
+        yield from ((rows, None, phi) for rows, phi in design_tiles(X, feature_map, dtype))
+        return
     if is_on_gpu(X):
         for rows, tile in dense_tiles(X, feature_map, np.dtype(np.float64), width=feature_map.n_features):
             phi = map_rows(tile, feature_map, dtype)
