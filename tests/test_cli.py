@@ -208,6 +208,7 @@ def test_explain_says_what_matters_and_why_a_row_is_answered_so(folder: Path, tm
     assert "█" in dkl_command("explain", *options).stdout
     missing = dkl_command("explain", *options[:2], "--row", 10**9)
     assert (missing.exit_code, "has the row_id" in missing.stderr) == (1, True)
+    assert "; --split '' looks among all rows of the store" in missing.stderr
 
 
 def test_score_explain_and_report_take_files_by_the_rules_of_the_fit(folder: Path, tmp_path: Path) -> None:
@@ -239,6 +240,32 @@ def test_score_explain_and_report_take_files_by_the_rules_of_the_fit(folder: Pat
     assert facts_of("score", given[0], tmp_path / "new.zarr", "--split", "")["accuracy"] == pytest.approx(expected)
     beside = dkl_command("score", folder / "labels.model", folder / "labels.zarr", "--target", "label")
     assert (beside.exit_code, "--target says how files are read" in beside.stderr) == (2, True)
+
+
+def test_predict_reads_numbers_by_the_decimal_mark_that_is_named(folder: Path, tmp_path: Path) -> None:
+    rows = pd.read_csv(folder / "new.csv")
+    rows["a"] = (1_000.0 * rows["a"]).round() / 1_000.0
+    rows.to_csv(tmp_path / "points.csv", index=False)
+    rows.to_csv(tmp_path / "commas.csv", index=False, decimal=",")
+    rows.to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",")
+    model = folder / "numbers.model"
+    refused = dkl_command("predict", model, tmp_path / "commas.csv", tmp_path / "p.csv")
+    assert (refused.exit_code, "say so, --decimal , (" in refused.stderr) == (1, True)
+    for name, options in (("points", ()), ("commas", ("--decimal", ",")), ("semicolons", ())):
+        facts_of("predict", model, tmp_path / f"{name}.csv", tmp_path / f"{name}.parquet", *options)
+    expected, *found = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("points", "commas", "semicolons"))
+    for predictions in found:
+        pd.testing.assert_frame_equal(predictions, expected)
+
+
+def test_a_fit_to_files_with_too_few_rows_for_splits_says_so_each_time(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,y\n1,u\n2,v\n3,u\n4,v\n5,u\n")
+    for _ in range(2):
+        run = dkl_command("fit", tmp_path / "rows.csv", tmp_path / "m.zarr", "--target", "y")
+        assert run.exit_code == 1, run.output
+        assert "split 'test' would have no rows" in run.stderr
+        assert "m.rows.zarr', without splits, which a fit takes whole" in run.stderr
+    assert not (tmp_path / "m.zarr").exists()
 
 
 def test_export_writes_files_that_answer_without_dkl_and_replaces_its_own_alone(folder: Path, tmp_path: Path) -> None:
@@ -767,7 +794,8 @@ def test_a_scheduler_that_is_not_there_is_told_at_once(folder: Path, monkeypatch
         (["info", "none.zarr"], "none.zarr"),
         (["info", "{labels.model}"], "is a model, not a dataset"),
         (["fit", "{labels.model}", "m.zarr"], "is a model, not a dataset"),
-        (["score", "none.model", "none.zarr"], "none.zarr"),
+        (["score", "{labels.model}", "none.zarr"], "none.zarr"),
+        (["score", "none.model", "{labels.zarr}"], "none.model"),
         (["predict", "{labels.model}", "{new.csv}", "out.txt"], ".parquet, .csv or .zarr"),
         (["predict", "{labels.model}", "{new.csv}", "no/such/out.csv"], "no/such/out.csv"),
         (["predict", "{labels.model}", "{wide.zarr}", "out.csv"], "colour=purple"),
@@ -886,6 +914,36 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
     assert "it goes on after the last finished pass" in output
     assert "Traceback" not in output
     assert list(tmp_path.iterdir()) == [rounds]
+
+
+@pytest.mark.parametrize("checkpoint", [(), ("--checkpoint", "done")])
+@pytest.mark.parametrize(
+    ("command", "stopped", "nothing"),
+    [
+        ("tune", "dkl.model_selection.tuning.tune", "model"),
+        ("compare", "dkl.model_selection.comparing.compare", "scores"),
+    ],
+)
+def test_ctrl_c_says_how_a_search_and_a_comparison_go_on(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: tuple[str, ...],
+    command: str,
+    stopped: str,
+    nothing: str,
+) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stopped, interrupted)
+    monkeypatch.chdir(tmp_path)
+    places = ["m.zarr"] if command == "tune" else []
+    run = dkl_command(command, folder / "labels.zarr", *places, *checkpoint)
+    assert run.exit_code == 130, run.output
+    said = "run again with the same checkpoint" if checkpoint else "with --checkpoint FOLDER"
+    assert f"no {nothing} w" in run.stderr
+    assert said in run.stderr
 
 
 def test_a_fit_says_what_it_read_and_goes_on_from_the_folder_beside_the_model(folder: Path, tmp_path: Path) -> None:

@@ -75,8 +75,10 @@ def explain(
         if row is not None:
             (places,) = (dataset.row_id.compute() == row).nonzero()
             if not len(places):
+                elsewhere = "; --split '' looks among all rows of the store" if dataset.name else ""
                 raise ValueError(
                     f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own"
+                    f"{elsewhere}"
                 )
             # with codes of categories replaced by numbers, as the model needs them
             alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()

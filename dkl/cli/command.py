@@ -66,6 +66,16 @@ class Result:
     view: RenderableType | None = None
 
 
+@contextmanager
+def said_if_interrupted(note: str) -> Iterator[None]:
+    """Add a note to the message of the command if a Ctrl-C ends the block."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(note)
+        raise
+
+
 def add_command(app: typer.Typer, function: Callable[..., Result], *examples: str) -> None:
     """Add a function that returns a `Result` to `app`, as the command of its name; examples end its help.
 

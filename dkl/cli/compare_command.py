@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, stderr, table_of
+from dkl.cli.command import Result, Running, said_if_interrupted, stderr, table_of
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.output_checks import OutputFolder
@@ -93,7 +93,10 @@ def compare(
     # before the work, so that a long comparison does not end with a file that may not be replaced
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
     dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))
-    with computing_on(compute):
+    goes_on = "with --checkpoint FOLDER a comparison goes on where it was broken off"
+    if checkpoint is not None:
+        goes_on = "run again with the same checkpoint, the comparison goes on after the last finished fit"
+    with said_if_interrupted(f"no scores were written; {goes_on}"), computing_on(compute):
         comparison = compare_learners(
             dataset["train"],
             test=dataset["test"],

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, facts_table, table_of
+from dkl.cli.command import Result, Running, facts_table, said_if_interrupted, table_of
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
 from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
@@ -141,16 +141,12 @@ def fit(
     # the listener adds up the passes of all stages
     tally = Tally()
     started = time.perf_counter()
-    try:
-        with computing_on(compute), listening(tally):
-            estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
-            if interval_group is not None:
-                estimator.conformalize_held_out(dataset, groups=interval_group)
-    except KeyboardInterrupt as stopped:
-        # with a checkpoint, a note of the fit says already that it goes on
-        otherwise = "; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
-        stopped.add_note(f"no model was written{'' if checkpoint else otherwise}")
-        raise
+    # with a checkpoint, a note of the fit says that it goes on
+    goes_on = "" if checkpoint else "; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
+    with said_if_interrupted(f"no model was written{goes_on}"), computing_on(compute), listening(tally):
+        estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
+        if interval_group is not None:
+            estimator.conformalize_held_out(dataset, groups=interval_group)
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
     learned = getattr(estimator, "features_", estimator)

@@ -273,7 +273,11 @@ class Answers:
 
         Columns of `ids` that the model does not know do not count as differences from the rows of fit.
         """
+        from dkl.data.ingest.formats import table_reader
         from dkl.data.ingest.ingest import read_tables
+        from dkl.data.ingest.paths import find_files
+        from dkl.data.ingest.table_rows import decimal_of
+        from dkl.data.ingest.tables import probed
 
         encoding = getattr(self.estimator, "encoding_", None)
         known = (
@@ -281,6 +285,10 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
+        if encoding is not None and not encoding.array_dtype:
+            files = find_files(path, None)
+            reader = table_reader(files, format)
+            encoding = encoding.with_decimal(decimal_of(probed(files, reader), reader))
         # text files are read as texts; columns of plain numbers are converted back to numbers for the output
         rules = () if encoding is None or encoding.array_dtype else encoding.rules
         plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
@@ -295,7 +303,8 @@ class Answers:
                 yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy(), carried
             else:
                 # encoded columns have no names, and `transform` has checked the names of the raw columns
-                yield self.without_names(), encoding.transform(table, first_row=start, differences=differences), carried
+                X = encoding.transform(table, first_row=start, differences=differences)
+                yield self.without_names(), X, carried
             start += table.num_rows
 
     def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:

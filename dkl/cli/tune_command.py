@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, facts_table, table_of
+from dkl.cli.command import Result, Running, facts_table, said_if_interrupted, table_of
 from dkl.cli.data_commands import HeldOptions, Store
 from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
@@ -89,7 +89,10 @@ def tune(
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
 
     started = time.perf_counter()
-    with computing_on(compute):
+    goes_on = "with --checkpoint FOLDER a search goes on where it was broken off"
+    if checkpoint is not None:
+        goes_on = "run again with the same checkpoint, the search goes on after the last finished trial"
+    with said_if_interrupted(f"no model was written; {goes_on}"), computing_on(compute):
         tuning = search_for(
             estimator,
             dataset,

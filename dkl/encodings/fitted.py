@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dkl.data.columns.numbers import Mark
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule
@@ -254,6 +255,10 @@ class FittedEncoding:
         """
         rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
         return self.places.with_numbers(rows, self.tables, None)
+
+    def with_decimal(self, decimal: Mark | None) -> FittedEncoding:
+        """`TableEncoding.with_decimal` of the table."""
+        return replace(self, table=self.table.with_decimal(decimal))
 
     def tables_for(self, other: TableEncoding) -> tuple[np.ndarray, ...]:
         """The tables for the codes of another encoding, (V' + 1, ...) each: values are matched by their names.

@@ -168,6 +168,12 @@ class ContributionsDisplay(Display):
     most: int = 12
     _size = (5.4, 4.0)
 
+    def __post_init__(self) -> None:
+        n_rows, _, n_outputs = self.contributions.values.shape
+        for name, number, size in (("row", self.row, n_rows), ("output", self.output, n_outputs)):
+            if not -size <= number < size:
+                raise IndexError(f"{name} is {number}, and there are contributions to {size:,} {name}s, from 0 on")
+
     @classmethod
     def from_estimator(
         cls, model: FittedModel, rows: object, background: object, *, row: int = 0, **options: Any

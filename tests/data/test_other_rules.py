@@ -153,7 +153,6 @@ def test_rows_without_targets_and_of_a_single_class_are_written_by_the_rules_of_
             {},
             r"column 'weight' is '3 g' in row 0, and held numbers before \(written as 1234.56 kg\)",
         ),
-        ({"y": "w"}, {}, r"target 'y' holds \['w'\], and the classes are 'u', 'v'; leave these rows out"),
         ({"y": None}, {}, r"target 'y' is missing \(NaN\) in row 0"),
         ({"job": None}, {"like": "fit.csv"}, "fit.csv"),
     ],
@@ -183,3 +182,37 @@ def test_rules_are_those_of_tables(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"X has 3 columns; .* has 2"):
         dkl.create_dataset(tmp_path / "new.zarr", np.ones((5, 3)), like=arrays)
     assert dkl.create_dataset(tmp_path / "new.zarr", np.ones((5, 2)), like=arrays).n_columns == 2
+
+
+def test_labels_that_others_do_not_have_are_further_classes_and_errors_of_the_model(tmp_path: Path) -> None:
+    frame, labels = table(0)
+    ds = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "fit.zarr", target="y")
+    model = dkl.KernelClassifier("random", n_features=50, solver="newton", random_state=0, progress=False).fit(ds)
+    strange = np.where(np.arange(N) % 3, labels, "w")
+    with pytest.warns(UserWarning, match="target 'y' holds 'w', and the classes of like= are 'u', 'v'; they are taken"):
+        store = dkl.ingest(files_of(tmp_path, "new", frame, strange), tmp_path / "new.zarr", like=model)
+    assert store.classes is not None
+    assert store.classes.tolist() == ["u", "v", "w"]
+    assert model.score(store) == pytest.approx(np.mean(model.predict(frame) == strange))
+
+
+def test_a_decimal_mark_that_the_user_names_is_read_by_the_rules_of_others(tmp_path: Path) -> None:
+    """A point between thousands would be read as a decimal mark: 1.234 for 1234."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"x": draw.normal(size=N) * 3_000.0, "z": [f"{value:.2f} kg" for value in draw.uniform(size=N)]}
+    )
+    labels = np.where(frame["x"] > 0.0, "u", "v")
+    frame.assign(y=labels).to_csv(tmp_path / "fit.csv", index=False)
+    ds = dkl.ingest(tmp_path / "fit.csv", tmp_path / "fit.zarr", target="y")
+    frame["x"] = [f"{value:,.3f}".translate(str.maketrans(",.", ".,")) for value in frame["x"]]
+    frame["z"] = frame["z"].str.replace(".", ",")
+    frame.assign(y=labels).to_csv(tmp_path / "new.csv", index=False, sep=";")
+    expected = ds.X.compute()[np.argsort(ds.row_id.compute())]
+    # decimal commas between semicolons are found
+    for number, options in enumerate(({}, {"format": dkl.CsvFormat(decimal=",")})):
+        german = dkl.ingest(tmp_path / "new.csv", tmp_path / f"{number}.zarr", like=ds, **options)
+        np.testing.assert_allclose(german.X.compute()[np.argsort(german.row_id.compute())], expected, atol=6e-4)
+    frame.assign(y=labels).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(ValueError, match=r"where ',' is its decimal mark, say so, decimal=','"):
+        dkl.ingest(tmp_path / "new.csv", tmp_path / "other.zarr", like=ds)

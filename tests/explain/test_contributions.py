@@ -138,6 +138,11 @@ def test_classes_and_frames_are_explained_by_name() -> None:
     assert found.values[0, 1, 0] > abs(found.values[0, 0, 0])
     assert "colour = r" in repr(found)
     assert list(found.to_frame(1).columns) == ["age", "colour"]
+    for wrong in ({"row": 700}, {"output": -9}):
+        with pytest.raises(
+            IndexError, match=r"is (700|-9), and there are contributions to \d+ (row|output)s, from 0 on"
+        ):
+            ContributionsDisplay(found, **wrong)
     drawn = ContributionsDisplay(found, most=1)
     assert [label for label, _ in drawn.steps] == ["colour = r", "1 others"]
     total = sum(value for _, value in drawn.steps)

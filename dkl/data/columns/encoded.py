@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dkl.data.columns.first_rows import FALSE, TRUE
 from dkl.data.columns.free_text import TextDirections
-from dkl.data.columns.numbers import LEADING_ZERO, NumberForm, NumberParts, means_missing
+from dkl.data.columns.numbers import LEADING_ZERO, Mark, NumberForm, NumberParts, means_missing
 from dkl.data.differences import Differences
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.columns import check_exact, column_kind, numbers, texts, why_inexact, why_unusable
@@ -287,7 +287,11 @@ class _Column:
             example = {"time": "17:30", "duration": "1 days 05:30:00"}.get(rule.kind, "2026-11-22 or 2026-11-22 17:30")
             raise ValueError(f"{held}; write it{form} as {example}, or leave it empty")
         as_before = f" (written as {rule.form})" if rule.form else ""
-        raise ValueError(f"{held}{as_before}; correct it, or leave it empty where missing values are allowed")
+        number_form, say = NumberForm.of(rule.form), ""
+        mark: Mark = "." if number_form.decimal == "," else ","
+        if not np.isnan(number_form.with_decimal(mark).numbers(pa.array([value]))[0]):
+            say = f"where '{mark}' is its decimal mark, say so, decimal='{mark}' (an argument of dkl.CsvFormat); else "
+        raise ValueError(f"{held}{as_before}; {say}correct it, or leave it empty where missing values are allowed")
 
     def _check_missing(self, missing: np.ndarray) -> None:
         """Record missing values if fit had none; raise ValueError if the rule has no value to fill them with."""

@@ -133,6 +133,10 @@ class NumberForm:
         before, thousands, decimal, after = found.groups()
         return cls(decimal, thousands, before, after)  # type: ignore[arg-type]
 
+    def with_decimal(self, decimal: Mark) -> NumberForm:
+        """The form with this decimal mark, and the other mark between groups of digits."""
+        return replace(self, decimal=decimal, thousands="." if decimal == "," else ",")
+
     @cached_property
     def shapes(self) -> frozenset[str]:
         """The shapes, such as "9,999.9", of numbers in this form, with and without groups and fractions."""

@@ -17,6 +17,7 @@ from dkl.data.checks import did_you_mean, no_rows, spoken_names
 from dkl.data.columns.deciding import Marks, decide_columns
 from dkl.data.columns.encoded import Encoded, encoded
 from dkl.data.columns.free_text import TextDirections
+from dkl.data.columns.numbers import Mark, NumberForm
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing
@@ -182,8 +183,8 @@ class TableEncoding:
         absent = sorted(set(known) - set(names))
         if absent:
             raise ValueError(
-                f"the table lacks the columns {spoken_names(absent)}; expected {spoken_names(known)}, "
-                f"got {spoken_names(names)}"
+                f"the table lacks the columns {spoken_names(absent)}{did_you_mean(absent[0], names)}; expected "
+                f"{spoken_names(known)}, got {spoken_names(names)}"
             )
         differences.add_names(known, names, self.ignored)
 
@@ -202,6 +203,21 @@ class TableEncoding:
         if list(widths.items()) != list(given.items()):
             raise ValueError(f"the directions of free text are of {given}; the rules ask for {widths}")
         return replace(self, directions=tuple(directions))
+
+    def with_decimal(self, decimal: Mark | None) -> TableEncoding:
+        """The encoding for texts whose decimal mark is `decimal`, and in which the other mark groups thousands.
+
+        The encoding itself for None, and for numbers that have this mark in the texts it was learned from.
+        """
+        if decimal is None:
+            return self
+        rules = []
+        for rule in self.rules:
+            form = NumberForm.of(rule.form) if rule.kind == "number" else None
+            if form is not None and form.decimal != decimal:
+                rule = replace(rule, form=str(form.with_decimal(decimal)))
+            rules.append(rule)
+        return replace(self, rules=tuple(rules))
 
     def describe(self) -> str:
         """A text with one line for each run of columns that share a rule, and the layout of the encoded rows."""

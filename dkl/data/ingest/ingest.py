@@ -232,7 +232,8 @@ def ingest(
         for name, share in splits.items() if isinstance(splits, Mapping) else ():
             if share * stage.n_rows < 1:
                 raise ValueError(
-                    f"split {name!r} would have no rows: {share:g} of {stage.n_rows}; give it a larger share"
+                    f"split {name!r} would have no rows: {share:g} of {stage.n_rows}; give it a larger share, or "
+                    "write all rows as one: splits=None, in the shell dkl ingest --split ''"
                 )
         with DatasetWriter(
             store,
@@ -246,7 +247,14 @@ def ingest(
     dataset = open_dataset(store, **(storage_options or {}))
     # the split of each row was recorded in the final order of the rows, as they were written
     given = rows.split.masks() if isinstance(rows, TableRows) and rows.split is not None else splits
-    return dataset.split(given, seed=seed) if given else dataset
+    if not given:
+        return dataset
+    try:
+        return dataset.split(given, seed=seed)
+    except ValueError as error:
+        # few rows of each class, or few groups
+        error.add_note(f"the rows are in {location.place}, without splits, which a fit takes whole")
+        raise
 
 
 def stored_before(
@@ -271,7 +279,9 @@ def stored_before(
     except StoreError:
         # a damaged or half-written store, or one of a newer release, is written again
         return None
-    return dataset if dataset.schema.provenance.get("inputs") == inputs else None
+    # an ingest that was killed before it drew the splits, or could not draw them, is done again
+    is_whole = bool(dataset.splits) or not splits
+    return dataset if is_whole and dataset.schema.provenance.get("inputs") == inputs else None
 
 
 def _inputs_digest(

@@ -271,8 +271,8 @@ def file_format(files: list[InputFile], chosen: FileFormat | None) -> FileFormat
     for name, known_format in formats.items():
         if known_format is None:
             raise ValueError(
-                f"'{name}' has no suffix that tells its format {sorted(_SUFFIXES)}; rename it, or say format='csv' "
-                "or such"
+                f"'{name}' has no suffix that tells its format {sorted(_SUFFIXES)}; rename it, or say format='csv' or "
+                "such, if it has one of these; write others as Parquet: pandas.read_json(...).to_parquet(...)"
             )
     if len(set(formats.values())) > 1:
         raise ValueError(f"the files are of several formats: {formats}; ingest one format at a time")

@@ -23,7 +23,8 @@ def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: s
     if n_bytes > free:
         raise OSError(
             f"{purpose} needs about {format_bytes(n_bytes)} ({n_bytes} bytes) of temporary disk in '{directory}', "
-            f"where {format_bytes(free)} ({free} bytes) are free; free some, or pass temporary_directory="
+            f"where {format_bytes(free)} ({free} bytes) are free; free some, write to another disk, or in Python pass "
+            "temporary_directory="
         )
 
 

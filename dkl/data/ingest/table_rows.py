@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dkl.data.checks import did_you_mean, spoken_names
 from dkl.data.columns.deciding import Marks, two_spellings_warning
+from dkl.data.columns.numbers import Mark
 from dkl.data.differences import Differences
 from dkl.data.ingest.column_rules import Missing, decide_rule
 from dkl.data.ingest.columns import column_kind
@@ -119,10 +120,16 @@ class TableRows:
             choices, probes[0].schema.names, self._problems, f" of '{files[0].name}'" if files else ""
         )
         texts = [*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes)]
-        if choices.like is not None:
-            texts += columns_as_texts(choices.like.encoding, is_text=isinstance(reader, CsvFormat))
-            texts += [choices.target] if choices.like.has_text_labels else []
         self._marks = marks_of(probes, reader)
+        self._like: TableEncoding | None = None
+        if choices.like is not None:
+            decimal = decimal_of(probes, reader)
+            # the rules of `like` for these files, whose numbers may have another decimal mark
+            self._like = choices.like.encoding.with_decimal(decimal)
+            # typed numbers are read ten times as fast as texts; a column that holds others is read again as texts
+            typed = [rule.name for rule in self._like.rules if rule.kind == "number" and not (rule.form or decimal)]
+            texts += set(columns_as_texts(self._like, is_text=isinstance(reader, CsvFormat))) - set(typed)
+            texts += [choices.target] if choices.like.has_text_labels else []
         # numbers whose points are thousands marks must be read as texts
         open_points = (
             {name for probe in probes for name in probe.ambiguous_columns} if self._marks.decimal == "," else set()
@@ -273,11 +280,11 @@ class TableRows:
         )
 
     def _add_statistics(self, table: pa.Table, row: int) -> None:
-        features, like = table.select(self._features), self._choices.like
+        features, like = table.select(self._features), self._like
         if like is not None and not self._problems:
             with self._problems.collected():
                 # these rows are encoded again in their final order, where their numbers are no longer known
-                like.encoding.transform(features, first_row=row, differences=self._differences)
+                like.transform(features, first_row=row, differences=self._differences)
         seen = table_statistics(
             features if like is None else features.select([]),
             categorical=self._choices.categorical,
@@ -406,7 +413,7 @@ class TableRows:
         encoding, target = self._decided
         table = self._packing.unpack(table)
         # differences from the rules of `like` were recorded while the rows were read
-        X = encoding.transform(table.select(self._features), differences=Differences())
+        X = (self._like or encoding).transform(table.select(self._features), differences=Differences())
         y = target.encode(table.column(self._choices.target)) if target is not None else None
         weight = None
         if self._weight is not None:
@@ -444,6 +451,12 @@ def marks_of(probes: Sequence[Probe], reader: TableFormat) -> Marks:
         "decimal={} (an argument of dkl.CsvFormat)",
         "null_values=[...] (an argument of dkl.CsvFormat; --na in the shell)",
     )
+
+
+def decimal_of(probes: Sequence[Probe], reader: TableFormat) -> Mark | None:
+    """The decimal mark of numbers that the user named, or that the files certainly have; None if it is open."""
+    marks = marks_of(probes, reader)
+    return marks.decimal or ("," if marks.default == "," else None)
 
 
 def _text_time(name: str | None, probes: list[Probe]) -> str | None:

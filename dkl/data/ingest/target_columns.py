@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.checks import WITHOUT_TARGET, spoken_names
+from dkl.data.checks import WITHOUT_TARGET
 from dkl.data.columns.deciding import (
     Marks,
     leading_zeros_warnings,
@@ -199,30 +199,32 @@ class TargetSummary:
     def decide_like(self, like: Schema) -> Target:
         """The encoding of the target with the task and the classes of another store, or of a fit.
 
+        Labels that are not among its classes are further classes, with a warning: a score counts them as errors.
+
         Raises
         ------
         ValueError
-            For labels that are not among its classes, and as `decide`.
+            For texts where the classes are numbers, numbers in another unit, and as `decide`.
         """
         if like.classes is None:
             target = self.decide(like.task or "auto")
-            form = like.provenance.get("target_form", target.form)
-            if form != target.form:
+            forms = [NumberForm.of(form) for form in (target.form, like.provenance.get("target_form", target.form))]
+            if len({(form.before, form.after.lower()) for form in forms}) > 1:
                 raise ValueError(
-                    f"target '{self.name}' holds numbers written as {target.form or '1234.56'}, and those of like= are "
-                    f"written as {form or '1234.56'}; write them alike"
+                    f"target '{self.name}' holds numbers written as {forms[0]}, and those of like= are written as "
+                    f"{forms[1]}; write them alike"
                 )
             return target
-        known = set(like.classes.tolist())
-        unknown = sorted(label for label in self._labels if label not in known)
-        if self._fractional is not None:
-            unknown.append(self._fractional)
-        if unknown:
-            raise ValueError(
-                f"target '{self.name}' holds {spoken_names(unknown)}, and the classes are "
-                f"{shown_classes(like.classes)}; leave these rows out, or fit them too"
-            )
-        return Target("classification", like.classes)
+        labels = {int(label) if isinstance(label, float) else label for label in self._labels}
+        further = sorted(labels - set(like.classes.tolist()))
+        if not further and self._fractional is None:
+            return Target("classification", like.classes)
+        called = f"target '{self.name}' holds {shown_classes(np.array(further or [self._fractional]))}"
+        known = f"the classes of like= are {shown_classes(like.classes)}"
+        if self._fractional is not None or (self.kind == "category") != like.has_text_labels:
+            raise ValueError(f"{called}, and {known}; write the labels as they are written there")
+        warn_user(f"{called}, and {known}; they are taken for further classes, which a score counts as errors")
+        return Target("classification", np.array(sorted([*like.classes.tolist(), *further])))
 
     def doubts(self, target: Target) -> list[str]:
         """Warnings about labels that may be numbers or times, or mean the same as other labels."""
@@ -249,8 +251,7 @@ class TargetSummary:
             raise ValueError(
                 f"target '{self.name}' holds {min(len(self._labels), MAX_CLASSES)} or more different whole numbers in "
                 f"{self.rows} rows: say task='regression' if they are quantities, task='classification' if labels; "
-                "counts "
-                "are quantities, for loss='poisson' in the fit"
+                "counts are quantities, which a fit takes with the loss 'poisson'"
             )
         return "classification"
 
