@@ -103,3 +103,17 @@ def test_two_groups_have_one_share_for_both():
     dataset, _ = blocks_of("group", 2)
     assert second_share(dataset.source, 0.1) == 0.0
     assert second_share(dataset.source, 0.6) == 0.0
+
+
+@pytest.mark.parametrize(("n_times", "has_two"), [(2, False), (3, True), (5, True), (40, True), (N, True)])
+def test_few_times_make_two_shares_that_are_not_empty(n_times, has_two):
+    """The newest rows, and rows that are older than all of these; some are left to learn from."""
+    times = np.arange(N) * n_times // N
+    dataset = BesideFeatures(FRAME[["x"]], times=times).held(as_dataset(FRAME[["x"]], Y))
+    held_with = next(iter(dataset.source.blocks_without_x())).held_with
+    begin = second_share(dataset.source, 0.1)
+    assert (begin > 0.0) == has_two
+    if has_two:
+        first, second = HeldOut(0.1).mask(held_with), HeldOut(0.1, first=begin).mask(held_with)
+        rest = ~(first | second)
+        assert times[first].min() > times[second].max() >= times[second].min() > times[rest].max()
