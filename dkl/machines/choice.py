@@ -384,7 +384,8 @@ def race_of(
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
         ),
-        join=joined,
+        # each of the two parts has a column at least
+        join=joined if terms.knobs.n_features != 1 else None,
         of_losses=None if log_loss is None else log_loss.kept_work,
         judging_rows=sample.folds[0].share * rows.total_weight if sample.folds else ENOUGH_ROWS,
         plan=terms.trials,

@@ -123,7 +123,7 @@ class Terms:
         n_rows = self._sampled_rows(dataset, effort, own_columns)
         rows = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed)
-        folds = judging_folds(held_out, rows.total_weight, rows.source.most_folds)
+        folds = judging_folds(held_out, rows.total_weight, rows.source.most_folds, rows.n_rows)
         enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * rows.total_weight)))
         return Sample(rows, tuple(folds[: min(effort.folds, enough)]))
 
