@@ -29,11 +29,12 @@ def learners():
         "rounds": dkl.MarginFeatures(n_features=20, patience=1, **newton),
         "refined": dkl.MarginFeatures(n_features=20, refine=1, **newton),
         "steps": dkl.StepFeatures(n_features=20, **newton),
+        "combined": dkl.CombinedFeatures([dkl.MarginFeatures(n_features=20, refine=1), "random"], **newton),
     }
 
 
 @pytest.mark.parametrize("held_by", GIVEN)
-@pytest.mark.parametrize("name", ["rounds", "refined", "steps"])
+@pytest.mark.parametrize("name", ["rounds", "refined", "steps", "combined"])
 def test_rows_that_judge_anywhere_in_a_fit_enter_no_code(monkeypatch, name, held_by):
     """Also where the learner has another seed than its machine."""
     judging: list[tuple[HeldOut, np.ndarray]] = []
