@@ -184,7 +184,13 @@ ROWS = [
         "a column of NaN",
         lambda f: create(f, np.where(np.arange(4) == 2, np.nan, X), Y),
         ValueError,
-        ("'column 2' holds no value in 60 rows",),
+        ("'column 2' holds no value in 60 rows", "np.delete(X, 2, axis=1)"),
+    ),
+    Case(
+        "a column of NaN in Dask",
+        lambda f: create(f, da.from_array(np.where(np.arange(4) == 2, np.nan, X)), Y),
+        ValueError,
+        ("'column 2' holds no value in 60 rows", "np.delete(X, 2, axis=1)"),
     ),
     Case(
         "NaN in rows for a store without",

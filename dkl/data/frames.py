@@ -267,6 +267,11 @@ def in_words_of_frames(message: str) -> str:
     return re.sub(r"\bdrop=(\[[^\[\]]*\])", r"X.drop(columns=\1)", message)
 
 
+def in_words_of_arrays(message: str) -> str:
+    """A message with the remedy of arrays, whose columns have numbers, in place of ``drop=...``."""
+    return re.sub(r"\bdrop=\['column (\d+)'\]", r"np.delete(X, \1, axis=1)", message)
+
+
 def lacks_values(X: GivenRows) -> bool:
     """Whether `X` is a dense array in memory of which some values are missing (NaN)."""
     if not isinstance(X, np.ndarray) or X.dtype.kind != "f":

@@ -11,6 +11,7 @@ import numpy as np
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
 from dkl.data.frames import (
     encode_raw,
+    in_words_of_arrays,
     in_words_of_frames,
     is_frame,
     lacks_values,
@@ -48,7 +49,10 @@ def source_of(
         lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, looked=lacks_values)
         if not are_missing:
             return lazy, known
-        rows, encoding = encode_raw(X, weight=sample_weight)
+        problems = Problems(in_words_of_arrays)
+        with problems.collected():
+            rows, encoding = encode_raw(X, weight=sample_weight)
+        problems.raise_all()
         # uses the task and the classes that were found already
         of_targets |= {"task": known.task or task, "classes": known.classes}
         source, schema = _source_of_arrays(rows, y, sample_weight, **of_targets)
@@ -62,7 +66,7 @@ def source_of(
         if not lacks_values(X) or _lacks_none_that_counts(X, sample_weight):
             return _source_of_arrays(X, y, sample_weight, **of_targets)
     # problems of the columns, the targets and the weights of a frame in memory are reported together
-    problems, weight, counted = Problems(in_words_of_frames), sample_weight, None
+    problems, weight, counted = Problems(in_words_of_frames if is_frame(X) else in_words_of_arrays), sample_weight, None
     in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
     deferred: list[Callable[[], None]] = []
     if in_memory:

@@ -18,7 +18,7 @@ from dkl.kernels.device import (
     with_targets,
 )
 from dkl.kernels.tiles import spans
-from dkl.protocols.arrays import dense_rows
+from dkl.protocols.arrays import as_columns, dense_rows
 from dkl.protocols.block import Block
 
 TEXT_ROWS = 1 << 13
@@ -103,7 +103,7 @@ def target_columns(y: Any, n_classes: int | None) -> Any:
     xp = array_module(y)
     if n_classes is not None:
         return (y[:, None] == xp.arange(1, n_classes)).astype(np.float64)
-    return xp.reshape(xp.asarray(y, dtype=np.float64), (len(y), -1))
+    return as_columns(xp.asarray(y, dtype=np.float64))
 
 
 def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -32,7 +32,7 @@ from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.scale import keeps_zeros, scale_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, as_columns
 from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
 from dkl.solvers.losses import SOFTMAX, namespace_of, newton_loss
@@ -650,7 +650,7 @@ class NewtonTargets:
             # targets are +1 for the class of the model and -1 for others; a GPU stores them in single bytes
             one = 1.0 if xp is np else xp.ones(1, np.int8)
             return xp.where(xp.asarray(block.y)[:, None] == xp.asarray(self.models), one, -one), weight
-        targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
+        targets = as_columns(xp.asarray(block.y, dtype=np.float64))
         center = 0.0 if self.center is None else xp.asarray(self.center)
         scale = 1.0 if self.scale is None else xp.asarray(self.scale)
         return xp.take((targets - center) / scale, xp.asarray(self.models), axis=1), weight

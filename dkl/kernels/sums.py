@@ -25,7 +25,7 @@ from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
 from dkl.kernels.step_tiles import step_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, as_columns
 from dkl.protocols.block import Block
 from dkl.solvers.losses import namespace_of
 
@@ -394,7 +394,7 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
         raise ValueError("these rows have no target (y); supervised sums need one")
     xp = namespace_of(block.y)
     if n_classes is None:
-        targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
+        targets = as_columns(xp.asarray(block.y, dtype=np.float64))
         # from sums of y phi and of phi those of (y - mean) phi follow for any mean
         return xp.concat([targets, xp.ones((block.n_rows, 1))], axis=1) * block.weights[:, None]
     codes, K = block.y, n_classes

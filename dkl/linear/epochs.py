@@ -152,7 +152,9 @@ class EpochState:
         """
         weight = float(sums["weight"][0])
         if weight == 0.0:
-            raise ValueError(f"no row is held out: a share of {held_out.share:g} of few rows; use a larger one")
+            raise ValueError(
+                f"no row is held out: a share of {held_out.share:g} of so few rows; use a larger validation_fraction"
+            )
         losses = (*self.losses, float(sums["loss"][0]) / weight)
         if last_gain(losses) < len(losses) - 1:
             return replace(self, losses=losses)

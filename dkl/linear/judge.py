@@ -414,13 +414,25 @@ def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
     return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
 
 
-def judging_folds(held_out: HeldOut, n_rows: float, most: int | None = None) -> list[HeldOut]:
+def judging_folds(
+    held_out: HeldOut, total_weight: float, most: int | None = None, n_rows: int | None = None
+) -> list[HeldOut]:
     """The folds that judge penalties: one share of many rows, or five folds of few, which judge every row once.
 
-    `most` is the largest number of folds that the rows allow, such as their number of groups; with 1, one share judges.
+    Parameters
+    ----------
+    held_out : HeldOut
+    total_weight : float
+        Of all rows.
+    most : int or None
+        The largest number of folds that the rows allow, such as their number of groups; with 1, one share judges.
+    n_rows : int or None
+        The number of rows, whatever their weights; None is the total weight. A bound on judging rows by their weight
+        would leave none of a few heavy ones.
     """
-    folds = folds_of(held_out, n_rows, 1)
+    folds = folds_of(held_out, total_weight, 1)
     count = min(_MOST_FOLDS, most or _MOST_FOLDS)
     if folds.count == 1 or count == 1:
-        return [folds.held_out]
+        fewest = min(total_weight, total_weight if n_rows is None else n_rows)
+        return [folds_of(held_out, fewest, 1).held_out]
     return [replace(held_out, share=1.0 / count, first=number / count) for number in range(count)]

@@ -12,6 +12,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, arrived, is_on_gpu, on_host, sent
 from dkl.kernels.maps import row_tile
 from dkl.kernels.newton.gram import rows_at
+from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import places
 from dkl.solvers.losses import namespace_of
@@ -129,13 +130,13 @@ class RowTargets:
         targets = (block.y - xp.asarray(self.center)) / xp.asarray(self.scale)
         if self.n_quantiles == 1:
             return targets
-        return xp.repeat(xp.reshape(targets, (block.n_rows, -1)), self.n_quantiles, axis=1)
+        return xp.repeat(as_columns(targets), self.n_quantiles, axis=1)
 
     def signed(self, block: Block) -> np.ndarray:
         """The targets of each linear model, (n, K): `signs` of classes, else standardised targets."""
         if self.classes is not None:
             return signs(namespace_of(block.y).asarray(block.y), len(self.classes))
-        return namespace_of(block.y).asarray(self.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
+        return as_columns(namespace_of(block.y).asarray(self.targets(block), dtype=np.float64))
 
 
 def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:

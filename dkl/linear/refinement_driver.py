@@ -134,11 +134,15 @@ class RefineProblem:
         return _split(state["average"], self.coef.shape, self.feature_map)
 
 
+def is_refinable(loss: str, *, has_classes: bool) -> bool:
+    """Whether the descent has this loss: for numbers the squared error, for classes losses of margins with a slope."""
+    return loss in REFINED_LOSSES and has_classes != (loss == "squared_error")
+
+
 def check_refinable(problem: RefineProblem) -> None:
     """Raise ValueError unless loss, targets and model match."""
     classes, loss = problem.targets.classes, problem.options.loss
-    # regression has only the squared error, classes only losses of margins
-    if (classes is None) != (loss == "squared_error"):
+    if not is_refinable(loss, has_classes=classes is not None):
         kind = "targets" if classes is None else "classes"
         raise ValueError(f"loss={loss!r} has no meaning for {kind}; 'squared_error' is for targets, the others are not")
     n_models = len(problem.expansion.intercept)

@@ -19,6 +19,7 @@ from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.adam import averaging_share
 from dkl.linear.minibatches import Minibatch, signs
+from dkl.protocols.arrays import as_columns
 from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, losses_for, namespace_of
 
 CLASSIFICATION_LOSSES = (*losses_for("classification", "sgd"), "softmax")
@@ -193,7 +194,7 @@ def rows_by_model(
     """
     xp = namespace_of(y)
     if classes is None:
-        Y = xp.reshape(xp.asarray(y, dtype=np.float64), (len(y), -1))
+        Y = as_columns(xp.asarray(y, dtype=np.float64))
     else:
         all_classes = xp.asarray(classes)
         codes = xp.clip(xp.searchsorted(all_classes, y), 0, len(classes) - 1)

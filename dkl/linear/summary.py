@@ -13,6 +13,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_of, refuse_lost_squares
 from dkl.linear.target_statistics import TargetScale, deviations
+from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block
 
 SAMPLE_ROWS = 1024
@@ -85,7 +86,7 @@ def summarise(
     mean_weight = targets.total_weight / targets.n_rows
     curvatures = np.ones(sample.n_rows)
     if log_link:
-        rates = np.reshape(sample.y, (sample.n_rows, -1)) / targets.target_center
+        rates = as_columns(np.asarray(sample.y)) / targets.target_center
         curvatures = np.maximum(1.0, rates.max(axis=1, initial=0.0))
     center, square_length, largest = _lengths(sample, feature_map, class_weight, (mean_weight, curvatures), dtype)
     return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)

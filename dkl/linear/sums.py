@@ -28,6 +28,7 @@ from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
 from dkl.linear.scores import values_where_rows_are
+from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block
 from dkl.solvers.losses import SOFTMAX, loss_of, namespace_of, newton_loss
 
@@ -50,7 +51,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
         block = block.without_x(np.flatnonzero(~held_out.mask(block.held_with)))
     xp = namespace_of(block.y)
     if n_classes is None:
-        values, weights = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1)), block.weights
+        values, weights = as_columns(xp.asarray(block.y, dtype=np.float64)), block.weights
     else:
         weighted = encode_targets(block, n_classes, operands["class_weight"])
         values, weights = (xp.asarray(block.y)[:, None] == xp.arange(n_classes)) * 1.0, weighted.sum(axis=1)

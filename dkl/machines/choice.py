@@ -37,7 +37,7 @@ from dkl.machines.columns import (
     perfect_columns,
     too_good,
 )
-from dkl.machines.contenders import Contender, contenders, has_columns_alone, joined, usual_advice, variants
+from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
     ENOUGH_ROWS,
     EQUAL_LOSS,
@@ -149,7 +149,7 @@ class Choice:
         self._publish = RequestKeeper(bench.run.publish, "trials")
         self._sample = bench.sample(self._rows, columns.own_columns, judging_seed=columns.judging_seed)
         self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
-        first = contenders(self._rows, advice, self._terms.budget, self._terms.knobs)
+        first = self._terms.contenders(self._rows, advice)
         self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss)
         self._has_asked, self._cut_short = False, ""
 
@@ -325,7 +325,7 @@ def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
             f"n_samples = {rows.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
             f"{least} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
         )
-    columns_alone = contenders(rows, usual_advice(), terms.budget, terms.knobs)[0]
+    columns_alone = terms.contenders(rows)[0]
     chosen = Chosen(
         columns,
         columns_alone.learner,
@@ -384,7 +384,8 @@ def race_of(
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
         ),
-        join=joined,
+        # each of the two parts has a column at least
+        join=joined if terms.knobs.n_features != 1 else None,
         of_losses=None if log_loss is None else log_loss.kept_work,
         judging_rows=sample.folds[0].share * rows.total_weight if sample.folds else ENOUGH_ROWS,
         plan=terms.trials,
@@ -543,7 +544,7 @@ class PlannedChoice:
         # too few rows to compare candidates have the plainest one alone, as in `plainest`
         is_alone = dataset.total_weight < FEWEST_ROWS
         self._sample = terms.sample(dataset, effort=EFFORTS["best"] if is_alone else None)
-        kinds = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
+        kinds = terms.contenders(dataset)
         scalings = SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
         # one-hot columns are the same in any scaling

@@ -24,7 +24,6 @@ from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.judge import gains
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contenders import contenders, usual_advice
 from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE, MOST_ADVISED
 from dkl.machines.suggest import GROWTH
@@ -122,7 +121,7 @@ class ColumnChoice:
         losses = []
         for stage, names in (("with", raw), ("without", [*raw, *ahead])):
             rows = self._bench.gathered(without_columns(sample.rows, names))
-            plainest = contenders(rows, usual_advice(), self._terms.budget, self._terms.knobs)[0].learner
+            plainest = self._terms.contenders(rows)[0].learner
             _, choice = self._bench.trial(plainest, replace(sample, rows=rows), 0, f"columns-{stage}")
             losses.append(choice.loss)
         if not gains(losses[1], losses[0], _CLEARLY):
@@ -212,7 +211,7 @@ class ColumnChoice:
     def _plain_score(self, sample: Sample, change: str, kind: str, stage: str) -> float:
         """The score of one plain model on the first fold: a linear one on the columns, or a kernel."""
         terms = self._terms
-        candidates = contenders(sample.rows, usual_advice(), terms.budget, terms.knobs)
+        candidates = terms.contenders(sample.rows)
         chosen = candidates[0]
         if kind == "kernel":
             # a kernel without a learned metric; where no kernel is a candidate, the last candidate
@@ -227,7 +226,7 @@ class ColumnChoice:
 
 def looks_for_categories(terms: Terms, dataset: Dataset) -> bool:
     """Whether numbers and crosses are tried as categories: if the user left it open and the trials are cheap."""
-    candidates = contenders(dataset, usual_advice(), terms.budget, terms.knobs)
+    candidates = terms.contenders(dataset)
     judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.judged_rows))
     trials = sum(
         judged.trial_work(kind.learner)

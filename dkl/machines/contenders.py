@@ -22,6 +22,7 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
 from dkl.registry import learner_entry
+from dkl.solvers.round_losses import ROUND_LOSSES
 
 # Most columns for kernels at landmarks, since distances in more columns are nearly equal; and for steps, whose
 # histograms take memory and time.
@@ -142,7 +143,9 @@ def joined(first: Contender, second: Contender) -> Contender:
     return Contender(f"{first.name} with {second.name}", combined([*first.parts, *second.parts]))
 
 
-def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
+def contenders(
+    dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs, loss: str | None = None
+) -> list[Contender]:
     """The kinds of features that apply to a dataset, the plainest first.
 
     Parameters
@@ -153,6 +156,8 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     effort : Effort
     knobs : Knobs
         Parameters that the user has pinned. If the bandwidth is pinned, only kinds that have one are tried.
+    loss : str or None
+        Of the machine; waves do not descend by a loss of `ROUND_LOSSES`, which rounds take from the machine.
     """
     scaling = getattr(advice.features, "scaling", None)
     columns = columns_themselves(scaling)
@@ -173,7 +178,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         tried.append(Contender("random waves of the Gaussian kernel", clone(drawn).set_params(family=usual)))
         of_usual = clone(searched).set_params(family=usual, n_features=size)
         waves.append(Contender("searched waves of the Gaussian kernel", of_usual))
-    if searched is not None and not dataset.source.is_sparse:
+    if searched is not None and not dataset.source.is_sparse and loss not in ROUND_LOSSES:
         # Few waves that descend come nearer to smooth targets than many that are only searched. Their steps are
         # relative to the length of a frequency, so that all columns need one scale.
         most = max(effort.n_features // _DESCENDING, 2)

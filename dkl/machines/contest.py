@@ -303,7 +303,14 @@ class Race:
         ValueError
             If all candidates failed.
         """
-        if not (able := self.scored()):
+        able = self.scored()
+        if self.plan is not None and not self.tried:
+            raise ValueError(
+                f"trials={list(self.plan)!r} begins with no candidate of these rows: it lists the numbers of "
+                f"candidates, from 0 to {len(self.contenders) - 1} and then their variants, in the order in which they "
+                "are tried, as reasons_ gives them after a time limit; or leave it out"
+            )
+        if not able:
             raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
         return min(self._within(able, EQUAL_LOSS), key=lambda one: len(one.kinds))
 

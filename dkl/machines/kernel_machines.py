@@ -671,7 +671,7 @@ class KernelMachine(
         if settings.alpha not in PENALTY_RULES or settings.solver != "newton" or not template._searches:
             return []
         held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
-        return judging_folds(held_out, dataset.total_weight, most)
+        return judging_folds(held_out, dataset.total_weight, most, dataset.n_rows)
 
     def _penalty_of_folds(
         self,

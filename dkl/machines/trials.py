@@ -33,10 +33,11 @@ from dkl.linear.judge import PenaltyChoice, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
-from dkl.machines.contenders import contenders, has_columns_alone, usual_advice
+from dkl.machines.contenders import Contender, contenders, has_columns_alone, usual_advice
 from dkl.machines.contest import ENOUGH_ROWS, MOST_SPENT
 from dkl.machines.effort import EFFORTS, JUDGING_SHARE, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
+from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
@@ -122,6 +123,12 @@ class Terms:
         n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
         return self.budget.allowed(replace(shape, n_columns=n_columns))
 
+    def contenders(
+        self, dataset: Dataset, advice: Advice | None = None, effort: Effort | None = None
+    ) -> list[Contender]:
+        """The kinds of features that apply to a dataset, the plainest first; without advice those that plans assume."""
+        return contenders(dataset, advice or usual_advice(), effort or self.budget, self.knobs, loss=self.settings.loss)
+
     def advised_rows(self, dataset: Dataset) -> int:
         """The rows on which scalings and bandwidths are compared; 0 where there are only the columns themselves."""
         return 0 if has_columns_alone(dataset, self.knobs) else self.budget.advised(self.shape(dataset))
@@ -132,7 +139,7 @@ class Terms:
         n_rows = self._sampled_rows(dataset, effort, own_columns)
         rows = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed)
-        folds = judging_folds(held_out, rows.total_weight, rows.source.most_folds)
+        folds = judging_folds(held_out, rows.total_weight, rows.source.most_folds, rows.n_rows)
         enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * rows.total_weight)))
         return Sample(rows, tuple(folds[: min(effort.folds, enough)]))
 
@@ -142,9 +149,7 @@ class Terms:
         More rows matter, since some features rank last on few rows and first on many.
         """
         shape, n_rows = self.shape(dataset), effort.judged_rows
-        candidates = [
-            one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not one.is_learned
-        ]
+        candidates = [one.learner for one in self.contenders(dataset, effort=effort) if not one.is_learned]
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
         most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:

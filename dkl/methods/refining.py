@@ -44,6 +44,8 @@ class Refinable(FittedFeatures, Protocol):
     dtype: str
     _context: FitContext
 
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None: ...
+
     def _running(self, stage: str) -> Run: ...
 
 
@@ -75,8 +77,9 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     run = learner._running("refinement")
     problem = _problem(learner, dataset)
     # trials of one fold that refine other features share the moments of its targets
+    factors = None if problem.class_weight is None else tuple(problem.class_weight)
     moments = learner._context.once(
-        (dataset.source, problem.held_out),
+        (dataset.source, problem.held_out, factors),
         lambda: target_moments(problem, dataset.source, replace(run, checkpoint=None)),
     )
     refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows), moments)
@@ -108,10 +111,11 @@ def _problem(learner: Refinable, dataset: Dataset) -> LinearProblem:
         alpha="auto",
         classes=dataset.classes,
         n_targets=dataset.schema.n_targets or 1,
+        class_weight=learner._class_weights(dataset),
         held_out=held_out,
         # other rows than those that choose the epoch: other groups where rows have groups, older rows where they have
         # times
-        validation=replace(held_out, first=second_share(dataset.source, held_out.share)),
+        validation=replace(held_out, first=(held_out.first + second_share(dataset.source, held_out.share)) % 1.0),
         seed=learner.seed_,
         dtype=learner.dtype,
     )

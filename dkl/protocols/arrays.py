@@ -17,3 +17,8 @@ Array: TypeAlias = np.ndarray
 def dense_rows(rows: Any) -> Any:
     """Rows with their zeros written out, on their device; dense ones as they are."""
     return rows.toarray() if hasattr(rows, "toarray") else rows
+
+
+def as_columns(y: Any) -> Any:
+    """Targets (n,) or (n, t) as columns (n, t), on their device; n is 0 for a block of which no row is wanted."""
+    return y[:, None] if y.ndim == 1 else y

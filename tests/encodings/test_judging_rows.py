@@ -29,11 +29,12 @@ def learners():
         "rounds": dkl.MarginFeatures(n_features=20, patience=1, **newton),
         "refined": dkl.MarginFeatures(n_features=20, refine=1, **newton),
         "steps": dkl.StepFeatures(n_features=20, **newton),
+        "combined": dkl.CombinedFeatures([dkl.MarginFeatures(n_features=20, refine=1), "random"], **newton),
     }
 
 
 @pytest.mark.parametrize("held_by", GIVEN)
-@pytest.mark.parametrize("name", ["rounds", "refined", "steps"])
+@pytest.mark.parametrize("name", ["rounds", "refined", "steps", "combined"])
 def test_rows_that_judge_anywhere_in_a_fit_enter_no_code(monkeypatch, name, held_by):
     """Also where the learner has another seed than its machine."""
     judging: list[tuple[HeldOut, np.ndarray]] = []
@@ -103,3 +104,17 @@ def test_two_groups_have_one_share_for_both():
     dataset, _ = blocks_of("group", 2)
     assert second_share(dataset.source, 0.1) == 0.0
     assert second_share(dataset.source, 0.6) == 0.0
+
+
+@pytest.mark.parametrize(("n_times", "has_two"), [(2, False), (3, True), (5, True), (40, True), (N, True)])
+def test_few_times_make_two_shares_that_are_not_empty(n_times, has_two):
+    """The newest rows, and rows that are older than all of these; some are left to learn from."""
+    times = np.arange(N) * n_times // N
+    dataset = BesideFeatures(FRAME[["x"]], times=times).held(as_dataset(FRAME[["x"]], Y))
+    held_with = next(iter(dataset.source.blocks_without_x())).held_with
+    begin = second_share(dataset.source, 0.1)
+    assert (begin > 0.0) == has_two
+    if has_two:
+        first, second = HeldOut(0.1).mask(held_with), HeldOut(0.1, first=begin).mask(held_with)
+        rest = ~(first | second)
+        assert times[first].min() > times[second].max() >= times[second].min() > times[rest].max()

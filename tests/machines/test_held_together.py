@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
+from sklearn.base import clone
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -212,3 +213,29 @@ def test_other_columns_are_no_suspects(columns: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dkl.compare(FRAME[["a", "b"]].assign(**columns), Y, learners=["random"], n_features=[4], random_state=0)
+
+
+BY_TIME: dict[str, Any] = {"times": np.arange(N)}
+NUMBERS: dict[str, Any] = {
+    "exact": dkl.KernelRegressor(dkl.RandomFeatures(n_features=20), alpha="auto", solver="newton", random_state=0),
+    "stochastic": dkl.KernelRegressor(dkl.RandomFeatures(n_features=20), epochs=3, early_stopping=True, random_state=0),
+    "refined": dkl.MarginFeatures(n_features=20, refine=2, random_state=0),
+    "automatic": dkl.KernelRegressor(effort="fast", trials=[0, 1], random_state=0),
+}
+
+
+@pytest.mark.parametrize("together", [BY_TIME, {"groups": GROUPS}], ids=["time", "group"])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_are_fitted_though_most_blocks_hold_no_judging_row(tmp_path: Path, kind: str, together: Any) -> None:
+    """The rows of a store are sorted by what holds them together, so that few of its blocks have any held-out row."""
+    target = np.sin(X[:, 0]) + X[:, 1]
+    for name, size in (("whole", N), ("parts", 20)):
+        dkl.create_dataset(tmp_path / name, X, target, rows_a_block=size)
+    answers = []
+    for name in ("whole", "parts"):
+        model = clone(NUMBERS[kind]).set_params(progress=False).fit(dkl.open_dataset(tmp_path / name), **together)
+        answers.append(getattr(model, "machine_", model).predict(X))
+    if kind in ("exact", "automatic"):
+        np.testing.assert_allclose(*answers, atol=1e-3)
+    # stochastic steps take the rows in another order
+    assert all(np.mean((answer - target) ** 2) < 0.2 * np.var(target) for answer in answers)

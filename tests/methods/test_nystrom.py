@@ -270,3 +270,16 @@ def test_a_plans_matrix_is_one_of_zeros_or_an_error_with_its_size() -> None:
     for size in (10**8, 10**12):
         with pytest.raises(MemoryError, match=r"numbers takes .* GiB"):
             unwritten_zeros(size)
+
+
+@pytest.mark.parametrize("how", ["kmeans", "leverage", "rpcholesky"])
+def test_landmarks_of_rows_that_occur_twice_are_those_of_rows_that_weigh_two(how: Landmarks) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    weight = np.where(np.arange(len(X)) < 20, 30.0, 1.0)
+    repeated = np.concatenate([X, np.repeat(X[:20], 29, axis=0)])
+    kernel = dkl.Gaussian(sigma=1.0)
+    found = [
+        choose_landmarks(rows, own, 30, kernel, how, seed=0)
+        for rows, own in ((X, weight), (repeated, np.ones(len(repeated))))
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-6)

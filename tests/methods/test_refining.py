@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from dkl.data.coerce import as_dataset
+from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelRegressor
+from dkl.methods import refining
+from dkl.methods.fit_context import FitContext
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.refining import descent, refine_learner
@@ -99,3 +102,53 @@ def test_waves_that_are_far_from_the_true_ones_are_found_by_the_descent() -> Non
         features = MarginFeatures(n_features=100, refine=refine, scaling="standard", random_state=0)
         scores.append(KernelRegressor(features, random_state=0).fit(X, y).score(X_test, y_test))
     assert scores[1] > 0.9 > scores[0]
+
+
+def test_class_weights_count_in_the_descent() -> None:
+    """One row in ten is of the second class; weights that make up for it move the model towards that class."""
+    generator = np.random.default_rng(5)
+    X = generator.normal(size=(4000, 3))
+    y = np.sin(2.0 * X[:, 0]) + 0.7 * generator.normal(size=4000) > 1.4
+    found = {}
+    for weight in (None, "balanced", {False: 1.0, True: 0.0}):
+        learner = MarginFeatures(n_features=20, refine=3, class_weight=weight, scaling="standard", random_state=0)
+        found[str(weight)] = learner.fit(X, y).machine_.predict(X)[y].mean()
+    assert found["balanced"] > 0.7 > found["None"] >= found["{False: 1.0, True: 0.0}"] == 0.0
+
+
+def test_class_weights_equal_weights_of_rows() -> None:
+    learner, dataset, X, y = fitted("three", "log_loss")
+    learner.class_weight = {0: 1.0, 1: 3.0, 2: 0.5}
+    refine_learner(learner, dataset)
+    other, _, _, _ = fitted("three", "log_loss")
+    refine_learner(other, as_dataset(X, y, np.array([1.0, 3.0, 0.5])[y], task="classification"))
+    np.testing.assert_allclose(learner.coef_, other.coef_, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "softmax"])
+def test_a_loss_that_the_descent_has_not_is_refused_before_any_pass(loss: str) -> None:
+    X, y = wavy_rows("three", 300)
+    events: list[Any] = []
+    learner = MarginFeatures(n_features=4, refine=2, loss=loss, progress=events.append)
+    with pytest.raises(ValueError, match=rf"refine=2 descends on .* loss='{loss}' of classes is none of them"):
+        learner.fit(X, y)
+    assert not events
+
+
+def test_rows_of_which_none_is_held_out_are_refused_with_the_remedy() -> None:
+    X, y = wavy_rows("regression", 4)
+    with pytest.raises(ValueError, match=r"share of 0\.1 of so few rows; use a larger validation_fraction"):
+        MarginFeatures(n_features=4, refine=2, random_state=0).fit(X, y)
+
+
+def test_each_fold_judges_epochs_and_penalty_on_rows_of_its_own() -> None:
+    """A machine's folds begin anywhere among the rows; the penalty is judged on rows beside those of the epoch."""
+    learner, dataset, X, _ = fitted("binary", None)
+    held = np.arange(len(X))
+    for number in range(5):
+        learner._context = FitContext(HeldOut(0.2, 3, number / 5))
+        problem = refining._problem(learner, dataset)
+        epoch, penalty = problem.held_out.mask(held), problem.validation.mask(held)
+        assert epoch.mean() == pytest.approx(0.2, abs=0.03)
+        assert penalty.mean() == pytest.approx(0.2, abs=0.03)
+        assert not (epoch & penalty).any()

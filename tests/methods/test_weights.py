@@ -166,3 +166,15 @@ def test_many_copies_stay_weights() -> None:
     # a store keeps the numbers that rows were given
     numbers = dkl.create_dataset("memory://weights-of-rows.zarr", X, Y, sample_weight=COPIES).row_id.compute()
     np.testing.assert_array_equal(numbers, np.flatnonzero(COPIES))
+
+
+@pytest.mark.parametrize("total", [1.0, 1e-5])
+@pytest.mark.parametrize("task", ["classes", "numbers"])
+def test_a_search_takes_weights_of_any_sum(task: str, total: float) -> None:
+    """Weights that sum to 1, as boosting gives them, leave no pairs of rows: nothing may overflow."""
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1]
+    learner = dkl.MarginFeatures(n_features=12, random_state=0, progress=False)
+    learner.fit(X, y if task == "numbers" else y > 0.0, np.full(len(X), total / len(X)))
+    assert np.isfinite([[line["potential"], line["sampled_potential"]] for line in learner.history_]).all()
+    assert learner.machine_.score(X, y if task == "numbers" else y > 0.0) > 0.3

@@ -13,7 +13,7 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.store.digests import crc32c
 from dkl.data.view import RowNote, RowStep, View
 from dkl.protocols.block import Block
-from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
+from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times, places
 
 # Largest number of distinct times that are counted separately; with more, neighbours are merged.
 _MOST_TIMES = 2**21
@@ -138,6 +138,11 @@ class HeldByTime(HeldTogether):
     def identity(self) -> str:
         return f"held by time {self.column} {_digest([self.first, self.held_with])}"
 
+    @property
+    def places(self) -> np.ndarray:
+        """The place of each interval in [0, 1), (p,): the share of the rows that are newer."""
+        return places(self.held_with, 0)
+
     def most_folds(self, before: RowSource) -> int:
         return 1
 
@@ -197,11 +202,17 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
 def second_share(source: RowSource, share: float) -> float:
     """The beginning, as a fraction of the rows, of a second held-out share with other rows and groups than the first.
 
-    0, the beginning of the first share, if there are too few groups or rows for two shares and a fit.
+    0, the beginning of the first share, if there are too few groups, times or rows for two shares and a fit.
     """
     rule = source.held_rule
     groups = rule.groups if isinstance(rule, HeldByGroup) else None
     begin = share if groups is None else max(share, 1.0 / len(groups))
+    if isinstance(rule, HeldByTime):
+        # the rows of one time may be more than a share: then the second share begins with the next older time
+        older = rule.places[rule.places >= share]
+        begin = max(begin, older.min(initial=1.0)) if not np.any(older < begin + share) else begin
+        if not np.any(older >= begin + share):
+            return 0.0
     return begin if begin + share < 1.0 and (groups is None or len(groups) > 2) else 0.0
 
 

@@ -97,6 +97,11 @@ class CombinedFeatures(FeatureLearner):
         """The largest share of the rows that a learner holds out."""
         return max(getattr(learner, "validation_fraction", 0.1) for learner in self._unfitted_learners())
 
+    @property
+    def refine(self) -> bool:
+        """Whether a learner refines its features, and so holds out a second share of the rows."""
+        return any(getattr(learner, "refine", 0) for learner in self._unfitted_learners())
+
     def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         """A copy with planned copies of the learners, and their passes."""
         return self._replay(dataset)

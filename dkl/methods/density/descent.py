@@ -15,6 +15,7 @@ from dkl.linear.adam import AdamState, adam_steps
 from dkl.linear.minibatches import Minibatch, signs
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
+from dkl.protocols.arrays import as_columns
 from dkl.solvers.losses import loss_of, namespace_of
 
 # Steps after which the learning rate has decreased to 1 / sqrt(2) of the first.
@@ -176,7 +177,7 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
     n_classes, minibatch = operands["n_classes"], minibatch.ordered
     phi, xp, lam = minibatch.phi, array_module(minibatch.phi), operands["lam"]
     penalty = operands["penalty"] if xp is np else _penalty_on_device(operands["penalty"], xp)
-    targets = xp.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
+    targets = as_columns(minibatch.y) if n_classes is None else signs(minibatch.y, n_classes)
 
     def model_of(values: np.ndarray) -> TunedModel:
         return TunedModel.of(values, state.shape)  # type: ignore[arg-type]

@@ -268,11 +268,14 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
     Returns
     -------
     ndarray of shape (c,)
-        At most 1.
+        At most 1; negative where the rows have no pairs, as rows whose weights sum to at most 1.
     """
     # sum over i != j of |s_i s_j| = (sum |s_i|)^2 - sum s_i^2, summed over the weight columns
     pairs = np.sum(np.square(absolutes) - squares)
-    return (potentials - np.sum(squares)) / max(float(pairs), np.finfo(np.float64).tiny)
+    # no pairs are fewer than the rounding of their sum, by which quotients stay finite and keep their order
+    limits = np.finfo(np.float64)
+    least = max(limits.eps * float(np.sum(np.square(absolutes))), float(limits.tiny))
+    return (potentials - np.sum(squares)) / max(float(pairs), least)
 
 
 def grown_sample(n_sampled: int, sampled: np.ndarray, verified: np.ndarray, *, most: int, least: float = 0.5) -> int:

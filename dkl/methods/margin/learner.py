@@ -37,6 +37,7 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import ScalingChoice
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.minibatches import HeldOut
+from dkl.linear.refinement_driver import is_refinable
 from dkl.linear.target_statistics import TargetScale, target_units
 from dkl.methods.bounds_mixin import CertifiedMargins
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
@@ -62,7 +63,7 @@ from dkl.passes.loop import PlanEndsError, PlannedRun, check_reach
 from dkl.passes.memory import CACHE_SHARE
 from dkl.passes.room import own_room
 from dkl.solvers.losses import LOG_LINK
-from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_LOSSES, ROUND_QUANTILES
+from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
 Solver = Literal["corrective", "game"]
 # Rows of the first search: a 20th of all, but at least 10,000, at most 400,000, and at most 64 MiB.
@@ -538,10 +539,12 @@ class CorrectiveSolver(SearchStrategy):
     def _loss(self, dataset: Dataset) -> WorkingLoss:
         """The loss of the working model; raises ValueError if it does not match the targets."""
         loss = WorkingLoss.of(self, dataset, of_classes="squared_hinge")
-        if loss.name in (*ROUND_LOSSES, "softmax") and self.refine:
+        if self.refine and not is_refinable(loss.name, has_classes=dataset.classes is not None):
+            of_classes = " of classes" if dataset.classes is not None else ""
             raise ValueError(
-                f"refine={self.refine!r} descends on the squared error or a loss of each class against the rest, and "
-                f"loss={loss.name!r} is neither; set refine=0"
+                f"refine={self.refine!r} descends on the squared error of numbers, or on the squared hinge or the log "
+                f"loss of each class against the rest, and loss={loss.name!r}{of_classes} is none of them; take one, "
+                "or set refine=0"
             )
         return loss
 

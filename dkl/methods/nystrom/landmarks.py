@@ -54,10 +54,10 @@ def choose_landmarks(
     ndarray of shape (at most m, d)
     """
     rng = np.random.default_rng([seed, _STREAM])
-    first = np.unique(rows, axis=0, return_index=True)[1]
-    first = np.sort(first)
-    # each row once, in the order of the sample
-    distinct = rows[first]
+    _, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    # each row once, in the order of the sample, with the weight of all that equal it
+    distinct, total = rows[first[order]], np.bincount(place.ravel(), weight)[order]
     if how == "uniform" or len(distinct) <= m:
         return distinct[:m]
     if how == "kmeans":
@@ -67,7 +67,7 @@ def choose_landmarks(
             means.fit(rows, sample_weight=weight)
         return np.unique(means.cluster_centers_, axis=0)
     if how == "leverage":
-        scores = leverage_scores(distinct, weight[first], kernel, m)
+        scores = leverage_scores(distinct, total, kernel, m)
         return distinct[np.sort(rng.choice(len(distinct), m, replace=False, p=scores / scores.sum()))]
     return distinct[np.sort(pivots(distinct, kernel, m, rng))]
 
