@@ -921,7 +921,7 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
     ("command", "stopped", "nothing"),
     [
         ("tune", "dkl.model_selection.tuning.tune", "model"),
-        ("compare", "dkl.model_selection.comparing.compare", "scores"),
+        ("compare", "dkl.model_selection.comparison.compare", "scores"),
     ],
 )
 def test_ctrl_c_says_how_a_search_and_a_comparison_go_on(
