@@ -46,11 +46,11 @@ _LAST_STEP = 1e-6
 _SECANTS = 20
 # Usual numbers of passes after the first: to the tolerance, and to a decrement; and to the tolerance with a metric,
 # whose steps are shorter. Counted in 64 fits of two and three classes, 30,000 to 1,000,000 rows and 60 to 300 features.
-_USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4, 2), "softmax": (16, 3)}
-_USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
+USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4, 2), "softmax": (16, 3)}
+USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
 # Conjugate gradients end at this share of the gradient, or after this many products with the Hessian; they take about
 # twenty (3 to 37 in 24 fits of 2,000 to 4,000 sparse rows of 3,000 to 15,000 columns).
-_LEFT, _MOST_PRODUCTS, _USUAL_PRODUCTS = 1e-2, 60, 20
+_LEFT, _MOST_PRODUCTS, USUAL_PRODUCTS = 1e-2, 60, 20
 # The rate of Cholesky factorisations in double precision divided by that of matrix products in float32, both in
 # operations a second: .19 for 4,001 unknowns on two cores (measured). Plans expect seconds of linear systems by it.
 _FACTORS = 0.2
@@ -152,7 +152,7 @@ class NewtonProblem:
         """The usual number of passes after the first."""
         # steps by the whole Hessian are as many as those of two classes
         name = "log_loss" if self.is_joint and self.is_wide else self.loss
-        to_the_end, to_a_decrement = _USUAL_STEPS.get(name, _USUAL_OTHERS)
+        to_the_end, to_a_decrement = USUAL_STEPS.get(name, USUAL_OTHERS)
         if self.metric is not None:
             to_the_end = _USUAL_BY_METRIC.get(self.loss, to_the_end)
         # the slowest of several models determines the number
@@ -643,7 +643,7 @@ class NewtonDriver:
             usual = first_groups * (1 + problem.usual_steps)
             first = [replace(record, usual_calls=usual) for record in first]
             most = first_groups * problem.max_steps
-            product = replace(_product_record(problem, state, models), usual_calls=usual * _USUAL_PRODUCTS)
+            product = replace(_product_record(problem, state, models), usual_calls=usual * USUAL_PRODUCTS)
             return [(first, most + first_groups), ([product], most * _MOST_PRODUCTS)]
         # an assumed state after the first pass: no model has converged, and each has its own Hessian
         ones = np.ones(problem.n_models)

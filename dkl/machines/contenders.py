@@ -181,7 +181,7 @@ def contenders(
     if searched is not None and not dataset.source.is_sparse and loss not in ROUND_LOSSES:
         # Few waves that descend come nearer to smooth targets than many that are only searched. Their steps are
         # relative to the length of a frequency, so that all columns need one scale.
-        most = max(effort.n_features // _DESCENDING, 2)
+        most = effort.n_features // _DESCENDING
         fewer = {"n_features": min(size, most), "refine": "auto", "scaling": scaling or "standard"}
         of_kernel = Gaussian() if isinstance(family, Laplacian) and knobs.sigma == "auto" else family
         # a quarter of the features is the plainer model, so that they come first
@@ -193,7 +193,7 @@ def contenders(
     has_kernels = not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL
     may_scale = has_kernels and knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough)
     if has_kernels:
-        size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
+        size = int(np.clip(dataset.n_rows // 2, 1, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
             Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
         )

@@ -35,13 +35,8 @@ _SEARCH_BEGINS, _SEARCH = 1.5e8, 160.0
 _DESCENT = 1_200.0
 # Rows for each atom that rounds of steps usually end with; usual rounds of a learned metric.
 _ROWS_AN_ATOM, _METRIC_ROUNDS = 8, 5
-# Hessians that Newton steps of a loss without a constant one form, for each model and penalty.
-_HESSIANS = 5.0
 # Passes that fit several classes by the log loss at one penalty, and the nanoseconds of one probability in them.
 _PASSES, _PROBABILITY = 30.0, 45.0
-# With too many features for a Gram matrix, conjugate gradients are used: nanoseconds for each sparse row and model, and
-# how often all rows are mapped.
-_SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
 # Comparing scalings and bandwidths: nanoseconds for each triple of rows; the share of the budget that may be spent on
 # more rows than usual; and the most rows, whose matrices take 130 MB.
 _ADVICE, _SHARE_OF_ADVICE, MOST_ADVISED = 1.4, 0.0035, 2_000
@@ -198,12 +193,14 @@ class Shape:
     def _fits_at_penalties(self, learner: FeatureLearner, n_penalties: int) -> float:
         """Work of fitting models at several penalties: Hessians, n D^2 each, linear systems, D^3 / 3 each, and maps."""
         n, K, D = self.n_rows, self.n_models, float(self.features_of(learner))
+        # Newton steps: the first one, and as many as usually follow
+        usual = 1 + head.USUAL_STEPS.get(self.loss, head.USUAL_OTHERS)[0]
         if D > head.MOST_FEATURES:
-            # conjugate gradients map the rows again for every product
-            return K * n * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
+            # conjugate gradients map the rows again for every product with the Hessian, 4 n D operations for each model
+            return usual * head.USUAL_PRODUCTS * (self.mapping(learner) + 4.0 * n * D * K * SINGLE)
         is_joint = self.loss == "log_loss" and K > 1
         # one Hessian of the squared error serves all penalties and models, as does the metric of jointly fitted classes
-        steps = 0.0 if self.loss == "squared_error" or is_joint else _HESSIANS
+        steps = 0 if self.loss == "squared_error" or is_joint else usual
         hessians, passes = max(1.0, steps * K * n_penalties), _PASSES * n_penalties if is_joint else 0.0
         # mapped rows that fit in the cache stay there, so that all passes of one fit map them once
         maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes

@@ -43,11 +43,8 @@ from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import PassResult
 from dkl.protocols.block import Block
-from dkl.protocols.records import RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, RowSample
 from dkl.solvers.losses import LOG_LINK
-
-# One pass reads a dense sample of at most this many bytes into memory; larger and sparse ones stay in the store.
-_MOST_BYTES = 1 << 26
 
 Judged = tuple[FeatureLearner, PenaltyChoice]
 """Features learned without the rows of a fold, and the held-out scores of each penalty on these rows."""
@@ -329,11 +326,11 @@ def gathered_bytes(sample: Dataset) -> int:
 
 
 def most_gathered(dataset: Dataset) -> int:
-    """The largest sample that one pass reads into memory; 0 for sparse rows, which trials read from their source.
+    """The largest sample that one accumulator holds; 0 for sparse rows, which trials read from their source.
 
     It bounds the sample of an array in memory, too, so that the same rows in a store give the same model.
     """
-    return 0 if dataset.source.is_sparse else _MOST_BYTES // _row_bytes(dataset)
+    return 0 if dataset.source.is_sparse else LARGEST_ACCUMULATOR // _row_bytes(dataset)
 
 
 def _row_bytes(dataset: Dataset) -> int:

@@ -84,7 +84,7 @@ def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: 
     plan = PlannedRun(n_rows=400)
     gathered(view, plan, 0)
     assert len(plan.passes) == 1
-    monkeypatch.setattr(trials, "_MOST_BYTES", 1_000)
+    monkeypatch.setattr(trials, "LARGEST_ACCUMULATOR", 1_000)
     assert gathered(view, Run(), 0) is view
     assert gathered(view, plan, 0) is view
     assert len(plan.passes) == 1
@@ -97,7 +97,7 @@ def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
     # as if these were ten million rows, of which more than the usual number may judge
     monkeypatch.setattr(effort, "MOST_JUDGED", 2_000)
     monkeypatch.setattr(effort, "_ROWS_A_JUDGED_ONE", 2)
-    monkeypatch.setattr(trials, "_MOST_BYTES", 3_000 * (4 * 4 + 32))
+    monkeypatch.setattr(trials, "LARGEST_ACCUMULATOR", 3_000 * (4 * 4 + 32))
     generator = np.random.default_rng(0)
     X, y = generator.normal(size=(10_000, 4)).astype(np.float32), generator.normal(size=10_000)
     X = sparse.csr_array(X) if is_sparse else X
