@@ -288,7 +288,8 @@ class Answers:
         if encoding is not None and not encoding.array_dtype:
             files = find_files(path, None)
             reader = table_reader(files, format)
-            encoding = encoding.with_decimal(decimal_of(probed(files, reader), reader))
+            decimal, is_named = decimal_of(probed(files, reader), reader)
+            encoding = encoding.with_decimal(decimal, is_named=is_named)
         # text files are read as texts; columns of plain numbers are converted back to numbers for the output
         rules = () if encoding is None or encoding.array_dtype else encoding.rules
         plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}

@@ -236,6 +236,11 @@ class FittedEncoding:
         return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
 
     @cached_property
+    def learned(self) -> np.ndarray:
+        """bool (n_columns,): columns of numbers that the fit learned, which differ by fold for rows of one value."""
+        return self.places.source >= len(self.places.kept)
+
+    @cached_property
     def places(self) -> CodePlaces:
         """The places of the codes in the encoded rows, and of the numbers that replace them."""
         return code_places(self.table, len(self.outputs), self.made)
@@ -256,9 +261,9 @@ class FittedEncoding:
         rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
         return self.places.with_numbers(rows, self.tables, None)
 
-    def with_decimal(self, decimal: Mark | None) -> FittedEncoding:
+    def with_decimal(self, decimal: Mark | None, *, is_named: bool) -> FittedEncoding:
         """`TableEncoding.with_decimal` of the table."""
-        return replace(self, table=self.table.with_decimal(decimal))
+        return replace(self, table=self.table.with_decimal(decimal, is_named=is_named))
 
     def tables_for(self, other: TableEncoding) -> tuple[np.ndarray, ...]:
         """The tables for the codes of another encoding, (V' + 1, ...) each: values are matched by their names.

@@ -182,7 +182,8 @@ def _sample_and_moments(dataset: Dataset, run: Run, seed: int) -> tuple[Block, _
                 scalers["counts"] = scaler_from_moments("counts", moments, passthrough)
             return sample, scalers, moments
         standard = scaler_from_moments("standard", moments, passthrough)
-        return sample, {"standard": standard, "quantile": quantile_scaler(sample.X, passthrough), None: None}, moments
+        quantile = quantile_scaler(sample.X, passthrough, learned=problem.learned)
+        return sample, {"standard": standard, "quantile": quantile, None: None}, moments
 
     # no other pass of a plan depends on the rows
     return run.read(dataset.source, records, found, None)

@@ -405,7 +405,6 @@ def some_steps(bins: ColumnBins) -> FeatureMap:
 
 # Operands for each function and kind of rows: "2" and "3" are numbers of classes.
 CASES: dict[tuple[str, str], Any] = {
-    ("dkl.explain.sums", "column_sums"): lambda _: {"scaler": scaler("standard", D_IN)},
     ("dkl.explain.sums", "slope_sums"): lambda _: {"machine": slopes()},
     ("dkl.explain.sums", "sums_without"): lambda _: {
         "feature_map": candidates(),

@@ -7,14 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse, special
 
+from dkl.data.coerce import as_dataset
+from dkl.encodings.categories import with_categories
+from dkl.features.scaling import Scaler
 from dkl.kernels.moments import block_moments, column_sums, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
+from dkl.linear.minibatches import HeldOut
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.preparation.driver import PreparationDriver, PreparationProblem
 from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
+from dkl.passes.loop import Run
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
 from dkl.protocols.sampling import smallest_keys
@@ -231,3 +237,42 @@ def test_the_sample_is_bounded_in_bytes() -> None:
     assert problem_of(n_rows=10**9, scaling="quantile").sample_rows == 20_000
     wide = problem_of(n_rows=10**9, row_nbytes=1 << 20, needs_bandwidth=True)
     assert wide.sample_rows * wide.row_nbytes <= 8 << 20
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_columns_that_a_fit_learned_are_standardised_among_quantiles(is_weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    sample = rng.exponential(size=(500, 3))
+    weights = rng.integers(1, 4, 500).astype(float) if is_weighted else None
+    learned, passthrough = np.array([True, False, True]), np.zeros(3, bool)
+    # a constant column
+    sample[:, 2] = 0.1
+    scaled = scale_rows(sample, quantile_scaler(sample, passthrough, weights, learned), "float64")
+    plain = scale_rows(sample, quantile_scaler(sample, passthrough, weights), "float64")
+    center = np.average(sample[:, 0], weights=weights)
+    deviation = np.sqrt(np.average(np.square(sample[:, 0] - center), weights=weights))
+    np.testing.assert_allclose(scaled[:, 0], np.clip((sample[:, 0] - center) / deviation, -3.0, 3.0), atol=1e-9)
+    np.testing.assert_array_equal(scaled[:, 1], plain[:, 1])
+    np.testing.assert_allclose(scaled[:, 2], 0.0, atol=1e-9)
+
+
+def test_new_rows_of_a_frequent_category_lie_where_those_of_the_fit_do_among_quantiles() -> None:
+    """Rows of the fit have a mean for each fold, new ones that of all: nearly the same, in the middle of a step."""
+    rng = np.random.default_rng(0)
+    names = np.array([f"v{number}" for number in range(200)])
+    frame = pd.DataFrame({"c": np.where(rng.random(3000) < 0.8, "v0", names[rng.integers(0, 200, 3000)])})
+    y = rng.random(3000) < np.where(frame.c == "v0", 0.3, 0.6)
+    numbered = with_categories(as_dataset(frame, y), HeldOut(0.2), Run())
+    fitted, new = np.asarray(numbered.X), numbered.encoding.transform(frame)
+    frequent = (frame.c == "v0").to_numpy()
+
+    def apart(scaler: Scaler) -> float:
+        """The largest distance of frequent rows of the fit from the same rows as new ones, over all columns."""
+        moved = scale_rows(fitted, scaler, "float64") - scale_rows(new, scaler, "float64")
+        return float(np.abs(moved[frequent]).max())
+
+    passthrough = np.asarray(numbered.passthrough)
+    assert numbered.encoding.learned.all()
+    assert apart(quantile_scaler(fitted, passthrough, learned=numbered.encoding.learned)) < 0.2
+    # one step of the distribution is stretched over most of the range
+    assert apart(quantile_scaler(fitted, passthrough)) > 0.5

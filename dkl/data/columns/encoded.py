@@ -286,7 +286,7 @@ class _Column:
             form = f" as {form_in_words(rule.form)}, or" if rule.form else ""
             example = {"time": "17:30", "duration": "1 days 05:30:00"}.get(rule.kind, "2026-11-22 or 2026-11-22 17:30")
             raise ValueError(f"{held}; write it{form} as {example}, or leave it empty")
-        as_before = f" (written as {rule.form})" if rule.form else ""
+        as_before = f" (written as {' or '.join(rule.form.split('|'))})" if rule.form else ""
         number_form, say = NumberForm.of(rule.form), ""
         mark: Mark = "." if number_form.decimal == "," else ","
         if not np.isnan(number_form.with_decimal(mark).numbers(pa.array([value]))[0]):

@@ -104,6 +104,8 @@ class NumberForm:
         The mark between groups of three digits; numbers without groups also have this form.
     before, after : str
         The currency in front of the number, and the unit behind it.
+    other : NumberForm or None
+        The form of texts that do not have this one, in files whose columns may have two decimal marks.
 
     Examples
     --------
@@ -116,17 +118,22 @@ class NumberForm:
     thousands: str = ""
     before: str = ""
     after: str = ""
+    other: NumberForm | None = None
 
     def __str__(self) -> str:
-        """The number 1234.56 in this form."""
+        """The number 1234.56 in this form, and in the other one behind a bar."""
         space = " " if self.after and not self.after.startswith("%") else ""
-        return f"{self.before}1{self.thousands}234{self.decimal}56{space}{self.after}"
+        own = f"{self.before}1{self.thousands}234{self.decimal}56{space}{self.after}"
+        return own if self.other is None else f"{own}|{self.other}"
 
     @classmethod
     def of(cls, written: str) -> NumberForm:
         """The form in which `written` is 1234.56; without any marks or unit if it is empty."""
         if not written:
             return cls()
+        if "|" in written:
+            first, second = map(cls.of, written.split("|"))
+            return replace(first, other=second)
         found = re.fullmatch(r"(.*?)1([,. '_]?)234([.,])56 ?(.*)", written)
         if found is None:
             raise ValueError(f"{written!r} does not write 1234.56; expected a text such as '1.234,56 €'")
@@ -163,7 +170,7 @@ class NumberForm:
             if self.reads(spelling):
                 at = np.flatnonzero(parts.place == place)
                 values[at] = parts.numbers(at, self.thousands)
-        return values
+        return values if self.other is None else np.where(np.isnan(values), self.other.numbers_of(parts), values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,10 +204,11 @@ class TableEncoding:
             raise ValueError(f"the directions of free text are of {given}; the rules ask for {widths}")
         return replace(self, directions=tuple(directions))
 
-    def with_decimal(self, decimal: Mark | None) -> TableEncoding:
+    def with_decimal(self, decimal: Mark | None, *, is_named: bool) -> TableEncoding:
         """The encoding for texts whose decimal mark is `decimal`, and in which the other mark groups thousands.
 
-        The encoding itself for None, and for numbers that have this mark in the texts it was learned from.
+        A column whose numbers had the other mark where they were learned is read by both forms: first by that of
+        `decimal` if the user has named it, else by its own, since columns of a file may differ. None changes nothing.
         """
         if decimal is None:
             return self
@@ -215,7 +216,10 @@ class TableEncoding:
         for rule in self.rules:
             form = NumberForm.of(rule.form) if rule.kind == "number" else None
             if form is not None and form.decimal != decimal:
-                rule = replace(rule, form=str(form.with_decimal(decimal)))
+                first, second = form, form.with_decimal(decimal)
+                if is_named:
+                    first, second = second, first
+                rule = replace(rule, form=str(replace(first, other=second)))
             rules.append(rule)
         return replace(self, rules=tuple(rules))
 

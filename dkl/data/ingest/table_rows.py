@@ -123,9 +123,9 @@ class TableRows:
         self._marks = marks_of(probes, reader)
         self._like: TableEncoding | None = None
         if choices.like is not None:
-            decimal = decimal_of(probes, reader)
+            decimal, is_named = decimal_of(probes, reader)
             # the rules of `like` for these files, whose numbers may have another decimal mark
-            self._like = choices.like.encoding.with_decimal(decimal)
+            self._like = choices.like.encoding.with_decimal(decimal, is_named=is_named)
             # typed numbers are read ten times as fast as texts; a column that holds others is read again as texts
             typed = [rule.name for rule in self._like.rules if rule.kind == "number" and not (rule.form or decimal)]
             texts += set(columns_as_texts(self._like, is_text=isinstance(reader, CsvFormat))) - set(typed)
@@ -453,10 +453,10 @@ def marks_of(probes: Sequence[Probe], reader: TableFormat) -> Marks:
     )
 
 
-def decimal_of(probes: Sequence[Probe], reader: TableFormat) -> Mark | None:
-    """The decimal mark of numbers that the user named, or that the files certainly have; None if it is open."""
+def decimal_of(probes: Sequence[Probe], reader: TableFormat) -> tuple[Mark | None, bool]:
+    """The decimal mark that the user named, or that columns of the files certainly have, and whether it was named."""
     marks = marks_of(probes, reader)
-    return marks.decimal or ("," if marks.default == "," else None)
+    return marks.decimal or ("," if marks.default == "," else None), marks.decimal is not None
 
 
 def _text_time(name: str | None, probes: list[Probe]) -> str | None:

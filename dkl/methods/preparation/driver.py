@@ -43,6 +43,8 @@ class PreparationProblem:
         Whether the bandwidth is the median distance between scaled rows.
     metric : {"euclidean", "cityblock"}
         The metric of that distance.
+    learned : ndarray of shape (d,), bool, or None
+        Columns that the fit learned from targets, as in `quantile_scaler`.
     moving : ndarray of shape (d, d') or None
         A matrix by which scaled rows are multiplied before distances are computed.
     """
@@ -56,6 +58,7 @@ class PreparationProblem:
     scaling: ScalingKind | None = None
     needs_bandwidth: bool = False
     metric: Metric = "euclidean"
+    learned: np.ndarray | None = None
     moving: np.ndarray | None = None
 
     @property
@@ -136,7 +139,7 @@ class PreparationDriver:
             moments = moments_of(results[1])
             scaler = scaler_from_moments(problem.scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
         elif problem.scaling is not None:
-            scaler = quantile_scaler(sample.X, problem.passthrough, weights)
+            scaler = quantile_scaler(sample.X, problem.passthrough, weights, problem.learned)
         # sigma is the median distance after scaling, in the coordinates of the frequencies
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")

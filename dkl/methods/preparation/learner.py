@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.encodings.fitted import FittedEncoding
 from dkl.errors import hint
 from dkl.features.families import Family, FiniteFamily, Laplacian
 from dkl.features.feature_map import FeatureMap
@@ -25,7 +26,7 @@ def preparation_problem(
     dataset: Dataset, family: Family, scaling: ScalingChoice | None, seed: int
 ) -> PreparationProblem:
     """The problem of finding the scaler of these rows, and the bandwidth of `family` on scaled columns."""
-    source = dataset.source
+    source, encoding = dataset.source, dataset.schema.encoding
     kind: ScalingKind | None = (None if source.is_sparse else "standard") if scaling == "auto" else scaling
     rows = int(np.max(source.block_rows, initial=1))
     return PreparationProblem(
@@ -37,6 +38,7 @@ def preparation_problem(
         passthrough=np.asarray(dataset.passthrough, dtype=bool),
         seed=seed,
         scaling=kind,
+        learned=encoding.learned if isinstance(encoding, FittedEncoding) else None,
         needs_bandwidth=family.needs_bandwidth,
         # the Laplacian kernel is a function of the city-block distance
         metric="cityblock" if isinstance(family, Laplacian) else "euclidean",

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import Moments, refuse_lost_squares
-from dkl.kernels.scale import negative_count, write_out
+from dkl.kernels.scale import negative_count, normal_scores, write_out
 from dkl.protocols.arrays import Rows
 
 # The knots of a column's empirical distribution.
@@ -68,8 +68,14 @@ def scaler_from_moments(
     return Scaler(kind, np.where(passthrough, 0.0, center), np.where(keeps_scale, 1.0, scale), passthrough)
 
 
-def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray | None = None) -> Scaler:
+def quantile_scaler(
+    sample: Rows, passthrough: np.ndarray, weights: np.ndarray | None = None, learned: np.ndarray | None = None
+) -> Scaler:
     """The scaler that maps each column by its empirical distribution to a standard normal, clipped at +-3.
+
+    Columns that a fit learned from targets are standardised and clipped at +-3: rows of one category have a mean for
+    each fold there, all nearly equal, and a step of their distribution would be stretched over a large part of the
+    range, within which new rows, whose mean is of all folds, would have any place.
 
     Parameters
     ----------
@@ -78,6 +84,8 @@ def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray |
         Columns that keep their values.
     weights : ndarray of shape (m,) or None
         Frequency weights of the sampled rows.
+    learned : ndarray of shape (d,), bool, or None
+        Columns that a fit learned from targets; None is none.
 
     Returns
     -------
@@ -99,6 +107,14 @@ def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray |
     else:
         # a row of weight w counts as w equal rows, exactly so with the inverted distribution function
         knots = np.quantile(sample, levels, axis=0, weights=weights, method="inverted_cdf")
+    if learned is not None and learned.any():
+        own = np.asarray(sample, dtype=np.float64)[:, learned]
+        center = np.average(own, axis=0, weights=weights)
+        scale = np.sqrt(np.average(np.square(own - center), axis=0, weights=weights))
+        # equal extremes identify a constant column exactly, whose computed deviation may be a rounding error
+        scale[np.ptp(own, axis=0) == 0.0] = 1.0
+        # the knots of a normal distribution, between which interpolation is linear
+        knots[:, learned] = center + scale * normal_scores(N_KNOTS)[:, None]
     return Scaler(
         kind="quantile",
         center=np.zeros(width),
