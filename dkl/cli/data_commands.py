@@ -218,7 +218,8 @@ def ingest(
         str | None,
         typer.Option(
             metavar="STORE|MODEL",
-            help="Encode the rows as those of this store, or of this model's fit: the same columns and categories.",
+            help="Use the columns, categories, units, time zones and fillings of this store, or of this model's fit, "
+            "instead of rules learned from these rows.",
         ),
     ] = None,
     memory_limit: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
 from dkl.cli.output_checks import check_before
 
 if TYPE_CHECKING:
+    from dkl.data.ingest.csv_files import CsvFormat
     from dkl.data.labels import TaskChoice
     from dkl.protocols.estimators import FittedFeatures
 
@@ -30,7 +31,8 @@ Rows = Annotated[
 RowsLikeFit = Annotated[
     str,
     typer.Argument(
-        help="A store that dkl wrote; or files, a folder or a glob of them, which are encoded as in the fit.",
+        help="A store that dkl wrote; or files, a folder or a glob of them, whose columns are encoded by the rules of "
+        "the model's fit.",
         show_default=False,
     ),
 ]
@@ -67,16 +69,11 @@ def store_of(
         Seed of the order of the rows, and of the splits.
     task : {"auto", "classification", "regression"}
     """
-    from dkl.data.store.overwriting import is_store, means_store
-
-    if means_store(data):
-        if given := [*roles.given, *text.given]:
-            raise typer.BadParameter(
-                f"{given[0]} says how files are read, and {data!r} is a store, for which dkl ingest decided it"
-            )
+    if _is_store(data, [*roles.given, *text.given]):
         return data, ""
     from dkl.data.dataset import open_dataset
     from dkl.data.ingest.ingest import ingest, stored_before
+    from dkl.data.store.overwriting import is_store
 
     _check_target(data, roles.target, text)
     store = f"{model.rstrip('/').removesuffix('.zarr')}.rows.zarr"
@@ -108,7 +105,11 @@ class LikeFitOptions(CsvOptions):
     """Options for files that are encoded as in the fit of a model."""
 
     target: Annotated[
-        str | None, typer.Option(help="Files: column of the labels or numbers.", show_default="that of the fit")
+        str | None,
+        typer.Option(
+            help="The column of files that holds the labels or numbers to compare predictions with.",
+            show_default="the target column of the fit",
+        ),
     ] = None
     weight: Annotated[str | None, typer.Option(help="Files: column of the weights of the rows.")] = None
 
@@ -141,22 +142,16 @@ def store_like_fit(
     needs_target : bool
         Whether files without a target are an error.
     """
-    from dkl.data.store.overwriting import means_store
-
-    if means_store(data):
-        if given := as_typed(options):
-            raise typer.BadParameter(f"{given[0]} says how files are read, and {data!r} is a store")
+    if _is_store(data, as_typed(options)):
         yield data
         return
     from dkl.data.ingest.ingest import ingest
     from dkl.data.ingest.libsvm_files import LibsvmFormat
-    from dkl.data.ingest.paths import file_format, find_files
     from dkl.data.ingest.scratch import scratch_folder
 
     format: Any = options.csv_format()
-    is_libsvm = format is None and file_format(find_files(data, None), None) == "libsvm"
-    first = getattr(estimator, "first_index_", None)
-    if is_libsvm:
+    if is_libsvm_text(data, format):
+        first = getattr(estimator, "first_index_", None)
         format = LibsvmFormat(estimator.n_features_in_, "auto" if first is None else first == 0)
     of_fit = getattr(getattr(estimator, "provenance_", None), "target", "")
     if needs_target and not of_fit:
@@ -181,6 +176,26 @@ def store_like_fit(
                 "use dkl predict"
             )
         yield store
+
+
+def is_libsvm_text(data: str, format: CsvFormat | None) -> bool:
+    """Whether files are libsvm text, unless options say how they are read as CSV."""
+    from dkl.data.ingest.paths import file_format, find_files
+
+    return format is None and file_format(find_files(data, None), None) == "libsvm"
+
+
+def _is_store(data: str, given: Sequence[str]) -> bool:
+    """Whether `data` is a store; raises BadParameter if options for files are given beside one."""
+    from dkl.data.store.overwriting import means_store
+
+    if not means_store(data):
+        return False
+    if given:
+        raise typer.BadParameter(
+            f"{given[0]} says how files are read, and {data!r} is a store, for which dkl ingest decided it"
+        )
+    return True
 
 
 def _check_target(data: str, target: str | None, text: CsvOptions) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.cli.cluster import Compute
+from dkl.cli.given_files import is_libsvm_text
 from dkl.cli.output_checks import check_before
 from dkl.data.differences import Differences
 from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
@@ -97,9 +98,7 @@ def predict_files(
     The columns `ids` are added unchanged; `format` describes delimited text. Differences from the rows of fit are
     collected over all files in `differences`, and reported at the end, or an error at once.
     """
-    from dkl.data.ingest.paths import file_format, find_files
-
-    is_libsvm = format is None and file_format(find_files(path, None), None) == "libsvm"
+    is_libsvm = is_libsvm_text(path, format)
     if zero_based is not None and not is_libsvm:
         option = "--zero-based" if zero_based else "--one-based"
         raise ValueError(f"{option} is for libsvm text, and {path!r} is a table, whose columns have names")
@@ -273,11 +272,7 @@ class Answers:
 
         Columns of `ids` that the model does not know do not count as differences from the rows of fit.
         """
-        from dkl.data.ingest.formats import table_reader
-        from dkl.data.ingest.ingest import read_tables
-        from dkl.data.ingest.paths import find_files
-        from dkl.data.ingest.table_rows import decimal_of
-        from dkl.data.ingest.tables import probed
+        from dkl.data.ingest.ingest import tables_to_encode
 
         encoding = getattr(self.estimator, "encoding_", None)
         known = (
@@ -285,17 +280,13 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
-        if encoding is not None and not encoding.array_dtype:
-            files = find_files(path, None)
-            reader = table_reader(files, format)
-            decimal, is_named = decimal_of(probed(files, reader), reader)
-            encoding = encoding.with_decimal(decimal, is_named=is_named)
         # text files are read as texts; columns of plain numbers are converted back to numbers for the output
         rules = () if encoding is None or encoding.array_dtype else encoding.rules
         plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
         kinds: dict[str, pa.DataType] = {}
         start = 0
-        for whole in read_tables(path, encoding=encoding, ids=ids, format=format):
+        tables, encoding = tables_to_encode(path, encoding=encoding, ids=ids, format=format)
+        for whole in tables:
             carried = {name: whole.column(name) for name in ids}
             carried |= {name: as_numbers(carried[name], name, kinds) for name in ids if name in plain}
             table = whole.drop_columns([name for name in ids if name not in known])

@@ -83,8 +83,8 @@ def create_dataset(
     drop_missing_target : bool
         Whether to leave out rows without a target, with a warning that counts them; otherwise they are an error.
     like : Dataset, path or URL of a store, fitted model, or None
-        Encode the rows by the rules of that store, or of the model's fit, instead of by rules learned from them: the
-        columns, categories, units, time zones and fillings are those of the other rows, and the labels are its classes.
+        Encode the rows by the rules of that store, or of the model's fit, instead of by rules learned from them: with
+        the columns, categories, units, time zones and fillings of the store or the fit, and its classes as the labels.
     overwrite : bool
         Whether to replace an existing dataset: a local one stays until the new one is complete, one at a URL is deleted
         first.

@@ -57,7 +57,8 @@ _MOST_BYTES, _SHARE_OF_A_PASS = 64 * 2**20, 64
 _SHARE_IN_MEMORY = 4
 # Bounds of the search for crosses, centred numbers and slopes, which do not depend on the memory limit: it needs
 # _FEWEST_ROWS rows, tries at most _MOST_TRIED crosses, and as many pairs of a category and a number, with at most
-# _MOST_VALUES values each and _TRIED_BYTES of sums together, and keeps at most _MOST_KEPT of each kind.
+# _MOST_VALUES values each and _TRIED_BYTES of sums together, and keeps at most _MOST_KEPT of each kind:
+# of 2.25 million flights, eight crosses rank better (area .7937) than four (.7885).
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
 _MOST_KEPT = 8
 # The largest number of value triples of a cross of three columns, and the most bytes of the sums of all such crosses.

@@ -232,7 +232,7 @@ def _feature_map(
     problem = preparation_problem(dataset, family, scaling, seed)
     scaler: Scaler | None = None
     if scaling == "quantile":
-        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weights)
+        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weights, problem.learned)
     elif scaling is not None:
         moments = moments_of(column_sums(pooled.X, pooled.weights, ~problem.passthrough))
         scaler = scaler_from_moments(scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)

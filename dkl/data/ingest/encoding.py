@@ -207,8 +207,9 @@ class TableEncoding:
     def with_decimal(self, decimal: Mark | None, *, is_named: bool) -> TableEncoding:
         """The encoding for texts whose decimal mark is `decimal`, and in which the other mark groups thousands.
 
-        A column whose numbers had the other mark where they were learned is read by both forms: first by that of
-        `decimal` if the user has named it, else by its own, since columns of a file may differ. None changes nothing.
+        If the rows that a column was learned from have the other mark, its texts are read in both forms: first with
+        `decimal` if the user has named it; otherwise first with the learned mark, since a file may have columns of
+        either mark. None changes nothing.
         """
         if decimal is None:
             return self

@@ -33,7 +33,7 @@ from dkl.data.ingest.matrix_rows import MatrixRows
 from dkl.data.ingest.paths import InputFile, PathLike, find_files
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import Stage
-from dkl.data.ingest.table_rows import TableChoices, TableRows
+from dkl.data.ingest.table_rows import TableChoices, TableRows, decimal_of
 from dkl.data.ingest.tables import MistypedColumnsError, common_schema, file_tables, probed
 from dkl.data.other_rules import table_schema_like
 from dkl.data.schema import HeldBy, Schema, Task
@@ -136,10 +136,10 @@ def ingest(
     layout : {"auto", "dense", "sparse"}
         "auto" is CSR from 256 columns on if at most 5 % of the values are nonzero (npz files keep their layout).
     like : Dataset, path or URL of a store, fitted model, or None
-        Encode the rows by the rules of that store, or of the model's fit, instead of by rules learned from them: the
-        columns, categories, units, time zones and fillings are those of the other rows. `target`, `group` and `time`
-        are its columns where the input has them, and the labels are its classes. Differences from its rows are
-        accepted with a warning that counts them, as in `predict`.
+        Encode the rows by the rules of that store, or of the model's fit, instead of by rules learned from them: with
+        the columns, categories, units, time zones and fillings of the store or the fit, and its classes as the labels.
+        `target`, `group` and `time` name its columns where the input has them. Columns and categories that the store
+        or the fit does not have are accepted with a warning that counts them, as in `predict`.
     shuffle : bool
         Whether to store the rows in random order, which stochastic fitting needs; `row_id` has their original numbers.
     seed : int
@@ -412,7 +412,20 @@ def read_tables(
     ids: Collection[str] = (),
     format: Format | None = None,
 ) -> Iterator[pa.Table]:
-    """The raw rows of CSV or Parquet files, a few thousand at a time, with columns checked across files.
+    """The raw rows of CSV or Parquet files, as in `tables_to_encode`."""
+    return tables_to_encode(paths, encoding=encoding, ids=ids, format=format)[0]
+
+
+def tables_to_encode(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    encoding: TableEncoding | None = None,
+    ids: Collection[str] = (),
+    format: Format | None = None,
+) -> tuple[Iterator[pa.Table], TableEncoding | None]:
+    """The raw rows of CSV or Parquet files, and the encoding for the decimal marks of these files.
+
+    Rows come a few thousand at a time, with columns checked across files.
 
     Parameters
     ----------
@@ -431,6 +444,9 @@ def read_tables(
     is_text = isinstance(reader, CsvFormat)
     names = columns_as_texts(encoding, is_text=is_text)
     probes = probed(files, reader)
+    if encoding is not None and not encoding.array_dtype:
+        decimal, is_named = decimal_of(probes, reader)
+        encoding = encoding.with_decimal(decimal, is_named=is_named)
     lacking = [name for name in ids if name not in probes[0].schema.names]
     if lacking:
         raise ValueError(
@@ -443,8 +459,7 @@ def read_tables(
     unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None}
     unused -= {rule.name for rule in encoding.rules} if encoding else unused
     schema = common_schema(probes, drop=unused, as_text=names, are_texts=is_text)
-    for table, _ in file_tables([probe.file for probe in probes], reader, schema):
-        yield table
+    return (table for table, _ in file_tables([probe.file for probe in probes], reader, schema)), encoding
 
 
 def described(schema: Schema) -> str:

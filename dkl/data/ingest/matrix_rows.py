@@ -45,7 +45,7 @@ class MatrixRows:
     ) -> None:
         self._files, self._reader, self._task, self._chosen_layout = files, reader, task, layout
         self.staged_bytes = sum(reader.staged_bytes(file) for file in files)
-        # the first rows of the first file, which those of all files are like
+        # no rows of the first file: the number of columns, dtype and layout that those of all files must have
         self._first: Any = None
         self._target = TargetSummary("y")
         self._weight = WeightSummary("sample_weight")
