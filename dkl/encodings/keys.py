@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -76,10 +76,18 @@ class CategoryKey:
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:
         """The codes of rows, (n,) int64. A pair (a, b) >= 1 has the code 1 + (a - 1) B + b - 1; triples continue so."""
-        code, *others = (part.codes(X) for part in self.parts)
-        for part, other in zip(self.parts[1:], others, strict=True):
-            code = np.where((code > 0) & (other > 0), 1 + (code - 1) * part.n_values + other - 1, 0)
-        return code
+        return next(codes_of_keys([self], X))
+
+
+def codes_of_keys(keys: Iterable[CategoryKey], X: np.ndarray | sparse.csr_array) -> Iterator[np.ndarray]:
+    """`CategoryKey.codes` of each key, one after the other; columns that several keys have are decoded once."""
+    of_parts: dict[CategoryPart, np.ndarray] = {}
+    for key in keys:
+        of_parts |= {part: part.codes(X) for part in key.parts if part not in of_parts}
+        code, *others = (of_parts[part] for part in key.parts)
+        for part, other in zip(key.parts[1:], others, strict=True):
+            code = ((code - 1) * part.n_values + other) * ((code > 0) & (other > 0))
+        yield code
 
 
 def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.encodings.keys import CategoryKey, dense_columns
+from dkl.encodings.keys import CategoryKey, codes_of_keys, dense_columns
 from dkl.kernels.device import (
     array_module,
     is_on_gpu,
@@ -75,7 +75,8 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     """
     fold, n_folds = operands["folds"](block.held_with), operands["folds"].count
     targets = target_columns(block.y, operands["n_classes"])
-    codes = {key: key.codes(block.X) for key in dict.fromkeys(each.key for each in operands["sums"]) if key is not None}
+    keys = [key for key in dict.fromkeys(each.key for each in operands["sums"]) if key is not None]
+    codes = dict(zip(keys, codes_of_keys(keys, block.X), strict=True))
     sums = {}
     for each in operands["sums"]:
         values = block.weights
