@@ -135,10 +135,13 @@ class Step(ABC):
         steps in a row.
     varies : bool
         Whether the operation differs between blocks: it is then sent with each ticket, otherwise once with the reader.
+    is_costly : bool
+        Whether a pass takes longer to repeat it than to keep the blocks after it, also of rows in memory.
     """
 
     of_rows: ClassVar[bool] = False
     varies: ClassVar[bool] = False
+    is_costly: ClassVar[bool] = False
 
     @property
     @abstractmethod

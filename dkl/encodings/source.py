@@ -46,6 +46,8 @@ class LearnedNumbers(Step, ColumnsMade):
         None for rows from which nothing was learned; these have one fold.
     """
 
+    is_costly = True
+
     def __init__(self, places: Places, learned: tuple[Any, ...], folds: CategoryFolds | None) -> None:
         self.places, self.learned, self.folds = places, learned, folds
 

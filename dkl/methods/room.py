@@ -36,6 +36,7 @@ from dkl.passes.session import backend_for
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
+from dkl.protocols.source import are_kept
 
 # Bytes of a float64, and of an int64.
 _NUMBER = 8
@@ -281,7 +282,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
             kind.records,
             n_threads=n_threads,
             room=room.beside(bytes_beside(kind.held)) if in_driver else room,
-            cached=bool(whole.source.stored_nbytes),
+            cached=are_kept(whole.source),
             in_driver=in_driver,
             ahead=ahead,
             device=device,

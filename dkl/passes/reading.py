@@ -209,8 +209,8 @@ class BlockLoader:
             return block, ReadCounts(1, block.n_rows, cache_hits=1)
         # outside the lock: a read may take seconds, and other threads have other blocks
         block, retries = _read(work, ticket) if pending is None else pending.result()
-        # rows in memory come with their ticket in every pass, so that caching them would only copy them
-        if work.is_read:
+        # rows in memory that need no computing come with their ticket in every pass
+        if work.fingerprint:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
         return block, ReadCounts(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)

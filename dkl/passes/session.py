@@ -40,7 +40,7 @@ from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
 from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.protocols.records import Record
-from dkl.protocols.source import BlockSource
+from dkl.protocols.source import BlockSource, are_kept
 
 LARGEST_GRAPH_BYTES = 1 << 16
 # Rows in memory of at most as many bytes as the smallest block are processed in their own process: dask.config
@@ -126,7 +126,7 @@ class Session:
                 records,
                 n_threads=n_threads,
                 room=room_of(memories, memory_limit),
-                cached=self.is_read and is_read_again,
+                cached=self.is_kept and is_read_again,
                 in_driver=not self.backend.is_cluster,
                 ahead=blocks_ahead(
                     device, is_inline=self.backend.is_inline, cores=own_cores(memories), n_threads=n_threads
@@ -154,6 +154,11 @@ class Session:
     def is_read(self) -> bool:
         """Whether tasks read or compute their blocks."""
         return self._origin in ("store", "graph")
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether blocks stay in memory for the next pass, as far as there is room."""
+        return self.is_read or are_kept(self.source)
 
     def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
         """The origin of the rows; graphs that a cluster should compute as a whole count as rows in memory."""
@@ -322,7 +327,7 @@ def open_session(
                 tuple(records),
                 source.reader(),
                 source.n_blocks,
-                source.fingerprint if session.is_read else "",
+                source.fingerprint if session.is_kept else "",
                 source.place,
                 session.is_read,
                 replace(

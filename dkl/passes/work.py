@@ -66,7 +66,8 @@ class Work:
     reader : BlockReader
     n_blocks : int
     fingerprint : str
-        Fingerprint of the source; empty if rows are not read (hashing rows in memory would take a read of them).
+        Fingerprint of the source, by which its blocks are kept; empty if none is (hashing rows in memory would take a
+        read of them).
     place : str
         Place of the source.
     is_read : bool

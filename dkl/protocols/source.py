@@ -138,6 +138,11 @@ class BaseSource:
         return self
 
 
+def are_kept(source: BlockSource) -> bool:
+    """Whether a process keeps blocks for the next pass: of stores, and those whose X takes long to compute."""
+    return source.stored_nbytes > 0 or (source.n_columns > 0 and any(step.is_costly for step in source.steps))
+
+
 def rows_within(nbytes: int, source: BlockSource) -> int:
     """The number of rows of a source that fit into `nbytes`."""
     return nbytes // row_bytes(source)

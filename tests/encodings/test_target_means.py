@@ -20,6 +20,8 @@ from dkl.encodings.target_means import PRIORS, CategoryFolds
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.steps.learner import StepFeatures
+from dkl.passes.loop import run_pass
+from dkl.protocols.records import RowSample
 
 HELD_OUT = HeldOut(0.2, 3)
 
@@ -122,6 +124,16 @@ def test_sparse_rows_and_blocks_and_a_store_give_the_same_rows(tmp_path):
     np.testing.assert_array_equal(sparse.X.compute().toarray()[:, :2], dense[:, 1:3])
     store = dkl.create_dataset(tmp_path / "rows.zarr", frame, y, rows_a_block=700)
     np.testing.assert_array_equal(with_categories(store, HELD_OUT, Run()).X.compute(), dense)
+
+
+def test_numbers_of_rows_in_memory_are_computed_in_one_pass_and_kept_for_the_next():
+    frame, record = table(), RowSample("all rows", 600, 0)
+    dataset = as_dataset(frame, targets("two", 600))
+    numbered = with_categories(dataset, HELD_OUT, Run())
+    for source, kept in ((dataset.source, 0), (numbered.source, numbered.source.n_blocks)):
+        first, second = (run_pass(source, [record]) for _ in range(2))
+        assert (first.stats.cache_hits, second.stats.cache_hits) == (0, kept)
+        np.testing.assert_array_equal(second.results[0].X, first.results[0].X)
 
 
 def machine(**given):
