@@ -146,7 +146,8 @@ def adam_update(
     _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+# a test for division by zero would keep the compiler from vector code; the divisor is positive
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE, error_model="numpy")
 def _adam(
     values: np.ndarray,
     moments: tuple[np.ndarray, np.ndarray],

@@ -232,7 +232,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
 
     def objective(batch: slice, expansion: Expansion) -> tuple[float, np.ndarray]:
         weight = None if minibatch.weight is None else minibatch.weight[batch]
-        value, gradient = expansion_gradient(
+        _, gradient = expansion_gradient(
             minibatch.rows.rows(batch),
             minibatch.targets[batch],
             weight,
@@ -240,8 +240,9 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
             expansion,
             loss=operands["loss"],
             alpha=operands["alpha"],
+            has_value=False,
         )
-        return value, _values(gradient)
+        return 0.0, _values(gradient)
 
     return adam_steps(state, minibatch.rows.X, operands["batch_rows"], expansion_of, objective, lambda _: rates)[0]
 

@@ -146,7 +146,8 @@ def tuned_gradient(
     """
     # products have the precision of the features; scores and penalties, which are small arrays, are float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
-    mean_loss, slope = loss_of(loss).mean(targets, scores, weight)
+    table = loss_of(loss)
+    mean_loss, slope = table.mean_value(targets, scores, weight), table.mean_slope(targets, scores, weight)
     xp = namespace_of(phi)
     multiplied = product if xp is np else xp.matmul
     by_losses = multiplied(slope.T.astype(phi.dtype), phi).astype(np.float64)
