@@ -33,9 +33,8 @@ from dkl.machines.columns import (
     ColumnChoice,
     Columns,
     columns_ahead,
+    doubtful_columns,
     looks_for_categories,
-    perfect_columns,
-    too_good,
 )
 from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
@@ -301,12 +300,12 @@ class Choice:
         return f"1 less the mean {loss.replace('_', ' ').removesuffix(' loss')} loss"
 
     def _reasons(self, won: Candidate, grown: Contender | None, of_loss: tuple[str, ...]) -> tuple[str, ...]:
-        """Sentences on the features, their loss, rows and scalings, columns that are too good, and chosen columns."""
+        """Sentences on the features, their loss, rows and scalings, doubtful columns, and chosen columns."""
         measure, rows = self._score_name(), self._sample.rows
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
-        alone = too_good(perfect_columns(rows, self._run, self._terms.seed))
-        return (*of_features, *of_loss, *self._advice.reasons[:3], *alone, *self._columns.reasons)
+        doubts = doubtful_columns(rows, self._run, self._terms.seed).sentences
+        return (*of_features, *of_loss, *self._advice.reasons[:3], *doubts, *self._columns.reasons)
 
 
 def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
@@ -650,7 +649,7 @@ class PlannedChoice:
         self._bench(reading).gathered(rows)
         # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
         plan.add(reading, times=3 + of_texts + of_categories)
-        perfect_columns(rows, plan, terms.seed)
+        doubtful_columns(rows, plan, terms.seed)
         if by_time:
             columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
         # a task of a trial has no more rows than the sample
