@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 
 import dask
@@ -384,7 +384,7 @@ def race_of(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
         ),
         # each of the two parts has a column at least
-        join=joined if terms.knobs.n_features != 1 else None,
+        join=partial(joined, n_features=terms.knobs.n_features) if terms.knobs.n_features != 1 else None,
         of_losses=None if log_loss is None else log_loss.kept_work,
         judging_rows=sample.folds[0].share * rows.total_weight if sample.folds else ENOUGH_ROWS,
         plan=terms.trials,
@@ -570,7 +570,8 @@ class PlannedChoice:
                     waiting.append(contender)
         # the costliest pairs represent all
         costliest = sorted(known.values(), key=race.fitting)[::-1]
-        pairs = (joined(first, second) for second in costliest for first in costliest)
+        join = race.join
+        pairs = () if join is None else (join(first, second) for second in costliest for first in costliest)
         return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
     def _replayed(self, reachable: list[Contender]) -> list[tuple[Candidate, PlannedRun, int]]:
