@@ -265,7 +265,7 @@ def score(
     from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
 
     estimator = load_model(model)
-    rows = store_like_fit(data, model, estimator, files, compute=compute, running=running)
+    rows = store_like_fit(data, model, estimator, files, split, compute=compute, running=running)
     with rows as store, computing_on(compute):
         dataset = chosen_split(store, split, "test")
         answers = held_out_answers(estimator, dataset, exposure=exposure, memory_limit=compute.memory_limit)
