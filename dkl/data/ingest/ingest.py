@@ -469,7 +469,7 @@ def tables_to_encode(
 
 
 def described(schema: Schema) -> str:
-    """A description of the target and the encoding rules of a dataset."""
+    """What a dataset predicts and how its columns are encoded, as lines of text for the user."""
     if schema.classes is not None:
         labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
         target = f"{len(schema.classes)} classes: {labels}"
