@@ -258,6 +258,34 @@ def test_predict_reads_numbers_by_the_decimal_mark_that_is_named(folder: Path, t
         pd.testing.assert_frame_equal(predictions, expected)
 
 
+def test_points_between_semicolons_that_may_group_thousands_are_told_of_predictions_too(
+    folder: Path, tmp_path: Path
+) -> None:
+    rows = pd.read_csv(folder / "new.csv")
+    rows["a"] = [f"{place % 9 + 1}.{200 + place % 700}" for place in range(len(rows))]
+    rows[:700].to_csv(tmp_path / "new.csv", index=False, sep=";")
+    told = "column 'a' holds numbers in which each point stands before three digits"
+    predict = ("predict", folder / "numbers.model", tmp_path / "new.csv", tmp_path / "p.csv", "--overwrite")
+    for options in ((), ("--decimal", ".")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            run = dkl_command(*predict, *options)
+        assert run.exit_code == 0, run.output
+        assert (told in " ".join(run.stderr.split())) == (not options)
+
+
+def test_errors_about_files_that_are_read_like_the_fit_name_the_files(folder: Path) -> None:
+    given = (folder / "labels.model", folder / "labels.csv")
+    for arguments, code, says in (
+        (("explain", *given, "--row", 4_000), 1, "labels.csv' has the row_id 4000"),
+        (("score", *given, "--split", "test"), 2, "--split test is of a store"),
+        (("explain", *given, "--split", "test"), 2, "--split test is of a store"),
+    ):
+        run = dkl_command(*arguments)
+        said = " ".join(run.stderr.replace("│", " ").split())
+        assert (run.exit_code, says in said, "scratch" in said) == (code, True, False), said
+
+
 def test_a_fit_to_files_with_too_few_rows_for_splits_says_so_each_time(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,y\n1,u\n2,v\n3,u\n4,v\n5,u\n")
     for _ in range(2):
@@ -992,6 +1020,15 @@ def test_libsvm_text_is_predicted_by_the_base_that_the_model_knows(tmp_path: Pat
     refused = dkl_command("predict", tmp_path / "other.model", new, tmp_path / "q.parquet")
     assert "say --zero-based or --one-based" in " ".join(refused.output.split())
     assert dkl_command("predict", tmp_path / "other.model", new, tmp_path / "q.parquet", base).exit_code == 0
+    # nor is it guessed for a score
+    refused = dkl_command("score", tmp_path / "other.model", new)
+    assert "say --zero-based or --one-based" in " ".join(refused.output.split())
+    assert facts_of("score", tmp_path / "other.model", new, base)["rows"] == 100
+    assert facts_of("score", model, new)["accuracy"] > 0.95
+    refused = dkl_command("score", model, new, other)
+    assert "shifted by one" in " ".join(refused.output.split())
+    refused = dkl_command("score", model, tmp_path / "new.zarr", base)
+    assert f"{base} says how files are read" in " ".join(refused.output.split())
     assert dkl_command("ingest", tmp_path / "p.parquet", tmp_path / "p.zarr", base).exit_code == 2
 
 

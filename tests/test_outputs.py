@@ -68,6 +68,14 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass is an error.
+
+    What passes call is replaced, not `run_pass`, which modules that a command imports here would keep for later tests.
+    """
+    monkeypatch.setattr("dkl.passes.loop.open_session", None)
+
+
 # each is refused, with what the message says; LINK is a link to rows.zarr, HARD another name of rows.csv
 REFUSED: dict[str, tuple[list[str], str]] = {
     "predictions over a dataset": (["predict", "model.zarr", "rows.csv", "rows.zarr"], "is a dataset"),
@@ -128,7 +136,7 @@ def test_what_is_there_is_not_replaced_by_another_kind_and_nothing_is_read(
     os.link("rows.csv", "HARD.csv")
     os.mkdir("files")
     shutil.copy("rows.csv", "files/rows.csv")
-    monkeypatch.setattr("dkl.passes.loop.run_pass", None)  # nothing is computed before it is refused
+    nothing_is_computed(monkeypatch)
     before = contents(folder)
     arguments, says = REFUSED[name]
     overwrite = [] if arguments[0] == "plan" else ["--overwrite"]
@@ -220,7 +228,7 @@ def test_a_read_only_folder_is_told_before_the_work(folder: Path, monkeypatch: p
     closed.mkdir()
     usual = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed and usual(path, mode))
-    monkeypatch.setattr("dkl.passes.loop.run_pass", None)
+    nothing_is_computed(monkeypatch)
     for arguments in (
         ["fit", "rows.zarr", "closed/model.zarr", *OPTIONS],
         ["predict", "model.zarr", "rows.csv", "closed/out.csv"],

@@ -67,7 +67,7 @@ def explain(
     if output is not None:
         OutputFolder(output, names, inputs=[model, data])
     estimator = load_model(model)
-    rows = store_like_fit(data, model, estimator, files, compute=compute, running=running, needs_target=False)
+    rows = store_like_fit(data, model, estimator, files, split, compute=compute, running=running, needs_target=False)
     with rows as store, computing_on(compute):
         dataset = chosen_split(store, split, "test")
         found, ordered, shown = strengths(estimator, dataset, compute, running, most)
@@ -75,10 +75,11 @@ def explain(
         if row is not None:
             (places,) = (dataset.row_id.compute() == row).nonzero()
             if not len(places):
+                split = f"the split {dataset.name} of " if dataset.name else ""
                 elsewhere = "; --split '' looks among all rows of the store" if dataset.name else ""
                 raise ValueError(
-                    f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own"
-                    f"{elsewhere}"
+                    f"none of the {dataset.n_rows:,} rows of {split}{data!r} has the row_id {row}; each prediction of "
+                    f"dkl predict carries its own{elsewhere}"
                 )
             # with codes of categories replaced by numbers, as the model needs them
             alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()

@@ -32,6 +32,11 @@ ZeroBased = Annotated[
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 
 
+def base_option(zero_based: bool) -> str:
+    """The option that says the index of the first column of libsvm text, as it is typed."""
+    return "--zero-based" if zero_based else "--one-based"
+
+
 def parse_splits(text: str) -> dict[str, float]:
     """``train=0.8,test=0.2`` as names and shares; empty for ``''``."""
     # a comma at the end is accepted
@@ -63,6 +68,9 @@ def as_typed(options: Any) -> list[str]:
     for field in fields(options):
         value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
         if value == field.default or value == []:
+            continue
+        if field.name == "zero_based":
+            words.append(base_option(value))
             continue
         values = value if isinstance(value, list) else [value]
         words += [flag] if value is True else [word for each in values for word in (flag, str(each))]

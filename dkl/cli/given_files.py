@@ -13,11 +13,12 @@ import typer
 
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Running
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, ZeroBased, as_typed, base_option
 from dkl.cli.output_checks import check_before
 
 if TYPE_CHECKING:
     from dkl.data.ingest.csv_files import CsvFormat
+    from dkl.data.ingest.libsvm_files import LibsvmFormat
     from dkl.data.labels import TaskChoice
     from dkl.protocols.estimators import FittedFeatures
 
@@ -112,6 +113,7 @@ class LikeFitOptions(CsvOptions):
         ),
     ] = None
     weight: Annotated[str | None, typer.Option(help="Files: column of the weights of the rows.")] = None
+    zero_based: ZeroBased = None
 
 
 @contextmanager
@@ -120,6 +122,7 @@ def store_like_fit(
     model: str,
     estimator: FittedFeatures,
     options: LikeFitOptions,
+    split: str | None = None,
     *,
     compute: Compute,
     running: Running,
@@ -137,7 +140,7 @@ def store_like_fit(
     model : str
         The path of the model.
     estimator : fitted estimator
-    options, compute, running
+    options, split, compute, running
         The options of the command.
     needs_target : bool
         Whether files without a target are an error.
@@ -145,17 +148,16 @@ def store_like_fit(
     if _is_store(data, as_typed(options)):
         yield data
         return
+    if split:
+        raise typer.BadParameter(f"--split {split} is of a store, and {data!r} are files, all of whose rows are read")
     from dkl.data.ingest.ingest import ingest
-    from dkl.data.ingest.libsvm_files import LibsvmFormat
     from dkl.data.ingest.scratch import scratch_folder
 
-    format: Any = options.csv_format()
-    if is_libsvm_text(data, format):
-        first = getattr(estimator, "first_index_", None)
-        format = LibsvmFormat(estimator.n_features_in_, "auto" if first is None else first == 0)
+    csv = options.csv_format()
+    format = libsvm_like_fit(data, estimator, csv, options.zero_based) or csv
     of_fit = getattr(getattr(estimator, "provenance_", None), "target", "")
     if needs_target and not of_fit:
-        _check_target(data, options.target, options)
+        _check_target(data, options.target, options, "the labels or numbers to compare predictions with, in")
     folder = os.path.dirname(os.path.abspath(model))
     with scratch_folder(folder if os.access(folder, os.W_OK) else None, name=os.path.basename(model)) as scratch:
         store = str(scratch / "rows.zarr")
@@ -178,11 +180,50 @@ def store_like_fit(
         yield store
 
 
-def is_libsvm_text(data: str, format: CsvFormat | None) -> bool:
-    """Whether files are libsvm text, unless options say how they are read as CSV."""
+def libsvm_like_fit(
+    data: str, estimator: FittedFeatures, csv: CsvFormat | None, zero_based: bool | None
+) -> LibsvmFormat | None:
+    """The format of libsvm text for a fitted model, with the columns of its fit; None if files are no libsvm text.
+
+    The index of the first column is that of the libsvm text of the fit, or the user's choice.
+
+    Parameters
+    ----------
+    data : str
+        Files.
+    estimator : fitted estimator
+    csv : CsvFormat or None
+        How the files are read as CSV, if options say so.
+    zero_based : bool or None
+        Whether the user says that the index of the first column is 0.
+
+    Raises
+    ------
+    ValueError
+        If the index of the first column is unknown, the user's choice differs from that of the fit or is of other
+        files, or the model was fitted on a table.
+    """
+    from dkl.data.ingest.libsvm_files import LibsvmFormat
     from dkl.data.ingest.paths import file_format, find_files
 
-    return format is None and file_format(find_files(data, None), None) == "libsvm"
+    if csv is not None or file_format(find_files(data, None), None) != "libsvm":
+        if zero_based is not None:
+            raise ValueError(f"{base_option(zero_based)} is for libsvm text, and {data!r} holds none")
+        return None
+    if getattr(estimator, "encoding_", None) is not None:
+        raise ValueError(f"{data!r} is libsvm text, and the model was fitted on a table; give it CSV or Parquet files")
+    first_index = getattr(estimator, "first_index_", None)
+    if zero_based is None and first_index is None:
+        raise ValueError(
+            f"the model was not fitted on libsvm text, so whether {data!r} calls the first column 0 or 1 is not known; "
+            "say --zero-based or --one-based"
+        )
+    if zero_based is not None and first_index not in (None, int(not zero_based)):
+        raise ValueError(
+            f"the model was fitted on libsvm text that calls the first column {first_index}; leave out "
+            f"{base_option(zero_based)}, or columns would be shifted by one"
+        )
+    return LibsvmFormat(estimator.n_features_in_, first_index == 0 if zero_based is None else zero_based)
 
 
 def _is_store(data: str, given: Sequence[str]) -> bool:
@@ -198,8 +239,8 @@ def _is_store(data: str, given: Sequence[str]) -> bool:
     return True
 
 
-def _check_target(data: str, target: str | None, text: CsvOptions) -> None:
-    """Raise BadParameter, with the columns of the files, if the target is not given."""
+def _check_target(data: str, target: str | None, text: CsvOptions, what: str = "what to learn from") -> None:
+    """Raise BadParameter, with the columns of the files, if the target is not given; `what` says what it is."""
     from dkl.data.ingest.formats import table_reader
     from dkl.data.ingest.paths import file_format, find_files
     from dkl.data.ingest.tables import probed
@@ -211,4 +252,4 @@ def _check_target(data: str, target: str | None, text: CsvOptions) -> None:
         return
     columns = probed(files[:1], table_reader(files, csv))[0].schema.names if kind in ("csv", "parquet") else []
     there = f"; its columns are {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}" if columns else ""
-    raise typer.BadParameter(f"--target COLUMN names what to learn from {shlex.quote(data)}{there}")
+    raise typer.BadParameter(f"--target COLUMN names {what} {shlex.quote(data)}{there}")

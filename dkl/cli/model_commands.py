@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, facts_table, said_if_interrupted, table_of
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased, base_option
 from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_model
@@ -116,7 +116,7 @@ def fit(
     reported. The same seed gives the same model on threads, on any number of workers, and after the loss of a worker.
     Files are first read into a store beside the model, model.rows.zarr, which is used again if they have not changed.
     """
-    from dkl.machines.columns import TOO_GOOD
+    from dkl.machines.columns import ROW_NUMBERS, TOO_GOOD
     from dkl.methods.provenance import summary_of
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
@@ -164,7 +164,8 @@ def fit(
     }
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
-    reasons_shown = reasons if verbose or not summary else [reason for reason in reasons if reason.startswith(TOO_GOOD)]
+    doubts = [reason for reason in reasons if reason.startswith((TOO_GOOD, ROW_NUMBERS))]
+    reasons_shown = reasons if verbose or not summary else doubts
     if reasons_shown:
         chosen.append(facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons_shown)}))
     first = [Text(read)] if read else []
@@ -264,7 +265,7 @@ def score(
     from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
 
     estimator = load_model(model)
-    rows = store_like_fit(data, model, estimator, files, compute=compute, running=running)
+    rows = store_like_fit(data, model, estimator, files, split, compute=compute, running=running)
     with rows as store, computing_on(compute):
         dataset = chosen_split(store, split, "test")
         answers = held_out_answers(estimator, dataset, exposure=exposure, memory_limit=compute.memory_limit)
@@ -349,7 +350,7 @@ def predict(
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
     # options without an effect are errors, as users would expect one
-    reading_options = [*text.given, *([] if zero_based is None else ["--zero-based" if zero_based else "--one-based"])]
+    reading_options = [*text.given, *([] if zero_based is None else [base_option(zero_based)])]
     if stored and reading_options:
         raise typer.BadParameter(f"{reading_options[0]} says how files are read, and {data!r} is a store")
     if not stored and split is not None:

@@ -24,7 +24,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.cli.cluster import Compute
-from dkl.cli.given_files import is_libsvm_text
+from dkl.cli.given_files import libsvm_like_fit
 from dkl.cli.output_checks import check_before
 from dkl.data.differences import Differences
 from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
@@ -98,22 +98,24 @@ def predict_files(
     The columns `ids` are added unchanged; `format` describes delimited text. Differences from the rows of fit are
     collected over all files in `differences`, and reported at the end, or an error at once.
     """
-    is_libsvm = is_libsvm_text(path, format)
-    if zero_based is not None and not is_libsvm:
-        option = "--zero-based" if zero_based else "--one-based"
-        raise ValueError(f"{option} is for libsvm text, and {path!r} is a table, whose columns have names")
+    from dkl.data.ingest.libsvm_files import libsvm_batches
+    from dkl.data.ingest.paths import find_files
+
+    libsvm = libsvm_like_fit(path, answers.estimator, format, zero_based)
     beside = [name for name in (answers.exposure, answers.interval_group) if name is not None]
     read = tuple(dict.fromkeys([*ids, *beside]))
-    if is_libsvm and read:
+    if libsvm is not None and read:
         option = "--id" if ids else "--exposure" if answers.exposure is not None else "--interval-group"
         raise ValueError(f"{path!r} is libsvm text, whose columns have no names: {option} {read[0]} is not among them")
     # files have no row ids: rows are numbered in the order of the files
     start = 0
-    parts = (
-        ((answer, X, {}) for answer, X in answers.libsvm_rows(path, zero_based))
-        if is_libsvm
-        else answers.table_rows(path, differences, read, format)
-    )
+    parts: Iterator[tuple[Answers, Rows, Mapping[str, pa.ChunkedArray]]]
+    if libsvm is None:
+        parts = answers.table_rows(path, differences, read, format)
+    else:
+        n_columns, is_zero_based = answers.estimator.n_features_in_, libsvm.zero_based is True
+        batches = libsvm_batches(find_files(path, None), n_columns, zero_based=is_zero_based)
+        parts = ((answers, X, {}) for X in batches)
     for answer, X, columns in parts:
         exposure, groups = (
             None if name is None else columns[name].to_pandas() for name in (answers.exposure, answers.interval_group)
@@ -298,36 +300,6 @@ class Answers:
                 X = encoding.transform(table, first_row=start, differences=differences)
                 yield self.without_names(), X, carried
             start += table.num_rows
-
-    def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:
-        """CSR rows; the index of the first column is that of the libsvm text of fit, or the user's choice.
-
-        Raises
-        ------
-        ValueError
-            If the index of the first column, 0 or 1, is unknown, or the user's choice differs from that of fit.
-        """
-        from dkl.data.ingest.libsvm_files import libsvm_batches
-        from dkl.data.ingest.paths import find_files
-
-        if getattr(self.estimator, "encoding_", None) is not None:
-            raise ValueError(
-                f"{path!r} is libsvm text, and the model was fitted on a table; give it CSV or Parquet files"
-            )
-        first_index = getattr(self.estimator, "first_index_", None)
-        if zero_based is None and first_index is None:
-            raise ValueError(
-                f"the model was not fitted on libsvm text, so whether {path!r} calls the first column 0 or 1 is not "
-                "known; say --zero-based or --one-based"
-            )
-        if zero_based is not None and first_index not in (None, int(not zero_based)):
-            raise ValueError(
-                f"the model was fitted on libsvm text that calls the first column {first_index}; leave out "
-                f"--{'zero' if zero_based else 'one'}-based, or columns would be shifted by one"
-            )
-        is_zero_based = first_index == 0 if zero_based is None else zero_based
-        for X in libsvm_batches(find_files(path, None), self.estimator.n_features_in_, zero_based=is_zero_based):
-            yield self, X
 
 
 def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> None:

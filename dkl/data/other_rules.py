@@ -88,6 +88,7 @@ def table_schema_like(like: Any) -> Schema:
 def check_left_to_rules(**given: Any) -> None:
     """Raise ValueError for an argument about columns or labels that is not its default, beside `like`."""
     for name, value in given.items():
+        value = list(value) if isinstance(value, tuple) else value
         is_default = value in ("auto", "zeros") if isinstance(value, str) else np.size(value) == 0
         if value is not None and not is_default:
             raise ValueError(

@@ -87,9 +87,15 @@ class Columns:
             return written_time(pattern, self.times[name])
         said = []
         for encoded, value in zip(own, pattern, strict=True):
+            of_fit = encoded.removeprefix(f"{name}: ")
             if encoded == name:
                 # The encoded column with the column's own name has its number.
                 said.append(f"{value:g}")
+            elif of_fit == "log count":
+                said.append(f"{np.expm1(value):.0f} rows")
+            elif of_fit != encoded:
+                # target means of codes, as differences from that of all rows, and scores and directions of texts
+                said.append(f"{of_fit} {value:+.3g}")
             elif value:
                 said.append(encoded if value == 1.0 else f"{encoded}={value:g}")
         return ", ".join(said) or "none"

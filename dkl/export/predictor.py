@@ -199,8 +199,7 @@ class Predictor:
         if self.raw is None and isinstance(first, Mapping):
             raise TypeError(
                 "rows are given by the names of their columns, and the model was fitted on arrays, which have none: "
-                "pass "
-                "arrays, or fit on a data frame"
+                "pass arrays, or fit on a data frame"
             )
         if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
             rows = self.raw(x)

@@ -349,7 +349,7 @@ def _joint_losses(
 def _few_line_losses(
     at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
-    """`_line_losses` in NumPy."""
+    """`_line_losses` in NumPy, for so few scores that compiling the loop would take longer."""
     start, move, y, w, steps = at
     losses, descent, curvature = out
     hinge, change = flags
@@ -386,7 +386,8 @@ def _line_losses(
     at : tuple
         start, move, targets and weights, (n, g) each, and the steps (g, T).
     flags : tuple of bool
-        Whether the loss is the squared hinge instead of the squared error, and whether to write changes of curvature.
+        Whether the loss is the squared hinge instead of the squared error, and whether the curvatures are written less
+        those at `start`.
     out : tuple
         The losses (g, T), minus the slopes (n, g), and the curvatures (n, g).
     """

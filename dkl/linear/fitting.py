@@ -344,8 +344,22 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
         added = (before - state.objective) * _NARROWER**2 / (1.0 - _NARROWER**2)
         if run.ends(bool(np.all(added <= _SMOOTHING * state.objective))):
             break
-        before, task = state.objective, replace(task, epsilon=_NARROWER * task.epsilon)
+        before, task = state.objective, _with_narrower_parabola(task, state.objective)
     return task
+
+
+def _with_narrower_parabola(task: NewtonProblem, objective: np.ndarray) -> NewtonProblem:
+    """The pinball problem of the next stage, whose start is the solution of a wider parabola, of this objective (g,).
+
+    On a parabola of width h the error f - y of a row that the model can fit alone is 2 h (q - 1/2), with the loss
+    h q (1 - q). The next parabola may be too narrow for all such errors, and without a row on it no step has a length.
+    So the intercepts move as such errors do, by the share of the objective that these losses are.
+    """
+    q, width, narrower = np.asarray(task.quantiles), task.epsilon, _NARROWER * task.epsilon
+    smoothing = width * q * (1.0 - q)
+    start = np.array(task.start)
+    start[:, -1] += smoothing / np.maximum(objective, smoothing) * 2.0 * (narrower - width) * (q - 0.5)
+    return replace(task, epsilon=narrower, start=start)
 
 
 def chosen_penalty(

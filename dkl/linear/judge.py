@@ -29,7 +29,7 @@ _FOLD_SALT = 0x464F_4C44
 
 
 def gains(loss: float, before: float, share: float = 0.0) -> bool:
-    """Whether a held-out loss is lower than another by more than a share of it; a finite one is lower than infinity.
+    """Whether `loss` is lower than `before` by more than this share of `before`; any finite loss is below infinity.
 
     Examples
     --------

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 
 import dask
@@ -33,9 +33,8 @@ from dkl.machines.columns import (
     ColumnChoice,
     Columns,
     columns_ahead,
+    doubtful_columns,
     looks_for_categories,
-    perfect_columns,
-    too_good,
 )
 from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
@@ -301,12 +300,12 @@ class Choice:
         return f"1 less the mean {loss.replace('_', ' ').removesuffix(' loss')} loss"
 
     def _reasons(self, won: Candidate, grown: Contender | None, of_loss: tuple[str, ...]) -> tuple[str, ...]:
-        """Sentences on the features, their loss, rows and scalings, columns that are too good, and chosen columns."""
+        """Sentences on the features, their loss, rows and scalings, doubtful columns, and chosen columns."""
         measure, rows = self._score_name(), self._sample.rows
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
-        alone = too_good(perfect_columns(rows, self._run, self._terms.seed))
-        return (*of_features, *of_loss, *self._advice.reasons[:3], *alone, *self._columns.reasons)
+        doubts = doubtful_columns(rows, self._run, self._terms.seed).sentences
+        return (*of_features, *of_loss, *self._advice.reasons[:3], *doubts, *self._columns.reasons)
 
 
 def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
@@ -385,7 +384,7 @@ def race_of(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
         ),
         # each of the two parts has a column at least
-        join=joined if terms.knobs.n_features != 1 else None,
+        join=partial(joined, n_features=terms.knobs.n_features) if terms.knobs.n_features != 1 else None,
         of_losses=None if log_loss is None else log_loss.kept_work,
         judging_rows=sample.folds[0].share * rows.total_weight if sample.folds else ENOUGH_ROWS,
         plan=terms.trials,
@@ -571,7 +570,8 @@ class PlannedChoice:
                     waiting.append(contender)
         # the costliest pairs represent all
         costliest = sorted(known.values(), key=race.fitting)[::-1]
-        pairs = (joined(first, second) for second in costliest for first in costliest)
+        join = race.join
+        pairs = () if join is None else (join(first, second) for second in costliest for first in costliest)
         return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
     def _replayed(self, reachable: list[Contender]) -> list[tuple[Candidate, PlannedRun, int]]:
@@ -650,7 +650,7 @@ class PlannedChoice:
         self._bench(reading).gathered(rows)
         # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
         plan.add(reading, times=3 + of_texts + of_categories)
-        perfect_columns(rows, plan, terms.seed)
+        doubtful_columns(rows, plan, terms.seed)
         if by_time:
             columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
         # a task of a trial has no more rows than the sample

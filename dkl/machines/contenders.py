@@ -138,9 +138,13 @@ def combined(parts: Sequence[Contender]) -> CombinedFeatures:
     return CombinedFeatures([clone(part.learner) for part in parts])
 
 
-def joined(first: Contender, second: Contender) -> Contender:
-    """A candidate with the features of both."""
-    return Contender(f"{first.name} with {second.name}", combined([*first.parts, *second.parts]))
+def joined(first: Contender, second: Contender, n_features: int | str = "auto") -> Contender:
+    """A candidate with the features of both; a pinned number of features is shared by its kinds."""
+    parts = [*first.parts, *second.parts]
+    if n_features != "auto":
+        share = Knobs(n_features=int(n_features) // len(parts))
+        parts = [Contender(part.name, share.with_pinned(part.learner)) for part in parts]
+    return Contender(f"{first.name} with {second.name}", combined(parts))
 
 
 def contenders(
@@ -272,11 +276,9 @@ def variants(
         other = _other_scaling(given["scaling"], scalings)
         found.append(contender.changed(f"scaling {other or 'none'}", scaling=other))
     if is_best and knobs.sigma == "auto" and contender.is_kernel:
-        factor = given["sigma_factor"]
-        found += [
-            contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor)
-            for by in (GROWTH, 1.0 / GROWTH)
-        ]
+        # without the rounding errors of products, so that a bandwidth that is reached in two ways is one candidate
+        factors = [float(f"{by * given['sigma_factor']:.12g}") for by in (GROWTH, 1.0 / GROWTH)]
+        found += [contender.changed(f"bandwidth x {factor:.3g}", sigma_factor=factor) for factor in factors]
     return found
 
 

@@ -112,9 +112,15 @@ class Candidate:
         return None
 
     def learned_parts(self, fold: int) -> tuple[FeatureLearner, ...]:
-        """The features of the two candidates that it is joined from, if both were learned for this fold; else ()."""
-        are_learned = len(self.parents) > 1 and all(len(parent.pilots) > fold for parent in self.parents)
-        return tuple(parent.pilots[fold] for parent in self.parents) if are_learned else ()
+        """The features of the two candidates that it is joined from, if both were learned for this fold; else ().
+
+        None are either where it has fewer features of a kind, as it has of a pinned number of features.
+        """
+        if len(self.parents) < 2 or any(len(parent.pilots) <= fold for parent in self.parents):
+            return ()
+        sizes = [part.size for parent in self.parents for part in parent.contender.parts]
+        has_all = [part.size for part in self.contender.parts] == sizes
+        return tuple(parent.pilots[fold] for parent in self.parents) if has_all else ()
 
     def with_metric(self, fold: int) -> FeatureLearner | None:
         """The features of its parent whose metric, learned for this fold, it can use too; None for none."""

@@ -241,10 +241,10 @@ def run_fold(session: Session, fold: Fold) -> Any:
 
 
 def grouped(order: np.ndarray, together: int) -> np.ndarray:
-    """The blocks in an order in which those of one group of `together` blocks follow each other.
+    """The blocks of an order, moved so that those that are cut from the same stored chunk follow each other.
 
-    The blocks of a group are cut from the same stored chunks. Groups come in the order of their first blocks, so that a
-    random order of blocks gives a random order of groups.
+    A chunk holds `together` consecutive blocks. Chunks come in the order of their first blocks, so that a random order
+    of blocks gives a random order of chunks, each of which is decoded once.
     """
     groups = order // together
     first = np.full(groups.max(initial=0) + 1, len(order))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -98,6 +99,37 @@ def test_a_column_without_a_name_is_left_out_aloud_and_can_be_left_out_by_its_na
         ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="y", drop=drop, overwrite=True, **QUIET)
         np.testing.assert_array_equal(ds.X.compute(), reference())
         assert "a column without a name is left out" in str(ds.describe())
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+@pytest.mark.parametrize("first", ["", "sep=;\n", "\n\n"])
+def test_carriage_returns_alone_end_lines_as_old_programs_write_them(tmp_path: Path, first: str, quoted: bool) -> None:
+    text = first + FRAME.to_csv(index=False, sep=";", quoting=1 if quoted else 0)
+    (tmp_path / "rows.csv").write_bytes(text.replace("\n", "\r").encode())
+    ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="y", **QUIET)
+    np.testing.assert_array_equal(ds.X.compute(), reference())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_a_header_line_among_the_rows_is_found_whatever_ends_lines(tmp_path: Path, end: str) -> None:
+    text = FRAME.drop(columns="ort").to_csv(index=False)
+    (tmp_path / "rows.csv").write_bytes((2 * text).replace("\n", end).encode())
+    with pytest.raises(ValueError, match=rf"row {N + 1} after the header, is the header line once more"):
+        dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="y", **QUIET)
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("zst", "zstd"), ("lz4", "lz4"), ("gz", "gzip"), ("bz2", "bz2")])
+def test_compressed_text_is_read_and_damage_is_named(tmp_path: Path, suffix: str, codec: str) -> None:
+    path = tmp_path / f"rows.csv.{suffix}"
+    with pa.CompressedOutputStream(str(path), codec) as packed:
+        packed.write(FRAME.to_csv(index=False).encode())
+    ds = dkl.ingest(path, tmp_path / "rows.zarr", target="y", **QUIET)
+    np.testing.assert_array_equal(ds.X.compute(), reference())
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], FRAME.to_csv(index=False).encode()):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"rows.csv.{suffix}' is not whole {codec} data.* without '.{suffix}'"):
+            dkl.ingest(path, tmp_path / "rows.zarr", target="y", overwrite=True, **QUIET)
 
 
 def test_files_of_two_delimiters_go_together(tmp_path: Path) -> None:

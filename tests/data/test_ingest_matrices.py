@@ -49,6 +49,23 @@ def test_libsvm_text_is_read_as_scikit_learn_reads_it(tmp_path, zero_based):
     np.testing.assert_array_equal(targets, labels)
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\r\n"])
+def test_libsvm_lines_may_end_as_on_other_systems(tmp_path, end):
+    X, y = wide(), np.arange(500) % 3
+    path = write_libsvm(tmp_path / "rows.svm", X, y)
+    path.write_bytes(path.read_bytes().replace(b"\n", end))
+    # several chunks, some of which end within a line end
+    for chunk_bytes in (977, 2**20):
+        format = LibsvmFormat(n_columns=900, zero_based=False, chunk_bytes=chunk_bytes)
+        ds = dkl.ingest(path, tmp_path / "rows.zarr", format=format, overwrite=True, progress=False)
+        rows, labels = rows_in_order(ds)
+        np.testing.assert_array_equal(rows, X.toarray())
+        np.testing.assert_array_equal(labels, y)
+    path.write_bytes(b"1 1:2" + end + b"1 1:x" + end)
+    with pytest.raises(ValueError, match=r"line 2: .*'1:x'"):
+        dkl.ingest(path, tmp_path / "rows.zarr", overwrite=True, progress=False)
+
+
 def test_any_way_to_write_libsvm_text_is_understood():
     text = b"# a comment\n+1 1:0.5\t3:1e+2  7:-2.5e-3 # note 9:9\r\n\n -1 qid:3 2:+4\n3\n0.5 10:1"
     expected, labels = load_svmlight_file(

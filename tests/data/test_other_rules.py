@@ -196,6 +196,30 @@ def test_labels_that_others_do_not_have_are_further_classes_and_errors_of_the_mo
     assert model.score(store) == pytest.approx(np.mean(model.predict(frame) == strange))
 
 
+def test_of_two_decimal_marks_a_column_has_the_one_that_reads_all_of_its_numbers(tmp_path: Path) -> None:
+    """12.35 would be a number of points beside 6.287, which was read as 6287."""
+    frame = pd.DataFrame({"x": np.round(np.random.default_rng(0).normal(size=N) * 50.0, 3), "z": np.arange(N)})
+    labels = np.where(frame["x"] > 0.0, "u", "v")
+    ds = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "fit.zarr", target="y")
+    named = dkl.CsvFormat(decimal=",")
+    again = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "again.zarr", like=ds, format=named)
+    np.testing.assert_array_equal(again.X.compute(), ds.X.compute())
+    thousands = frame.assign(x=[f"{k}.{100 + k}" for k in range(1, N + 1)])
+    read = dkl.ingest(files_of(tmp_path, "new", thousands, labels), tmp_path / "new.zarr", like=ds, format=named)
+    assert sorted(read.X.compute()[:, 0].tolist())[:2] == [1_101.0, 2_102.0]
+
+
+def test_a_role_is_no_feature_of_the_rules(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(N) / 7.0, "z": np.arange(N) % 5})
+    labels = np.where(np.arange(N) % 2, "u", "v")
+    ds = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "fit.zarr", target="y")
+    for role in ("target", "weight", "group"):
+        with pytest.raises(ValueError, match=rf"{role}='z' names a column that is a feature by the rules of like="):
+            dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "n.zarr", like=ds, **{role: "z"})
+    with pytest.raises(ValueError, match=r"drop=\['z'\] says how rows are encoded"):
+        dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "n.zarr", like=ds, drop=("z",))
+
+
 def test_a_decimal_mark_that_the_user_names_is_read_by_the_rules_of_others(tmp_path: Path) -> None:
     """A point between thousands would be read as a decimal mark: 1.234 for 1234."""
     draw = np.random.default_rng(0)

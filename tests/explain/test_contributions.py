@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from scipy import sparse
 
 import dkl
+from dkl.data.ingest.dates import written_time
+from dkl.data.ingest.encoding import learn_encoding
 from dkl.explain import background_of, contributions
 from dkl.explain.sums import wave_sums
 from dkl.explain.wave_pass import part_of, wave_means
@@ -149,6 +153,23 @@ def test_classes_and_frames_are_explained_by_name() -> None:
     assert total == pytest.approx(model.decision_function(row)[0, 0] - found.base[0], abs=1e-5)
     with pytest.raises(ValueError, match="belong to background_of"):
         contributions(model, row, background, names=["a", "b", "c", "d"])
+
+
+def test_a_date_without_its_days_and_a_name_of_many_are_shown_in_words() -> None:
+    n, generator = 600, np.random.default_rng(0)
+    since = pd.Timestamp("2021-01-01") + pd.to_timedelta(generator.integers(0, 1_500, n), unit="D")
+    frame = pd.DataFrame({"since": since, "town": generator.choice([f"t{k}" for k in range(40)], n)})
+    y = generator.normal(size=n)
+    encoding = learn_encoding([frame[["since"]]])
+    assert encoding.rules[0].parts == ("days", "weekday", "yearday")
+    days = replace(encoding.rules[0], parts=("weekday", "yearday"))
+    rows = replace(encoding, rules=(days,)).transform(frame[["since"]])
+    for row, time in enumerate(since[:50]):
+        assert written_time(rows[row], days.parts) == f"{time.day_name()}, day {time.dayofyear} of the year"
+    model = dkl.KernelRegressor(dkl.RandomFeatures(n_features=10, random_state=0), random_state=0, progress=False)
+    found = contributions(model.fit(frame, y), frame[:1], frame)
+    count = int((frame["town"] == frame["town"][0]).sum())
+    assert re.fullmatch(rf"town = mean target [+-][\d.e-]+, {count} rows", found.label(0, 1)), found.label(0, 1)
 
 
 def test_a_date_is_shown_as_a_date_and_a_picture_says_the_class(tmp_path: Any) -> None:

@@ -241,6 +241,39 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     assert [one.name for one in variants(waves, effort, Knobs(scaling=None, n_features=400), 900)] == []
 
 
+def test_a_bandwidth_that_is_reached_in_two_ways_is_one_candidate() -> None:
+    for kernel in (one for one in tried_on(np.zeros((900, 9))) if one.is_kernel):
+        known, waiting = {kernel.key: kernel}, [kernel]
+        while waiting:
+            for one in variants(waiting.pop(), EFFORTS["balanced"], Knobs(n_features=400, scaling="standard"), 900):
+                if 0.01 < one.given["sigma_factor"] < 100.0 and one.key not in known:
+                    known[one.key] = one
+                    waiting.append(one)
+        factors = sorted(one.given["sigma_factor"] for one in known.values())
+        assert len(factors) > 5
+        np.testing.assert_allclose(np.diff(np.log(factors)), np.log(GROWTH))
+
+
+def test_a_pinned_number_of_features_is_shared_by_the_kinds_that_are_joined() -> None:
+    waves, steps, kernel = (
+        next(one for one in tried_on(np.zeros((900, 3)), n_features=50) if word in one.name)
+        for word in ("random waves", "steps", "kernel")
+    )
+    both = joined(waves, steps, 50)
+    assert [part.size for part in both.parts] == [25, 25]
+    assert [part.size for part in joined(both, kernel, 50).parts] == [16, 16, 16]
+    # what is tried is what is fitted
+    fitted = dkl.KernelRegressor(n_features=50)
+    fitted.seed_ = 0
+    assert [part.n_features for part in fitted._unfitted_features(both.learner)._new(0)] == [25, 25]
+    # features of 50 columns each are not those of 25
+    one = Candidate(2, both, tuple(Candidate(number, kind) for number, kind in enumerate((waves, steps))))
+    for parent in one.parents:
+        parent.pilots.append(features())
+    assert one.learned_parts(0) == ()
+    assert len(Candidate(2, joined(waves, steps), one.parents).learned_parts(0)) == 2
+
+
 def test_steps_are_searched_for_again_with_other_rows_held_out_where_the_effort_allows_it() -> None:
     steps = next(one for one in tried_on(np.zeros((900, 3))) if "steps" in one.name)
     best = EFFORTS["best"]

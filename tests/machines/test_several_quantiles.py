@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,17 @@ def test_rounds_look_for_features_by_the_quantiles_of_all_targets() -> None:
         np.testing.assert_allclose(below.mean(axis=1), [[0.2, 0.8]] * 2, atol=0.1)
         learner = model.features_.predict(X) if hasattr(model.features_, "predict") else model.predict(X)
         assert np.shape(learner) == (len(X), 4)
+
+
+def test_quantiles_of_targets_without_noise_lie_at_the_targets() -> None:
+    """All errors on a wide parabola were beyond the next one, so that no step had a length: none or all lay below."""
+    X = np.random.default_rng(0).normal(size=(1_000, 4))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2]
+    features = dkl.RandomFeatures(dkl.Laplacian(), n_features=300, scaling="standard", random_state=0)
+    model = dkl.KernelRegressor(features, loss="pinball", solver="newton", alpha=1e-7, random_state=0, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        predicted = model.fit(X, y).predict(X)
+    shares = (y[:, None] <= predicted).mean(axis=0)
+    np.testing.assert_allclose(shares, [0.1, 0.5, 0.9], atol=0.03)
+    assert np.abs(predicted - y[:, None]).mean() < 0.1 * y.std()

@@ -15,7 +15,7 @@ DELIMITERS = (",", ";", "\t", "|")
 """The delimiters that are detected, the preferred ones first."""
 DELIMITER_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
 # The line that Excel reads as the choice of a delimiter, ``sep=;``.
-_SEP = re.compile(r"\s*\"?sep=(.)\"?\r?\n", re.IGNORECASE)
+_SEP = re.compile(r"\s*\"?sep=(.)\"?(?:\r\n|\n|\r)", re.IGNORECASE)
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 

@@ -105,7 +105,7 @@ class NumberForm:
     before, after : str
         The currency in front of the number, and the unit behind it.
     other : NumberForm or None
-        The form of texts that do not have this one, in files whose columns may have two decimal marks.
+        The form of columns that do not have this one, in files whose columns may have two decimal marks.
 
     Examples
     --------
@@ -164,13 +164,17 @@ class NumberForm:
         return self.numbers_of(NumberParts.of(texts))
 
     def numbers_of(self, parts: NumberParts) -> np.ndarray:
-        """`numbers` of texts that are parsed already."""
+        """`numbers` of texts that are parsed already; of two forms, all texts are read in the one that reads more."""
         values = np.full(len(parts.place), np.nan)
         for place, spelling in enumerate(parts.spellings):
             if self.reads(spelling):
                 at = np.flatnonzero(parts.place == place)
                 values[at] = parts.numbers(at, self.thousands)
-        return values if self.other is None else np.where(np.isnan(values), self.other.numbers_of(parts), values)
+        if self.other is None:
+            return values
+        # read one by one, 12.35 would be a number of points beside 6.287, a number of thousands, in the same column
+        others = self.other.numbers_of(parts)
+        return others if np.isnan(others).sum() < np.isnan(values).sum() else values
 
 
 @dataclass(frozen=True, eq=False)

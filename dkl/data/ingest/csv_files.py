@@ -409,11 +409,11 @@ def _first_bytes(stream: IO[bytes]) -> bytes:
 
 def _line_of(chunk: bytes, line: bytes) -> int | None:
     """The position in a chunk of the first line that equals `line`; None without any."""
-    place = 0 if chunk.startswith(line) else chunk.find(b"\n" + line) + 1
-    if place == 0 and not chunk.startswith(line):
-        return None
-    end = chunk[place + len(line) : place + len(line) + 1]
-    return place if end in (b"", b"\n", b"\r") else None
+    # old Macintosh files have only carriage returns
+    starts = (0, *(chunk.find(end + line) + 1 for end in (b"\n", b"\r")))
+    ends = b"", b"\n", b"\r"
+    places = [at for at in starts if chunk.startswith(line, at) and chunk[at + len(line) :][:1] in ends]
+    return min(places, default=None)
 
 
 class _ChunkError(Exception):

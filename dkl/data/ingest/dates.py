@@ -22,6 +22,7 @@ PART_NAMES: dict[DatePart, str] = {
 }
 _DAY = 86_400_000_000
 """Microseconds of a day."""
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # Lengths of the cycles, in days. A cycle is encoded if the rows cover it twice, as it is a trend otherwise.
 _CYCLES: tuple[tuple[DatePart, float], ...] = (("hour", 1.0), ("weekday", 7.0), ("yearday", 365.25))
 _STAGED: dict[DateKind, pa.DataType] = {
@@ -311,17 +312,27 @@ def encoded_days(values: np.ndarray, parts: tuple[DatePart, ...], fill: float | 
 def written_time(encoded: np.ndarray, parts: tuple[DatePart, ...]) -> str:
     """The date, the time of day, or both, in minutes, of the encoded columns (k,) of one time.
 
+    Without the days, which a fit may leave out, the weekday and the day of the year stand in place of the date.
+
     >>> written_time(encoded_days(np.array([19_846.25]), ("days", "hour"), None)[0], ("days", "hour"))
     '2024-05-03 06:00'
     """
     names = names_of("", parts)
+
+    def step_of_cycle(part: DatePart, n_steps: float) -> int:
+        """The nearest of the steps into which a cycle is divided, from 0."""
+        place = names.index(f".{part}.cos")
+        cosine, sine = encoded[place : place + 2]
+        return round(float(np.arctan2(sine, cosine)) / (2 * np.pi) % 1.0 * n_steps)
+
     place, minutes = (names.index(".hour.cos") if "hour" in parts else None), 0
     if place is not None:
-        cosine, sine = encoded[place : place + 2]
-        minutes = round(float(np.arctan2(sine, cosine)) / (2 * np.pi) * 1_440) % 1_440
+        minutes = step_of_cycle("hour", 1_440) % 1_440
     clock = f"{minutes // 60:02d}:{minutes % 60:02d}"
     if "days" not in parts:
-        return clock
+        said = [_WEEKDAYS[step_of_cycle("weekday", 7) % 7]] if "weekday" in parts else []
+        said += [f"day {step_of_cycle('yearday', 365.25) % 366 + 1} of the year"] if "yearday" in parts else []
+        return ", ".join([*said, *([clock] if place is not None else [])])
     # 20,000 days since 1970 in single precision are rounded to steps of 2.8 minutes: the minute comes from the columns
     # of the hour, and the number of days only says which day it is.
     number = float(encoded[names.index(".days")])

@@ -82,7 +82,10 @@ class LibsvmFormat:
 
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:
-            raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
+            raise ValueError(
+                "the files hold an index 0, and the first column is said to be called 1 (zero_based is False, in the "
+                "shell --one-based); leave that out"
+            )
         n_columns = highest + 1 - base
         if self.n_columns is not None and n_columns > self.n_columns:
             raise ValueError(f"the files hold {n_columns} columns, more than n_columns={self.n_columns}")
@@ -113,6 +116,9 @@ class LibsvmFormat:
                 """Each chunk with the number of its first line, for messages."""
                 line = 1
                 for chunk in text_chunks(stream, self.chunk_bytes, name=file.name):
+                    if b"\r" in chunk:
+                        # old Macintosh files have only carriage returns
+                        chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
                     yield chunk, line
                     line += chunk.count(b"\n")
 

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import IO, Any, Literal
 from urllib.parse import unquote
 
+import pyarrow as pa
 from fsspec.compression import compr
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -30,6 +31,9 @@ PathLike = str | os.PathLike[str]
 _COMPRESSION_RATIO = 8
 # The value in the name of Hive's folder of rows with a missing value.
 _HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+# Compressions that Arrow reads, by suffix; fsspec knows them only beside a library for each.
+_BY_ARROW = {".zst": "zstd", ".lz4": "lz4"}
 
 _SUFFIXES: dict[str, FileFormat] = {
     ".csv": "csv",
@@ -110,6 +114,10 @@ class InputFile:
             if self.compression == "zip":
                 self._check_one_member(raw)
 
+            if self.compression in _BY_ARROW.values():
+                with pa.CompressedInputStream(raw, self.compression) as stream:
+                    yield stream
+                return
             with compr[self.compression](raw, mode="rb") as stream:
                 yield stream
 
@@ -230,7 +238,7 @@ def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile]
     elif fs.isdir(bare):
         base = bare.rstrip("/")
         # files with other suffixes are ignored
-        names = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name, infer_compression(name))))
+        names = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name, _compression(name))))
     else:
         names = sorted(name for name in fs.glob(bare) if fs.isfile(name)) if any(c in bare for c in "*?[") else []
         # the folders before the first wildcard are common to all files
@@ -243,10 +251,15 @@ def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile]
     # a file that was given itself keeps the user's name for it
     is_itself = names == [bare]
     files = [
-        InputFile(path if is_itself else prefix + name, int(fs.size(name) or 0), infer_compression(name), fs, name)
+        InputFile(path if is_itself else prefix + name, int(fs.size(name) or 0), _compression(name), fs, name)
         for name in names
     ]
     return files, base
+
+
+def _compression(name: str) -> str | None:
+    """The compression that the suffix of a name says; None for none."""
+    return _BY_ARROW.get(PurePosixPath(name).suffix.lower()) or infer_compression(name)
 
 
 def _format_suffix(name: str, compression: str | None) -> str:

@@ -173,8 +173,14 @@ class TableRows:
         roles: dict[str, Any] = {role: known.name for role, known in like.row_columns.items()}
         roles["target"] = like.provenance.get("target")
         found = {role: name for role, name in roles.items() if getattr(choices, role) is None and name in names}
-        choices = replace(choices, **found)
         known = [rule.name for rule in like.encoding.rules]
+        for role in ("target", "weight", "group"):
+            if getattr(choices, role) in known:
+                raise ValueError(
+                    f"{role}='{getattr(choices, role)}' names a column that is a feature by the rules of like=; name "
+                    "another one"
+                )
+        choices = replace(choices, **found)
         self._differences.add_names(known, names, [*like.encoding.ignored, *choices.roles])
         return choices, [name for name in names if name not in {*known, *choices.roles}]
 
@@ -385,11 +391,7 @@ class TableRows:
             is_ambiguous = any(name in probe.ambiguous_columns for probe in self._probes)
             sentences = [two_spellings_warning(name, *twice)] if twice else []
             if is_ambiguous:
-                sentences.append(
-                    f"column '{name}' holds numbers in which each point stands before three digits, and the values lie "
-                    "between semicolons: the point is taken for a decimal mark; where it stands between thousands, say "
-                    "so: decimal=',' (an argument of dkl.CsvFormat)"
-                )
+                sentences.append(ambiguous_points_warning(name))
             warn_user(*sentences)
 
     def _encoding(self, seen: TableStatistics, deferred: list[Callable[[], None]]) -> TableEncoding:
@@ -436,6 +438,15 @@ def _report_target_form(target: Target, summary: TargetSummary | None) -> None:
         f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){percents}; "
         f"where these are labels, say so: categorical=['{summary.name}']",
         f"target as numbers: {summary.name} {target.form}",
+    )
+
+
+def ambiguous_points_warning(name: str) -> str:
+    """The warning about a column of numbers whose points, in a file with semicolons, may stand between thousands."""
+    return (
+        f"column '{name}' holds numbers in which each point stands before three digits, and the values lie between "
+        "semicolons: the point is taken for a decimal mark; where it stands between thousands, say so: decimal=',' (an "
+        "argument of dkl.CsvFormat)"
     )
 
 

@@ -62,8 +62,8 @@ def text_chunks(
             line += _line_ends(data[: len(data) - len(text)])
             data, at_start = text, not text
         if quotes is None:
-            # what follows the last line end belongs to the next chunk
-            end = data.rfind(b"\n") + 1
+            # what follows the last line end belongs to the next chunk; a carriage return at the end may be half of one
+            end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
         else:
             end = _checked(data, name, line, quotes, at_end=False).last_row_end()
         if not end and len(data) > LONGEST_LINE:

@@ -425,17 +425,29 @@ def dual_measure(problem: GameProblem, state: GameState) -> tuple[FeatureMap, np
 def _next_candidates(
     problem: GameProblem, state: GameState, block: Block, values: np.ndarray, mean: np.ndarray
 ) -> GameState:
-    """Candidates of the next round: peaks on the sampled rows, whose dual weights are projected on the sample alone."""
+    """The state with the candidates of the next round: peaks of the potential on sampled rows.
+
+    Parameters
+    ----------
+    problem : GameProblem
+    state : GameState
+    block : Block
+        The r sampled rows.
+    values : ndarray of shape (r, K)
+        Their dual weights, which are not yet projected: the projection here is on the sample alone, as its multipliers
+        for all rows come from later passes.
+    mean : ndarray of shape (r, K)
+        Their mean dual weights over the rounds, which have peaks of their own where the game asks for them.
+    """
     signs, weight, _ = problem.targets(block)
     # the sample was drawn by the rows' own weights, so that only the class factors remain to be applied
     factor = (weight / block.weights)[:, None]
-    # the column "dual" is not yet projected; the multipliers for all rows come from later passes
     alpha, _ = project_dual(values, signs, factor[:, 0], problem.upper)
     candidates, promised = _peaks(problem, block, signs * alpha * factor, len(state.history))
     if checks_mean(problem, state):
         others, _ = _peaks(problem, block, signs * mean * factor, len(state.history))
         candidates = np.concatenate([candidates, others])
-        # candidates for the mean weights have no potential on the sample to compare with, and are placed last
+        # potentials of other weights cannot be compared, so that these candidates are placed last
         promised = np.concatenate([promised, np.full(len(others), -1.0)])
     return replace(state, candidates=candidates, promised=promised)
 

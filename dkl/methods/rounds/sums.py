@@ -94,7 +94,8 @@ class GramChange:
     previous : ndarray of shape (1, m) or None
         The model whose curvatures weight the present matrix; None before it was summed.
     panels : tuple of (int, int)
-        Ranges of rows of the upper triangle.
+        The rows, from the first number to before the second, of each part in which the upper triangle is summed; a part
+        has the columns from its first row on.
     """
 
     old: np.ndarray
@@ -352,7 +353,10 @@ class _ChangedRows:
             self._weights.append(change[rows])
 
     def multiply(self) -> None:
-        """Add the outer products of the collected rows, weighted by their changes, to the sums, and clear them."""
+        """Add the outer products of the collected rows, times the changes of their weights, to the parts of the matrix.
+
+        No row is collected afterwards.
+        """
         if not self._rows:
             return
         xp = array_module(self._rows[0])
