@@ -17,32 +17,15 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, StepProjection
-from dkl.kernels.cuda_source import scaling_source
+from dkl.kernels.cuda_source import kernel_source
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import nystrom_precision, similarity_values, wave_map
 from dkl.kernels.refusals import refuse_later
 from dkl.kernels.scale import linear_part, negative_count, normal_scores, quantile_knots, scale_dense_counts
 from dkl.protocols.arrays import Array
 
-_THREADS = 128
-_DISTANCE_SOURCE = r"""
-// One thread for each row and landmark: the sum of |x - z| over the columns, or the square root of the sum of squares.
-// Differences keep the digits of small distances, which products would lose.
-extern "C" __global__ void distances(
-    const REAL* __restrict__ X, const REAL* __restrict__ Z, REAL* __restrict__ out,
-    const int n, const int l, const int d, const int squared)
-{
-    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (number >= (size_t)n * l) return;
-    const size_t i = number / l, j = number % l;
-    REAL sum = 0;
-    for (int c = 0; c < d; ++c) {
-        const REAL gap = X[i * d + c] - Z[(size_t)c * l + j];
-        sum += squared ? gap * gap : gap < 0 ? -gap : gap;
-    }
-    out[number] = squared ? (REAL)sqrt(sum) : sum;
-}
-"""
+# threads of a block
+THREADS = 128
 
 # The arrays of projections and scalers on a device. They are kept as long as the projection object: on a worker during
 # a pass, and longer if the next pass has the same object. Objects are not compared by their values, since reading a
@@ -137,18 +120,14 @@ def _precision(nystrom: NystromProjection, amplitudes: np.ndarray, dtype: DTypeL
     return known[key]
 
 
-def distance_source(dtype: np.dtype) -> str:
-    """The CUDA source of the distances between rows and landmarks for one dtype, ready for NVRTC or nvcc."""
-    return f"#define REAL {'float' if dtype.name == 'float32' else 'double'}\n{_DISTANCE_SOURCE}"
-
-
-def launch(xp: ModuleType, source: str, name: str, n_threads: int, operands: tuple[Any, ...]) -> None:
-    """Run a kernel of CUDA source with at least `n_threads` threads in one dimension; its first call compiles it."""
-    _compiled(xp, source, name)((-(-n_threads // _THREADS),), (_THREADS,), operands)
+def launch(xp: ModuleType, name: str, dtype: str, n_threads: int, operands: tuple[Any, ...]) -> None:
+    """Run a kernel of `kernel_source` with at least `n_threads` threads in one dimension."""
+    grid = (-(-n_threads // THREADS),)
+    compiled(xp, kernel_source(name, dtype), name)(grid, (THREADS,), operands)
 
 
 @cache
-def _compiled(xp: ModuleType, source: str, name: str) -> Any:
+def compiled(xp: ModuleType, source: str, name: str) -> Any:
     """A kernel of CUDA source, compiled when it is first called."""
     return xp.RawKernel(source, name)
 
@@ -172,7 +151,7 @@ def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, pre
     if n:
         sizes = (np.int32(n), np.int32(n_landmarks), np.int32(d), np.int32(nystrom.kernel.norm == "l2"))
         operands = (moved, columns, distances, *sizes)
-        launch(xp, distance_source(precision), "distances", n * n_landmarks, operands)
+        launch(xp, "distances", precision.name, n * n_landmarks, operands)
     return xp.matmul(nystrom.kernel.of_distances(distances), whitening)
 
 
@@ -279,7 +258,7 @@ def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) ->
     *numbers, n_knots = table["scaling"]
     out, sizes = xp.empty(X.shape, dtype=dtype), map(np.int32, (*X.shape, n_knots))
     if out.size:
-        launch(xp, scaling_source(dtype), "scale", out.size, (xp.ascontiguousarray(X), *numbers, out, *sizes))
+        launch(xp, "scale", dtype.name, out.size, (xp.ascontiguousarray(X), *numbers, out, *sizes))
     return out
 
 
