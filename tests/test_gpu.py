@@ -99,7 +99,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         if not needed:
             pytest.skip(f"nothing to play a GPU with: {reason}")
     monkeypatch.syspath_prepend(str(PLAYED))
-    compiled = device._compiled
+    compiled = generic.compiled
     device.STAGING.__init__()  # type: ignore[misc]
     import cupy
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, partialmethod
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, Union
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,11 +21,8 @@ from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.keys import category_parts
 from dkl.export.predictor import ScoringModel, nystrom_of
-from dkl.features.families import Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import Scaler
 from dkl.kernels.generic import mapped, scaled
-from dkl.kernels.scale import normal_scores
 from dkl.kernels.tiles import checked_dtype
 from dkl.uncertainty.posterior import CoefficientPosterior
 from dkl.version import __version__
@@ -133,15 +130,14 @@ def _written_bytes(feature_map: FeatureMap, dtype: np.dtype) -> int:
     return feature_map.n_angles * feature_map.n_columns * dtype.itemsize
 
 
-def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -> Any:
+def _features(xp: Any, rows: Any, feature_map: FeatureMap, dtype: np.dtype) -> Any:
     """The features of encoded rows, (n, m)."""
     if feature_map.activation == "combined":
         parts = feature_map.split(np.ones(feature_map.n_features))
         return xp.concat([_features(xp, rows, part, dtype) * ones.astype(dtype) for part, ones in parts], axis=1)
-    rows_of_map, unscaled_map = with_quantiles(xp, rows, feature_map)
     if feature_map.activation == "nystrom":
-        return _kernel_columns(xp, rows_of_map, unscaled_map, dtype)
-    return xp.concat(mapped(xp, rows_of_map, unscaled_map, dtype), axis=1)
+        return _kernel_columns(xp, rows, feature_map, dtype)
+    return xp.concat(mapped(xp, rows, feature_map, dtype), axis=1)
 
 
 def _kernel_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
@@ -155,7 +151,7 @@ def _kernel_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) 
     xp : array namespace of `X`
     X : array of shape (n, d)
     feature_map : FeatureMap
-        Of similarities by a Gaussian, Laplacian or Matern kernel of smoothness 0.5, 1.5 or 2.5.
+        Of similarities by a kernel that NumPy's universal functions make of distances.
     dtype : dtype
         Of the result.
 
@@ -166,24 +162,16 @@ def _kernel_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) 
     """
     nystrom = nystrom_of(feature_map)
     kernel, rows = nystrom.kernel, scaled(xp, X, feature_map.scaler, xp.float64)
-    if nystrom.metric is not None:
-        rows = rows * nystrom.metric if nystrom.metric.ndim == 1 else xp.matmul(rows, nystrom.metric)
-    Z = nystrom.landmarks / getattr(kernel, "sigma", 1.0)
-    rows = rows / getattr(kernel, "sigma", 1.0)
-    if isinstance(kernel, Gaussian):
-        similarities = xp.exp(_distances(rows, Z, lambda gap: gap * gap) * -0.5)
-    elif isinstance(kernel, Laplacian):
-        similarities = xp.exp(-_distances(rows, Z, xp.abs))
-    elif isinstance(kernel, Matern) and kernel.nu in (0.5, 1.5, 2.5):
-        r = xp.sqrt(_distances(rows, Z, lambda gap: gap * gap)) * float(np.sqrt(2.0 * kernel.nu))
-        similarities = xp.exp(-r)
-        if kernel.nu > 0.5:
-            similarities = similarities * ((r + 1.0) if kernel.nu == 1.5 else (r * r * (1.0 / 3.0) + r + 1.0))
-    else:
+    if not getattr(kernel, "is_elementary", False):
         raise TypeError(
             f"a graph has no operator for 'nystrom' features of {kernel!r}; fit NystromFeatures with a Gaussian, "
             "Laplacian or Matern(0.5, 1.5 or 2.5) kernel, or use model.predictor() in this process"
         )
+    if nystrom.metric is not None:
+        rows = rows * nystrom.metric if nystrom.metric.ndim == 1 else xp.matmul(rows, nystrom.metric)
+    rows, Z = rows / kernel.sigma, nystrom.landmarks / kernel.sigma
+    distances = _distances(rows, Z, np.abs) if kernel.norm == "l1" else np.sqrt(_distances(rows, Z, np.square))
+    similarities = kernel.of_distances(distances)
     return xp.asarray(xp.matmul(similarities, nystrom.whitening * feature_map.amplitudes), dtype=dtype)
 
 
@@ -243,7 +231,7 @@ def _input_comments(encoding: TableEncoding | FittedEncoding | None) -> dict[str
 
 def _of_times(xp: SymbolNamespace, rule: ColumnRule, days: Symbol) -> list[Symbol]:
     """The encoded columns of days on the clock of the rule's zone, NaN where missing: see `encoded_days`."""
-    is_missing = Symbol("IsNaN", [days], days.shape, np.dtype(bool))
+    is_missing = np.isnan(days)
     there = xp.where(is_missing, np.float64(0.0), days)
     whole, columns = xp.floor(there), []
     for part in rule.parts:
@@ -276,9 +264,9 @@ def _day_of_year(xp: SymbolNamespace, day: Symbol) -> Symbol:
     from_march = of_era - (year * 365.0 + xp.floor(year / 4.0) - xp.floor(year / 100.0))
     # January and February are of the next year; before March there are 59 days, and one more in a leap year
     fourth, hundredth = year / 4.0, year / 100.0
-    by_four = xp.asarray(equal(fourth - xp.floor(fourth), 0.0), np.dtype(np.float64))
-    by_hundred = xp.asarray(equal(hundredth - xp.floor(hundredth), 0.0), np.dtype(np.float64))
-    by_era = xp.asarray(equal(year, 0.0), np.dtype(np.float64))
+    by_four = xp.asarray(fourth == xp.floor(fourth), np.dtype(np.float64))
+    by_hundred = xp.asarray(hundredth == xp.floor(hundredth), np.dtype(np.float64))
+    by_era = xp.asarray(year == 0.0, np.dtype(np.float64))
     is_leap = by_four - by_hundred + by_era
     return xp.where(from_march >= 306.0, from_march - 306.0, from_march + 59.0 + is_leap)
 
@@ -362,7 +350,7 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
     if rule.parts:
         return [xp.asarray(part, dtype) for part in _of_times(xp, rule, column)]
     # A missing number arrives as NaN, as pandas has it.
-    is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
+    is_missing = np.isnan(column)
     value = xp.asarray(column, dtype)
     if rule.fill is not None:
         value = xp.where(is_missing, dtype.type(rule.fill), value)
@@ -383,8 +371,8 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
             for first in range(0, len(columns), together):
                 for last in range(first + together - 1, first, -1):
                     for k in range(first, last):
-                        pair = [columns[k], columns[k + 1]]
-                        columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
+                        pair = columns[k], columns[k + 1]
+                        columns[k : k + 2] = [np.minimum(*pair), np.maximum(*pair)]
             scores = xp.stack(columns, axis=1)
         return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}
     # The class of the largest score, or of the sign where two classes share one score.
@@ -485,70 +473,39 @@ class _Writer:
         return name
 
 
-def with_quantiles(xp: Any, X: Any, feature_map: FeatureMap) -> tuple[Any, FeatureMap]:
-    """Rows scaled by quantiles, and the map without that scaler; others as they are.
-
-    Parameters
-    ----------
-    xp : array namespace of `X`
-    X : array of shape (n, d)
-    feature_map : FeatureMap
-    """
-    scaler = feature_map.scaler
-    if scaler is None or scaler.kind != "quantile":
-        return X, feature_map
-    return quantile_scores(xp, xp.asarray(X, dtype=xp.float64), scaler), replace(feature_map, scaler=None)
-
-
-def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
-    """Each column through its empirical distribution to normal scores, as `dkl.kernels.scale.scale_rows` in float64.
-
-    Parameters
-    ----------
-    xp : array namespace of `X`
-    X : array of shape (n, d), float64
-    scaler : Scaler
-        Of kind "quantile", with q knots a column.
-    """
-    knots = np.asarray(scaler.knots)
-    scores = normal_scores(len(knots))
-    # column by column, filled up with infinities to one less than a power of two, which halving needs: (d, 2^k - 1)
-    length = (1 << len(knots).bit_length()) - 1
-    knots = np.pad(knots.T, ((0, 0), (0, length - len(knots))), constant_values=np.inf)
-    last = len(scores) - 1
-    # the knots of column j stand at j * length of one flat table
-    flat, base = knots.ravel(), np.arange(len(knots)) * knots.shape[1]
-    left = _count(xp, X, flat, base, knots.shape[1], strict=True)
-    right = _count(xp, X, flat, base, knots.shape[1], strict=False)
-    # Each number lies between two knots of its column; before the first and after the last one both are the same.
-    below, above = xp.clip(left - 1, 0, last), xp.clip(left, 0, last)
-    low, high = xp.take(flat, below + base), xp.take(flat, above + base)
-    gap = high - low
-    # Between knots the score is interpolated. Equal knots have no gap, and any divisor will do: such numbers are ties.
-    share = (X - low) / xp.where(gap > 0, gap, xp.ones_like(gap))
-    start, stop = xp.take(scores, below), xp.take(scores, above)
-    between = start + xp.clip(share, 0.0, 1.0) * (stop - start)
-    # Several knots at one value mean that many rows have it: its score is the middle of theirs.
-    tied = 0.5 * (stop + xp.take(scores, xp.clip(right - 1, 0, last)))
-    scaled = xp.where(right > left, tied, between)
-    return xp.where(scaler.passthrough[None, :], X, scaled)
-
-
-def _count(xp: Any, X: Any, flat: np.ndarray, base: np.ndarray, length: int, *, strict: bool) -> Any:
-    """How many knots of its column lie below each number (or at it, unless `strict`), by halving."""
-    # Bisection in a fixed number of steps, as a graph needs it: there are 2^k - 1 knots, infinities among them.
-    place, step = base, (length + 1) // 2
-    while step:
-        probe = xp.take(flat, place + (step - 1))
-        is_below = probe < X if strict else probe <= X
-        place = place + xp.asarray(is_below, dtype=np.dtype("int64")) * step
-        step //= 2
-    return place - base
+# The operation of each of NumPy's universal functions that the arithmetic of dkl uses, and those that return truth.
+_OPERATIONS: dict[Any, str] = {
+    np.add: "Add",
+    np.subtract: "Sub",
+    np.multiply: "Mul",
+    np.divide: "Div",
+    np.power: "Pow",
+    np.minimum: "Min",
+    np.maximum: "Max",
+    np.greater: "Greater",
+    np.greater_equal: "GreaterOrEqual",
+    np.less: "Less",
+    np.less_equal: "LessOrEqual",
+    np.equal: "Equal",
+    np.bitwise_and: "And",
+    np.isnan: "IsNaN",
+    np.negative: "Neg",
+    np.absolute: "Abs",
+    np.cos: "Cos",
+    np.sin: "Sin",
+    np.exp: "Exp",
+    np.log: "Log",
+    np.sqrt: "Sqrt",
+    np.floor: "Floor",
+}
+_TRUTHS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "IsNaN"}
 
 
 @dataclass(frozen=True, eq=False)
-class Symbol:
+class Symbol(NDArrayOperatorsMixin):
     """The result of one ONNX operation; `op` is "" for an input of the graph.
+
+    Operators and NumPy's universal functions of symbols are symbols.
 
     Parameters
     ----------
@@ -564,9 +521,6 @@ class Symbol:
     name : str
         Of an input.
     """
-
-    # With this NumPy leaves `array + symbol` to the operators of the symbol.
-    __array_ufunc__ = None
 
     op: str
     inputs: Sequence[Any]
@@ -595,38 +549,22 @@ class Symbol:
             axis += 1
         return out
 
-    def _with(self, op: str, other: Operand, *, swapped: bool = False, dtype: DTypeLike | None = None) -> Symbol:
-        """The node of an operation of two operands; a number takes the dtype of the symbol, as in NumPy."""
-        other = other if isinstance(other, Symbol) else np.asarray(other, self.dtype)
-        # Of a - b and b - a only the order of the operands differs.
-        pair = [other, self] if swapped else [self, other]
-        return Symbol(op, pair, _broadcast(self.shape, other.shape), np.dtype(dtype or self.dtype))
-
-    def __neg__(self) -> Symbol:
-        return Symbol("Neg", [self], self.shape, self.dtype)
-
-    __add__ = __radd__ = partialmethod(_with, "Add")
-    __sub__, __rsub__ = partialmethod(_with, "Sub"), partialmethod(_with, "Sub", swapped=True)
-    __mul__ = __rmul__ = partialmethod(_with, "Mul")
-    __truediv__, __pow__ = partialmethod(_with, "Div"), partialmethod(_with, "Pow")
-    __gt__, __ge__ = partialmethod(_with, "Greater", dtype=bool), partialmethod(_with, "GreaterOrEqual", dtype=bool)
-    __lt__, __le__ = partialmethod(_with, "Less", dtype=bool), partialmethod(_with, "LessOrEqual", dtype=bool)
-    __and__ = partialmethod(_with, "And", dtype=bool)
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
+        """The node of a universal function; a plain number takes the dtype of the first symbol, as in NumPy."""
+        if ufunc is np.square:
+            return operands[0] * operands[0]
+        op = _OPERATIONS.get(ufunc)
+        if op is None or method != "__call__" or options:
+            return NotImplemented
+        dtype = next(operand.dtype for operand in operands if isinstance(operand, Symbol))
+        given = [operand if isinstance(operand, Symbol) else np.asarray(operand, dtype) for operand in operands]
+        shape = given[0].shape if len(given) == 1 else _broadcast(given[0].shape, given[1].shape)
+        return Symbol(op, given, shape, np.dtype(bool) if op in _TRUTHS else dtype)
 
 
 def graph_input(name: str, width: int, dtype: DTypeLike) -> Symbol:
     """The input `name` of a graph: a matrix of any number of rows and `width` columns, of a dtype."""
     return Symbol("", [], (ROWS, width), np.dtype(dtype), name=name)
-
-
-def equal(x: Symbol, other: Operand) -> Symbol:
-    """x == other, elementwise; symbols themselves are compared by identity."""
-    return x._with("Equal", other, dtype=bool)
-
-
-def _elementwise(op: str, x: Symbol) -> Symbol:
-    """The node of a function of each number."""
-    return Symbol(op, [x], x.shape, x.dtype)
 
 
 class SymbolNamespace:
@@ -638,14 +576,11 @@ class SymbolNamespace:
         Any input of the graph: it knows how many rows there are.
     """
 
-    float32, float64 = np.dtype("float32"), np.dtype("float64")
+    float32, float64, int64 = np.dtype("float32"), np.dtype("float64"), np.dtype("int64")
+    cos, sin, exp, log, sqrt, abs, floor = np.cos, np.sin, np.exp, np.log, np.sqrt, np.abs, np.floor
 
     def __init__(self, rows: Symbol) -> None:
         self._rows = rows
-
-    cos, sin, exp, log, sqrt, abs, floor = (
-        staticmethod(partial(_elementwise, op)) for op in ("Cos", "Sin", "Exp", "Log", "Sqrt", "Abs", "Floor")
-    )
 
     def asarray(self, x: Operand, dtype: np.dtype | None = None) -> Any:
         if not isinstance(x, Symbol):
@@ -710,7 +645,7 @@ class SymbolNamespace:
 
     def isfinite(self, x: Symbol) -> Symbol:
         # x - x is NaN for NaN and for infinities, else 0.
-        return equal(x - x, 0)
+        return x - x == 0
 
     def all(self, x: Symbol) -> bool:
         """A graph raises no errors: rows are taken to pass the checks of the arithmetic."""

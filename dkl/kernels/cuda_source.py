@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 # Rows that a thread sums before its sum is added to others.
 PARTIAL_ROWS = 256
 # Most columns of weights that a thread has sums for; more would not fit in its registers.
@@ -370,68 +368,73 @@ extern "C" __global__ void picked_products(
 }
 """
 
+_DISTANCES = r"""
+// One thread for each row and landmark: the sum of |x - z| over the columns, or the square root of the sum of squares.
+// Differences keep the digits of small distances, which products would lose.
+extern "C" __global__ void distances(
+    const REAL* __restrict__ X, const REAL* __restrict__ Z, REAL* __restrict__ out,
+    const int n, const int l, const int d, const int squared)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (size_t)n * l) return;
+    const size_t i = number / l, j = number % l;
+    REAL sum = 0;
+    for (int c = 0; c < d; ++c) {
+        const REAL gap = X[i * d + c] - Z[(size_t)c * l + j];
+        sum += squared ? gap * gap : gap < 0 ? -gap : gap;
+    }
+    out[number] = squared ? (REAL)sqrt(sum) : sum;
+}
+"""
 
-def wave_sum_source(dtype: np.dtype, n_weights: int, n_columns: int = 0) -> str:
-    """`pair_sums` in a dtype, with `n_weights` weights a row, of rows of `n_columns` columns, or of angles (0)."""
-    real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
-    row = {"COLUMNS": n_columns, "FOURS": int(dtype == np.float32 and n_columns % 4 == 0)}
-    return _defined(_WAVE_SUMS, n_weights, REAL=real[0], RINT=real[1], SINCOSPI=real[2], **row)
-
-
-def map_source(dtype: np.dtype) -> str:
-    """`waves` and `steps` of features in a dtype."""
-    real = {"float32": ("float", "sincosf"), "float64": ("double", "sincos")}[dtype.name]
-    return _defined(_MAPS, 1, REAL=real[0], SINCOS=real[1])
-
-
-def scaling_source(dtype: np.dtype) -> str:
-    """`scale` of rows in double precision to a dtype."""
-    return _defined(_SCALING, 1, REAL={"float32": "float", "float64": "double"}[dtype.name])
-
-
-def score_source(dtype: np.dtype, n_models: int) -> str:
-    """`scores` of features in a dtype under `n_models` models."""
-    real = {"float32": "float", "float64": "double"}[dtype.name]
-    return _defined(_SCORES, n_models, REAL=real, GROUP=SHARING)
-
-
-def line_loss_source() -> str:
-    """`line_losses` of the squared error and the squared hinge."""
-    return _defined(_LINE_LOSSES, 1, LINE_ROWS=LINE_ROWS)
-
-
-def calibration_source() -> str:
-    """`calibration` of scores in double precision."""
-    return _defined(_CALIBRATION, 1)
-
-
-def histogram_source(dtype: np.dtype) -> str:
-    """`histograms` of rows whose features are in a dtype."""
-    return _defined(_HISTOGRAMS, 1, REAL={"float32": "float", "float64": "double"}[dtype.name])
-
-
-def packing_source() -> str:
-    """`packed` of a matrix in double precision."""
-    return _defined(_PACKING, 1)
+_SOURCES = {
+    "pair_sums": _WAVE_SUMS,
+    "waves": _MAPS,
+    "steps": _MAPS,
+    "scale": _SCALING,
+    "scores": _SCORES,
+    "line_losses": _LINE_LOSSES,
+    "calibration": _CALIBRATION,
+    "histograms": _HISTOGRAMS,
+    "packed": _PACKING,
+    "weighted_rows": _ROW_SUMS,
+    "picked_products": _PICKED,
+    "distances": _DISTANCES,
+}
+# The names in C of a type and of its functions: to round, and for cosines and sines of radians and of half turns.
+_IN_C = {
+    "float32": {"REAL": "float", "RINT": "rintf", "SINCOS": "sincosf", "SINCOSPI": "sincospif"},
+    "float64": {"REAL": "double", "RINT": "rint", "SINCOS": "sincos", "SINCOSPI": "sincospi"},
+}
 
 
-def row_sum_source(dtype: np.dtype, n_weights: int) -> str:
-    """`weighted_rows` of features in a dtype, for `n_weights` weights a row."""
-    return _defined(_ROW_SUMS, n_weights, REAL={"float32": "float", "float64": "double"}[dtype.name])
+def kernel_source(name: str, dtype: str = "float64", n_weights: int = 1, n_columns: int = 0) -> str:
+    """The source of the kernel of a name, for NVRTC or nvcc.
 
-
-def picked_source(dtype: np.dtype) -> str:
-    """`picked_products` of features in a dtype."""
-    real = {"float32": "float", "float64": "double"}[dtype.name]
-    return _defined(_PICKED, 1, REAL=real, GROUP=SHARING, EACH=PRODUCTS_EACH)
+    Parameters
+    ----------
+    name : str
+    dtype : {"float32", "float64"}
+        Of features or scaled rows; losses, and matrices that are packed, are in double precision.
+    n_weights : int
+        Weights of a row, or models.
+    n_columns : int
+        Of "pair_sums" the columns of rows, or 0 for angles.
+    """
+    given = {
+        **_IN_C[dtype],
+        "COLUMNS": n_columns,
+        "FOURS": int(dtype == "float32" and n_columns % 4 == 0),
+        "GROUP": SHARING,
+        "EACH": PRODUCTS_EACH,
+        "LINE_ROWS": LINE_ROWS,
+        "PARTIAL_ROWS": PARTIAL_ROWS,
+        "WEIGHT_COLUMNS": columns_at_once(n_weights),
+    }
+    source = _SOURCES[name]
+    return "\n".join([*(f"#define {macro} {value}" for macro, value in given.items() if macro in source), source])
 
 
 def columns_at_once(n_weights: int) -> int:
     """Columns of weights that a thread has sums for: a power of two, so that few kernels serve all numbers."""
     return min(WEIGHT_COLUMNS, 1 << max(n_weights - 1, 0).bit_length())
-
-
-def _defined(source: str, n_weights: int, **names: object) -> str:
-    """The source with the names as macro definitions."""
-    given = {**names, "PARTIAL_ROWS": PARTIAL_ROWS, "WEIGHT_COLUMNS": columns_at_once(n_weights)}
-    return "\n".join([*(f"#define {name} {value}" for name, value in given.items()), source])

@@ -35,16 +35,8 @@ from dkl.kernels.cuda_source import (
     PARTIAL_ROWS,
     PRODUCTS_EACH,
     SHARING,
-    calibration_source,
     columns_at_once,
-    histogram_source,
-    line_loss_source,
-    map_source,
-    packing_source,
-    picked_source,
-    row_sum_source,
-    score_source,
-    wave_sum_source,
+    kernel_source,
 )
 from dkl.kernels.refusals import take_refusals
 from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
@@ -76,7 +68,6 @@ _ARRAYS_OF_A_TILE = 6
 # some 2 ms, at 8 GB/s, and the GPU copies it in 0.3 ms, at 55 GB/s (measured), so that it takes seven threads to keep a
 # GPU busy.
 _PIECE_BYTES, _MOST_PIECES = 1 << 24, 16
-_THREADS = 128
 # Most thread blocks that process rows, some for each processor; with more rows each block takes several.
 _MOST_BLOCKS = 4096
 # Most parts of a block of rows with histograms of their own; each part has a thread for every parent and column.
@@ -731,18 +722,18 @@ def _write_waves(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Arra
     z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
     sizes = map(np.int32, (n, m, feature_map.columns_a_frequency))
-    generic.launch(xp, map_source(dtype), "waves", n * m, (xp.ascontiguousarray(z), amplitudes, out, *sizes))
+    generic.launch(xp, "waves", dtype.name, n * m, (xp.ascontiguousarray(z), amplitudes, out, *sizes))
 
 
 def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Array) -> None:
     """Write the products of steps and hinges of rows to `out`."""
-    dtype, (n, m) = np.dtype(out.dtype.name), (tile.shape[0], feature_map.n_frequencies)
+    n, m = tile.shape[0], feature_map.n_frequencies
     projection: Any = feature_map.projection
     rows = xp.ascontiguousarray(generic.scaled(xp, tile, feature_map.scaler, np.float64))
     table = generic.placed_steps(xp, projection)
     sizes = map(np.int32, (n, tile.shape[1], m, projection.columns.shape[1]))
     operands = (rows, *table, xp.asarray(feature_map.amplitudes, dtype=np.float64), out, *sizes)
-    generic.launch(xp, map_source(dtype), "steps", n * m, operands)
+    generic.launch(xp, "steps", out.dtype.name, n * m, operands)
 
 
 def _wave_sums(xp: ModuleType, scaled: Array, feature_map: FeatureMap, weights: Array) -> Any:
@@ -766,10 +757,11 @@ def _sincos_sums(xp: ModuleType, z: Array, weights: Array, W: Array | None = Non
     # the GPU's scheduling.
     chunks = -(-n // PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
-    grid = (-(-m // _THREADS), chunks, -(-K // columns_at_once(K)))
+    grid = (-(-m // generic.THREADS), chunks, -(-K // columns_at_once(K)))
     frequencies = z if W is None else xp.ascontiguousarray(W)
     operands = (z, frequencies, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
-    _compiled(wave_sum_source(np.dtype(weights.dtype.name), K, n_columns), "pair_sums")(grid, (_THREADS,), operands)
+    source = kernel_source("pair_sums", weights.dtype.name, K, n_columns)
+    generic.compiled(xp, source, "pair_sums")(grid, (generic.THREADS,), operands)
     return partial.sum(axis=0).transpose(0, 2, 1)
 
 
@@ -782,7 +774,7 @@ def scores_on_gpu(phi: Array, models: Array) -> Any:
     # kernels need arrays in C order
     phi, models, out = xp.ascontiguousarray(phi), xp.ascontiguousarray(models), xp.empty((n, g))
     if out.size:
-        kernel = _compiled(score_source(np.dtype(phi.dtype.name), g), "scores")
+        kernel = generic.compiled(xp, kernel_source("scores", phi.dtype.name, g), "scores")
         blocks = min(-(-n // SHARING), _MOST_BLOCKS)
         kernel((blocks,), (SHARING**2,), (phi, models, out, np.int32(n), np.int32(m), np.int32(g)))
     return out
@@ -819,7 +811,7 @@ def line_losses_on_gpu(
         # kernels need arrays in C order, and selected columns of targets may be in Fortran order
         given = map(xp.ascontiguousarray, (scores, targets, weights, steps))
         operands = (*given, partial, descent, counted, *numbers)
-        generic.launch(xp, line_loss_source(), "line_losses", partial.shape[0] * g, operands)
+        generic.launch(xp, "line_losses", "float64", partial.shape[0] * g, operands)
     return partial.sum(axis=0), descent, counted
 
 
@@ -832,9 +824,9 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
     phi, weights = xp.ascontiguousarray(phi), xp.ascontiguousarray(weights)
     partial = xp.zeros((-(-n // PARTIAL_ROWS), K, m))
     if partial.size:
-        kernel = _compiled(row_sum_source(np.dtype(phi.dtype.name), K), "weighted_rows")
-        grid = (-(-m // _THREADS), partial.shape[0], -(-K // columns_at_once(K)))
-        kernel(grid, (_THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
+        kernel = generic.compiled(xp, kernel_source("weighted_rows", phi.dtype.name, K), "weighted_rows")
+        grid = (-(-m // generic.THREADS), partial.shape[0], -(-K // columns_at_once(K)))
+        kernel(grid, (generic.THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
     return partial.sum(axis=0)
 
 
@@ -856,7 +848,7 @@ def add_picked_products(phi: Array, picked: tuple[Any, Any, Any], columns: tuple
     xp, (start, stop) = array_module(phi), columns
     if not len(phi) or stop <= start:
         return
-    kernel = _compiled(picked_source(np.dtype(phi.dtype.name)), "picked_products")
+    kernel = generic.compiled(xp, kernel_source("picked_products", phi.dtype.name), "picked_products")
     grid = tuple(-(-size // (SHARING * PRODUCTS_EACH)) for size in (stop, stop - start))
     sizes = map(np.int32, (phi.shape[1], start, stop - start, stop))
     kernel(grid, (SHARING**2,), (xp.ascontiguousarray(phi), *picked, out, *sizes))
@@ -884,7 +876,7 @@ def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipl
     if partial.size:
         arrays = (xp.ascontiguousarray(scores), codes.astype(np.int32), xp.ascontiguousarray(weights))
         operands = (*arrays, xp.asarray(multipliers), partial, *map(np.int32, (n, M, K, T)))
-        generic.launch(xp, calibration_source(), "calibration", len(partial) * M * T, operands)
+        generic.launch(xp, "calibration", "float64", len(partial) * M * T, operands)
     return partial.sum(axis=0)
 
 
@@ -916,8 +908,8 @@ def histograms_on_gpu(rows: Array, edges: Sequence[np.ndarray], inside: tuple[Ar
         tables += [xp.asarray(np.ascontiguousarray(table, dtype=np.int32)) for table in (edges[1], parents)]
         arrays = [xp.ascontiguousarray(array) for array in (rows, phi, sums)]
         sizes = map(np.int32, (n, d, phi.shape[1], bins, len(parents), width, -(-n // parts)))
-        source = histogram_source(np.dtype(phi.dtype.name))
-        generic.launch(xp, source, "histograms", parts * len(parents) * d, (*arrays, *tables, partial, *sizes))
+        operands = (*arrays, *tables, partial, *sizes)
+        generic.launch(xp, "histograms", phi.dtype.name, parts * len(parents) * d, operands)
     return partial.sum(axis=0)
 
 
@@ -930,7 +922,7 @@ def packed_on_gpu(matrix: Array, start: int) -> Any:
     out = xp.empty(rows * (start + 1) + rows * (rows - 1) // 2)
     if out.size:
         sizes = map(np.int32, (rows, width, start))
-        generic.launch(xp, packing_source(), "packed", rows * width, (xp.ascontiguousarray(matrix), out, *sizes))
+        generic.launch(xp, "packed", "float64", rows * width, (xp.ascontiguousarray(matrix), out, *sizes))
     return out
 
 
@@ -952,20 +944,12 @@ def rounded_product(left: Array, right: Array) -> Any:
         cublas.setMathMode(handle, before)
 
 
-@cache
-def _compiled(source: str, name: str) -> Callable[..., None]:
-    """A kernel from CUDA source, which is compiled at its first call."""
-    import cupy
-
-    return cupy.RawKernel(source, name)
-
-
 def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
     """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; models on the GPU stay there, without a wait."""
     xp, n = array_module(X), X.shape[0]
     lengths = rule.step_lengths(models.clock, n, xp)
     by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, lengths)]
-    kernel = partial(_compiled, sgd_source(rule, np.dtype(X.dtype.name)))
+    kernel = partial(generic.compiled, xp, sgd_source(rule, np.dtype(X.dtype.name)))
     if rule.loss == "softmax":
         found = _sgd_jointly(xp, X, by_row, models, rule, kernel("sgd_jointly"))
     elif rule.penalties[0]:

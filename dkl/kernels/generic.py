@@ -17,32 +17,15 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, StepProjection
-from dkl.kernels.cuda_source import scaling_source
+from dkl.kernels.cuda_source import kernel_source
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import nystrom_precision, similarity_values, wave_map
 from dkl.kernels.refusals import refuse_later
-from dkl.kernels.scale import linear_part, negative_count, normal_scores, quantile_knots, scale_dense_counts
+from dkl.kernels.scale import linear_part, negative_count, normal_scores, quantile_knots
 from dkl.protocols.arrays import Array
 
-_THREADS = 128
-_DISTANCE_SOURCE = r"""
-// One thread for each row and landmark: the sum of |x - z| over the columns, or the square root of the sum of squares.
-// Differences keep the digits of small distances, which products would lose.
-extern "C" __global__ void distances(
-    const REAL* __restrict__ X, const REAL* __restrict__ Z, REAL* __restrict__ out,
-    const int n, const int l, const int d, const int squared)
-{
-    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (number >= (size_t)n * l) return;
-    const size_t i = number / l, j = number % l;
-    REAL sum = 0;
-    for (int c = 0; c < d; ++c) {
-        const REAL gap = X[i * d + c] - Z[(size_t)c * l + j];
-        sum += squared ? gap * gap : gap < 0 ? -gap : gap;
-    }
-    out[number] = squared ? (REAL)sqrt(sum) : sum;
-}
-"""
+# threads of a block
+THREADS = 128
 
 # The arrays of projections and scalers on a device. They are kept as long as the projection object: on a worker during
 # a pass, and longer if the next pass has the same object. Objects are not compared by their values, since reading a
@@ -137,18 +120,14 @@ def _precision(nystrom: NystromProjection, amplitudes: np.ndarray, dtype: DTypeL
     return known[key]
 
 
-def distance_source(dtype: np.dtype) -> str:
-    """The CUDA source of the distances between rows and landmarks for one dtype, ready for NVRTC or nvcc."""
-    return f"#define REAL {'float' if dtype.name == 'float32' else 'double'}\n{_DISTANCE_SOURCE}"
-
-
-def launch(xp: ModuleType, source: str, name: str, n_threads: int, operands: tuple[Any, ...]) -> None:
-    """Run a kernel of CUDA source with at least `n_threads` threads in one dimension; its first call compiles it."""
-    _compiled(xp, source, name)((-(-n_threads // _THREADS),), (_THREADS,), operands)
+def launch(xp: ModuleType, name: str, dtype: str, n_threads: int, operands: tuple[Any, ...]) -> None:
+    """Run a kernel of `kernel_source` with at least `n_threads` threads in one dimension."""
+    grid = (-(-n_threads // THREADS),)
+    compiled(xp, kernel_source(name, dtype), name)(grid, (THREADS,), operands)
 
 
 @cache
-def _compiled(xp: ModuleType, source: str, name: str) -> Any:
+def compiled(xp: ModuleType, source: str, name: str) -> Any:
     """A kernel of CUDA source, compiled when it is first called."""
     return xp.RawKernel(source, name)
 
@@ -172,7 +151,7 @@ def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, pre
     if n:
         sizes = (np.int32(n), np.int32(n_landmarks), np.int32(d), np.int32(nystrom.kernel.norm == "l2"))
         operands = (moved, columns, distances, *sizes)
-        launch(xp, distance_source(precision), "distances", n * n_landmarks, operands)
+        launch(xp, "distances", precision.name, n * n_landmarks, operands)
     return xp.matmul(nystrom.kernel.of_distances(distances), whitening)
 
 
@@ -231,15 +210,13 @@ def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) ->
     if scaler is None:
         return xp.asarray(X, dtype=dtype)
     # in float64, since float32 would lose the digits of a column with a large mean and a small spread
-    if scaler.kind == "counts" and xp is np:
-        return scale_dense_counts(X, scaler, np.dtype(dtype))
     X = xp.asarray(X, dtype=xp.float64)
     if scaler.kind == "counts":
         return xp.asarray(_scaled_counts(xp, X, scaler), dtype=dtype)
     if getattr(xp, "__name__", "") == "cupy":
         return _scaled_on_gpu(xp, X, scaler, np.dtype(dtype))
     if scaler.kind == "quantile":
-        return xp.asarray(_quantile_scores(xp, X, scaler), dtype=dtype)
+        return xp.asarray(quantile_scores(xp, X, scaler), dtype=dtype)
     center, factor = linear_part(scaler)
     return xp.asarray((X - xp.asarray(center)) * xp.asarray(factor), dtype=dtype)
 
@@ -279,7 +256,7 @@ def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) ->
     *numbers, n_knots = table["scaling"]
     out, sizes = xp.empty(X.shape, dtype=dtype), map(np.int32, (*X.shape, n_knots))
     if out.size:
-        launch(xp, scaling_source(dtype), "scale", out.size, (xp.ascontiguousarray(X), *numbers, out, *sizes))
+        launch(xp, "scale", dtype.name, out.size, (xp.ascontiguousarray(X), *numbers, out, *sizes))
     return out
 
 
@@ -304,31 +281,48 @@ def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProje
     return products * xp.asarray(projection.radii / padded**1.5, dtype=dtype)
 
 
-def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:
-    """Normal scores of the numbers of each column, by its empirical quantiles (knots).
+def quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
+    """Each column through its empirical distribution to normal scores, as `dkl.kernels.scale.scale_rows` in float64.
 
-    The score of a number between two knots is interpolated linearly; one that equals several tied knots has the mean of
-    the first and the last of their scores.
+    Parameters
+    ----------
+    xp : array namespace of `X`
+    X : array of shape (n, d), float64
+    scaler : Scaler
+        Of kind "quantile", with q knots a column.
     """
-    all_knots = quantile_knots(scaler)
-    scores, last = xp.asarray(normal_scores(len(all_knots))), len(all_knots) - 1
-    columns = []
-    for j in range(X.shape[1]):
-        x = X[:, j]
-        if scaler.passthrough[j]:
-            columns.append(x)
-            continue
-        knots = xp.asarray(all_knots[:, j])
-        # the first knot at or above each number, the last one at or below it, and the one before the first
-        left = xp.clip(xp.searchsorted(knots, x, side="left"), 0, last)
-        right = xp.clip(xp.searchsorted(knots, x, side="right") - 1, 0, last)
-        below = xp.clip(left - 1, 0, last)
-        gap = xp.take(knots, left) - xp.take(knots, below)
-        # no number lies between two equal knots, so that any divisor but 0 is right
-        share = (x - xp.take(knots, below)) / xp.where(gap > 0, gap, xp.ones_like(gap))
-        low, high = xp.take(scores, below), xp.take(scores, left)
-        # numbers beyond the outermost knots have their scores
-        between = low + xp.clip(share, 0.0, 1.0) * (high - low)
-        tied = xp.take(knots, left) == x
-        columns.append(xp.where(tied, 0.5 * (high + xp.take(scores, right)), between))
-    return xp.stack(columns, axis=1)
+    knots = quantile_knots(scaler)
+    scores, last = xp.asarray(normal_scores(len(knots))), len(knots) - 1
+    # column by column, filled up with infinities to one less than a power of two, which halving needs: (d, 2^k - 1)
+    length = (1 << len(knots).bit_length()) - 1
+    filled = np.pad(knots.T, ((0, 0), (0, length - len(knots))), constant_values=np.inf)
+    # the knots of column j stand at j * length of one flat table
+    flat, base = xp.asarray(filled.ravel()), xp.asarray(np.arange(len(filled)) * length)
+
+    def looked_up(table: Any, places: Any) -> Any:
+        return xp.reshape(xp.take(table, xp.reshape(places, (-1,))), X.shape)
+
+    def counted(*, strict: bool) -> Any:
+        """How many knots of its column lie below each number (or at it, unless `strict`)."""
+        # Bisection in a fixed number of steps, as a graph needs it: there are 2^k - 1 knots, infinities among them.
+        place, step = xp.zeros_like(xp.asarray(X, dtype=xp.int64)) + base, (length + 1) // 2
+        while step:
+            probe = looked_up(flat, place + (step - 1))
+            is_below = probe < X if strict else probe <= X
+            place = place + xp.asarray(is_below, dtype=xp.int64) * step
+            step //= 2
+        return place - base
+
+    left, right = counted(strict=True), counted(strict=False)
+    # Each number lies between two knots of its column; before the first and after the last one both are the same.
+    below, above = xp.clip(left - 1, 0, last), xp.clip(left, 0, last)
+    low, high = looked_up(flat, below + base), looked_up(flat, above + base)
+    gap = high - low
+    # Between knots the score is interpolated. Equal knots have no gap, and any divisor will do: such numbers are ties.
+    share = (X - low) / xp.where(gap > 0, gap, xp.ones_like(gap))
+    start, stop = looked_up(scores, below), looked_up(scores, above)
+    between = start + xp.clip(share, 0.0, 1.0) * (stop - start)
+    # Several knots at one value mean that many rows have it: its score is the middle of theirs.
+    tied = 0.5 * (stop + looked_up(scores, xp.clip(right - 1, 0, last)))
+    scaled = xp.where(right > left, tied, between)
+    return xp.where(xp.asarray(scaler.passthrough)[None, :], X, scaled)

@@ -13,7 +13,6 @@ from numpy.typing import DTypeLike
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.kernels.blas import product
 from dkl.kernels.products import DenseForm, Product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
 from dkl.kernels.tiles import RowTiles, spans
@@ -137,27 +136,6 @@ def _multiplier(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[n
         return lambda rows: rows @ matrix
     form, columns = DenseForm(matrix.T, dtype, alike=True), slice(0, matrix.shape[1])
     return lambda rows: form(rows, columns)
-
-
-def nystrom_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
-    """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
-    total, mapped = np.zeros((1, feature_map.n_frequencies, S.shape[1])), NystromProduct(feature_map, dtype)
-    for rows in spans(X.shape[0], NYSTROM_ROWS):
-        phi = mapped(X[rows])
-        total[0] += product((phi if power == 1 else np.square(phi)).T, S[rows].astype(dtype))
-    return total
-
-
-def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
-    """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
-    # a similarity is a weighted mean of cosines, so that sums over rows need the similarities, a tile at a time
-    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
-    similarities = SimilarityProduct(X, feature_map, dtype)
-    for rows in spans(X.shape[0], similarities.product.tiles.step):
-        values = similarities(rows)
-        # tiles are added in float64; products within a tile are in the given dtype
-        total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
-    return total
 
 
 class SimilarityProduct:

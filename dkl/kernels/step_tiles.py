@@ -10,7 +10,6 @@ from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import StepProjection
-from dkl.kernels.blas import product
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.arrays import Rows
 
@@ -30,14 +29,6 @@ def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarra
     for rows, tile in _row_tiles(X, feature_map):
         write_atoms(tile, *_parts(feature_map), out[rows])
     return out[:, : feature_map.n_frequencies]
-
-
-def step_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
-    """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
-    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
-    for rows, _, phi in step_tiles(X, feature_map, dtype):
-        total[0] += product((phi if power == 1 else np.square(phi)).T, S[rows].astype(dtype))
-    return total
 
 
 def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

@@ -19,12 +19,13 @@ from dkl.kernels.blas import product
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import HadamardPlan, structured_sums
 from dkl.kernels.harmonic_tiles import harmonic_sums
-from dkl.kernels.landmark_tiles import nystrom_sums, similarity_sums
+from dkl.kernels.landmark_tiles import NYSTROM_ROWS
+from dkl.kernels.maps import row_mapper
 from dkl.kernels.products import Product, sparse_row_product
 from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
-from dkl.kernels.step_tiles import step_sums
-from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
+from dkl.kernels.step_tiles import TILE_ROWS
+from dkl.kernels.tiles import RowTiles, cache_tile, checked_dtype, checked_rows, checked_weights, even_step, spans
 from dkl.protocols.arrays import Rows, as_columns
 from dkl.protocols.block import Block
 from dkl.solvers.losses import namespace_of
@@ -135,13 +136,8 @@ def squares_of_pair(total: float, doubled: np.ndarray) -> np.ndarray:
 
 def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i)^power of features with amplitudes that are no waves: (parts, m, K)."""
-    # sums of these features include their amplitudes
-    if feature_map.activation == "landmarks":
-        return similarity_sums(X, S, feature_map, dtype, power=power)
-    if feature_map.activation == "steps":
-        return step_sums(X, S, feature_map, dtype, power=power)
-    if feature_map.activation == "nystrom":
-        return nystrom_sums(X, S, feature_map, dtype, power=power)
+    if feature_map.activation in ("landmarks", "steps", "nystrom"):
+        return _mapped_sums(X, S, feature_map, dtype, power)
     if feature_map.activation == "harmonics":
         sums = harmonic_sums(X, S, feature_map, dtype, power=power)
     elif isinstance(feature_map.projection, CombinedProjection):
@@ -154,6 +150,20 @@ def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype
     else:
         sums = _activated_sums(X, S, feature_map, dtype, power)
     return sums * feature_map.amplitudes[:, None] ** power
+
+
+def _mapped_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, power: int) -> np.ndarray:
+    """Sums of features, amplitudes included, that are mapped a tile at a time, and multiplied by the weights."""
+    m, mapped = feature_map.n_frequencies, row_mapper(X, feature_map, dtype)
+    step = mapped.step or NYSTROM_ROWS
+    if feature_map.activation == "steps":
+        step = cache_tile(TILE_ROWS, feature_map.n_columns, np.dtype(np.float64))
+    total, room = np.zeros((1, m, S.shape[1])), np.empty((min(step, X.shape[0]), m), dtype)
+    for rows in spans(X.shape[0], step):
+        phi = mapped(rows, room)
+        # tiles are added in float64; products within a tile are in the given dtype
+        total[0] += product((phi if power == 1 else np.square(phi)).T, S[rows].astype(dtype))
+    return total
 
 
 def _activated_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, power: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import dkl
-from dkl.export.onnx_graph import quantile_scores
+from dkl.kernels.generic import quantile_scores
 from dkl.kernels.scale import scale_rows
 from dkl.methods.preparation.scalers import quantile_scaler
 from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features

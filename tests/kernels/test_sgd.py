@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
 
-from dkl.kernels import device
+from dkl.kernels import device, generic
 from dkl.kernels.sgd import cuda_source as sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
@@ -121,7 +121,7 @@ def test_the_kernel_takes_the_same_steps(kind: str, dtype: str, monkeypatch: pyt
     # batches of which the last is short: 60 rows
     monkeypatch.setattr(device, "_BATCH_ROWS", 25)
     monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
-    monkeypatch.setattr(device, "_compiled", host_kernel)
+    monkeypatch.setattr(generic, "compiled", lambda xp, source, name: host_kernel(source, name))
     X, Y, S = rows(rule, dtype)
     before = start(dtype, clock=4.0)
     found = device.sgd_rows(X, Y, S, before, rule)
@@ -145,7 +145,7 @@ def test_batches_are_scikit_learns_steps_on_wide_rows(dtype: str, monkeypatch: p
     monkeypatch.setattr(device, "GROUP", 2)
     monkeypatch.setattr(device, "_BATCH_ROWS", 16)
     monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
-    monkeypatch.setattr(device, "_compiled", host_kernel)
+    monkeypatch.setattr(generic, "compiled", lambda xp, source, name: host_kernel(source, name))
     generator = np.random.default_rng(0)
     X = (generator.normal(size=(150, 40)) / 6.0).astype(dtype)
     y = np.where(X[:, 0] * X[:, 1] + 0.1 * X[:, 2] > 0, 1.0, -1.0)
