@@ -22,7 +22,7 @@ from dkl.errors import warn_user
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
-from dkl.methods.room import PlannedLearner, held_by_driver, planned_work, usual_calls
+from dkl.methods.room import PlannedMixin, held_by_driver, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
@@ -332,7 +332,7 @@ class Plan(Printed):
     @property
     def memory(self) -> str:
         """What a process holds, what the fit adds and where Dask or a limit acts, in one sentence."""
-        beside = held_by_driver(self.passes) if self.is_cluster else 0
+        beside = held_by_driver(kind.held for kind in self.passes) if self.is_cluster else 0
         return "" if self.room is None else self.room.adding(self._added, beside)
 
     @property
@@ -348,7 +348,7 @@ class Plan(Printed):
         return "\n".join([*said, *filter(None, [self.memory]), *lines, self.speed, *device])
 
 
-def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
+def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
 
     Nothing is fitted: two to four blocks are read, each kind of pass is timed on a few of its rows, and passes that end
@@ -443,7 +443,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
 
 
 def forecast(
-    learner: PlannedLearner,
+    learner: PlannedMixin,
     dataset: object,
     y: object = None,
     *,
@@ -475,7 +475,7 @@ def forecast(
 
 
 def planned_rows(
-    learner: PlannedLearner, dataset: object, y: object, exposure: object = None
+    learner: PlannedMixin, dataset: object, y: object, exposure: object = None
 ) -> tuple[Dataset, Exposure]:
     """The rows that a fit would have, and their exposure.
 
@@ -585,7 +585,7 @@ def _columns_seconds(records: Sequence[Record]) -> float:
 
 
 def usual_choice(
-    learner: PlannedLearner, rows: Dataset, block: Block | None, slots: int, flops_per_second: float
+    learner: PlannedMixin, rows: Dataset, block: Block | None, slots: int, flops_per_second: float
 ) -> UsualTime | None:
     """What a machine that chooses its features takes as a rule; None for all other learners."""
     if not hasattr(learner, "usual_time"):
@@ -598,7 +598,7 @@ def _cheaper(learner: Any, found: Plan, rows: Dataset, block: Block | None) -> s
     """A cheaper way to fit such rows, with its time; empty where the plan is short or there is none."""
     if found.expected_seconds <= _LONG_S or not hasattr(learner, "effort"):
         return ""
-    ways: dict[str, PlannedLearner] = {'effort="fast"': clone(learner).set_params(effort="fast")}
+    ways: dict[str, PlannedMixin] = {'effort="fast"': clone(learner).set_params(effort="fast")}
     if found.choice is None or learner.effort == "fast":
         ways = {'features="random"': clone(learner).set_params(features="random")}
     for name, other in ways.items():

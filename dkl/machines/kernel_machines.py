@@ -258,10 +258,15 @@ class KernelMachine(
         advised: FeatureLearner | None = None
         if self._chooses:
             chosen = choose(self._terms, dataset, weights, run, clock)
-            dataset, judging_seed = self._keep_choice(chosen), chosen.columns.judging_seed
+            dataset, judging_seed = chosen.columns.dataset, chosen.columns.judging_seed
             advised, choice = chosen.features, chosen.penalty
+            self.encoding_ = dataset.encoding
+            self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
+            self._calibration = (chosen.temperature, chosen.shift)
         else:
-            dataset, judging_seed = self._with_category_numbers(dataset, run)
+            # numbers in place of categories are learned without the judging rows: no others may judge comparisons then
+            given, dataset = dataset, rows_with_category_numbers(self, dataset, self._judging_rows(dataset), run)
+            judging_seed = self.seed_ if dataset is not given or has_scores(dataset.encoding) else None
         if self.features is None:
             # one pass and a sample choose the features; the machine keeps the parameters that the user gave
             advice = advise(dataset, run, self.seed_)
@@ -391,25 +396,6 @@ class KernelMachine(
             new_learner=lambda advised, stage: self._learner_of_stage(self._unfitted_features(advised), stage),
             new_problem=self._problem_on,
         )
-
-    def _keep_choice(self, chosen: Chosen) -> Dataset:
-        """Store the choice in the fitted attributes; returns the rows with the chosen columns."""
-        dataset = chosen.columns.dataset
-        self.encoding_ = dataset.encoding
-        self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
-        self._calibration = (chosen.temperature, chosen.shift)
-        return dataset
-
-    def _with_category_numbers(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
-        """The rows with numbers in place of categories and texts, and the seed of the rows that judge comparisons.
-
-        The numbers, such as target means, are learned without the judging rows, so that no other rows may judge later
-        comparisons; without categories and texts the seed is None. Sets `encoding_`.
-        """
-        numbered = rows_with_category_numbers(self, dataset, self._judging_rows(dataset), run)
-        is_numbered = numbered is not dataset or has_scores(numbered.encoding)
-        self.encoding_ = numbered.encoding
-        return numbered, self.seed_ if is_numbered else None
 
     @available_if(lambda self: self._settings.solver == "sgd")
     @atomic
@@ -806,16 +792,14 @@ class KernelMachine(
             learner.set_params(random_state=self.seed_)
         return learner
 
-    def _problem(
-        self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
-    ) -> LinearProblem:
-        """The linear problem on the rows of a dataset, mapped by `feature_map`."""
+    def _problem_on(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
+        """The linear problem on rows mapped by fitted features; its start is the model of their learner, if any."""
         settings = self._settings
         calibrates = settings.calibrate and self._calibration[0] is None
         _, share = self._stopping(dataset.n_rows)
         loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
-        return LinearProblem(
-            feature_map=feature_map,
+        problem = LinearProblem(
+            feature_map=features.feature_map_,
             loss=loss,
             alpha=settings.alpha,
             classes=dataset.classes,
@@ -827,12 +811,8 @@ class KernelMachine(
             validation=HeldOut(self.validation_fraction, self.seed_),
             calibrated=self._calibrates_while_judging(dataset.n_rows),
             seed=self.seed_,
-            dtype=dtype,
+            dtype=features.dtype,
         )
-
-    def _problem_on(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
-        """`_problem` on fitted features, starting from the linear model that their learner has fitted, if any."""
-        problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
         return replace(problem, start=working_start(features, problem.n_models))
 
     def _running(self, fingerprint: str) -> Run:

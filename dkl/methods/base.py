@@ -573,10 +573,7 @@ class SelectingLearner(Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the value of each candidate in one pass over the rows, then choose."""
-        driver, problem = self._summing(dataset)
-        if self.sums is not None:
-            driver, dataset = self._with_sums(driver, problem, dataset)
-        state = self._run(driver, problem, dataset, "potentials")
+        state = self._state_of_sums(*self._summing(dataset), dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state)
         self._choose()

@@ -120,25 +120,18 @@ def check_matrices(learner: object, n_landmarks: int) -> None:
         )
 
 
-class PlannedLearner(Protocol):
-    """A learner that can be planned.
-
-    An optional method is ``planned_features(dataset) -> int``, the most features.
-    """
+class PlannedMixin:
+    """What the fit of a learner or a machine takes at most, by replays; a subclass has these."""
 
     memory_limit: int | str | None
 
     def replayed(self, dataset: Dataset) -> PlannedRun:
         """The passes that a fit to these rows would run, with the memory and the seconds of their drivers."""
-        ...
-
-
-class PlannedMixin:
-    """The parts of a replay: what the fit of a learner or a machine takes at most."""
-
-    def replayed(self, dataset: Dataset) -> PlannedRun:
-        """The passes that a fit to these rows would run, with the memory and the seconds of their drivers."""
         raise TypeError(f"{type(self).__name__} does not say what it takes")
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """The most features that a fit to these rows can have; 0 where their number is not known before."""
+        return 0
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Sequence[Record], int]]:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
@@ -208,19 +201,12 @@ class PlannedWork:
         return max((with_passes(kind.held, memory.total) for kind, memory in of_kinds), default=0)
 
 
-class HeldBesidePasses(Protocol):
-    """A kind of pass with the bytes that the driver keeps during it, item by item."""
-
-    @property
-    def held(self) -> Mapping[str, int]: ...
+def held_by_driver(held: Iterable[Mapping[str, int]]) -> int:
+    """The most bytes that the driver keeps during any kind of pass, given those during each, item by item."""
+    return max((sum(items.values()) for items in held), default=0)
 
 
-def held_by_driver(kinds: Iterable[HeldBesidePasses]) -> int:
-    """The most bytes that the driver keeps during any kind of pass."""
-    return max((sum(kind.held.values()) for kind in kinds), default=0)
-
-
-def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
+def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> PlannedWork:
     """The passes and the memory of fitting `learner` to `rows`, at most, in the running processes; reads no row.
 
     Parameters
@@ -294,9 +280,9 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     return PlannedWork(whole, kinds, memories, room, slots, cores, in_files, backend.is_cluster, plan.driving)
 
 
-def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
+def _check_coefficients(learner: PlannedMixin, rows: Dataset) -> None:
     """Raise an error if the coefficients of a linear model on all features of a fit do not fit into memory."""
-    n_features = learner.planned_features(rows) if hasattr(learner, "planned_features") else 0
+    n_features = learner.planned_features(rows)
     needed, room = _COEFFICIENTS * _NUMBER * n_features, own_room(learner.memory_limit)
     if needed > max(room.nbytes, _DRAWN):
         raise MemoryLimitError(
@@ -306,7 +292,7 @@ def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
         )
 
 
-def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publish: Subscriber) -> None:
+def check_plan(learner: PlannedMixin, dataset: Dataset, device: Device, publish: Subscriber) -> None:
     """Raise an error for a fit that exceeds memory, before it reads a row; otherwise publish its memory and passes.
 
     For rows in this process's memory only the number of features is checked, since passes over them need little further
@@ -321,7 +307,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
     if not source.stored_nbytes and not dask.is_dask_collection(source.ticket(0)):
         return
     work = planned_work(learner, dataset, device)
-    message = work.room.adding(work.added, held_by_driver(work.kinds) if work.is_cluster else 0)
+    message = work.room.adding(work.added, held_by_driver(kind.held for kind in work.kinds) if work.is_cluster else 0)
     expected = sum(usual_calls(kind.records, kind.calls) for kind in work.kinds)
     publish(Event("note", "memory", detail={"message": message, "expected_passes": expected}))
 
@@ -375,7 +361,7 @@ def _too_large(
 
 
 def _features_that_fit(
-    learner: PlannedLearner, kinds: Sequence[PlannedKind], rows: Dataset, room: Room, own: Room, *, in_driver: bool
+    learner: PlannedMixin, kinds: Sequence[PlannedKind], rows: Dataset, room: Room, own: Room, *, in_driver: bool
 ) -> int | None:
     """The largest number of features, within a seventh, for which the fit is within memory; None if there is none.
 

@@ -40,6 +40,7 @@ class Updated:
     n_features_in_: int
     _fingerprint: str
     _running: Callable[[str], Run]
+    _run: Callable[..., Any]
 
     @recorded
     def update(self, dataset: Dataset) -> Self:
@@ -112,8 +113,11 @@ class Updated:
                 f"{parameter}, or leave sums out"
             )
 
-    def _with_sums(self, driver: Driver[P, S], problem: P, dataset: Dataset) -> tuple[Driver[P, S], Dataset]:
-        """A driver with one pass and its rows, so that the pass reads and stores block sums in the folder `sums`."""
+    def _state_of_sums(self, driver: Driver[P, S], problem: P, dataset: Dataset, stage: str) -> S:
+        """The last state of a driver with one pass, which reads and stores block sums in the folder `sums`, if set."""
+        if self.sums is None:
+            state: S = self._run(driver, problem, dataset, stage)
+            return state
         record, source = _sums_record(driver, problem), dataset.source
         rows: RowSource
         if isinstance(source, SummedSource):
@@ -122,7 +126,8 @@ class Updated:
         else:
             sums = kept_sums(self.sums, record, dataset, device=self._running("").device)
             rows = with_kept_sums(source, sums, record.result_bytes)
-        return KeepingDriver(driver, sums), dataset.with_rows(rows, dataset.schema)
+        kept: S = self._run(KeepingDriver(driver, sums), problem, dataset.with_rows(rows, dataset.schema), stage)
+        return kept
 
     def summed(self, dataset: Dataset) -> BlockSum:
         """The record of the pass whose sums `_weigh` uses; sums over parts of the rows may be added."""

@@ -292,30 +292,14 @@ def _check_width(estimator: BaseEstimator, found: int, expected: int, why: str =
 def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:
     """Further rows, encoded as in `fit`; the columns of a Dataset are checked.
 
-    Rows of weight 0 may hold anything; the caller ignores what they become.
+    Rows of weight 0 may hold anything.
     """
     X = as_known_rows(X)
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
         return dask_rows(estimator, X, weight=weight)
-    encoding = getattr(estimator, "encoding_", None)
-    if is_frame(X) or is_raw(encoding, X):
-        return encoded_frame(estimator, X, weight=weight)
-    # missing values of encoded columns cannot be filled
-    (weight,) = dask.compute(weight)
-    rows = as_rows(X)
-    check_rows(rows, weight=checked_weight(weight, rows.shape[0]))
-    return rows
-
-
-def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False, weight: Any = None) -> Any:
-    """Raw rows as columns, by the encoding of `fit` if there is one; zeros for rows of weight 0."""
-    encoding = getattr(estimator, "encoding_", None)
-    if encoding is not None:
-        return encoded_by(encoding, rows, strict=strict, weight=weight, model=estimator)
-    rows = as_rows(rows)
-    return zeros_for_weightless(rows, checked_weight(weight, rows.shape[0]))
+    return rows_like_those_of_fit(estimator, X, weight=weight)
 
 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
@@ -336,7 +320,7 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight:
     check_names(X)
     if encoding is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
-    encode = dask.delayed(encoded_frame, pure=True)
+    encode = dask.delayed(rows_like_those_of_fit, pure=True)
     width = estimator.feature_map_.n_columns
     if weight is None:
         found = [(encode(estimator, part, strict=strict), np.nan) for part in X.to_delayed()]

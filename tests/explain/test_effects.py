@@ -15,7 +15,7 @@ from dkl.explain import effects, supports
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.methods.random_features import RandomFeatures
-from dkl.methods.validation import encoded_frame
+from dkl.methods.validation import encoded_rows
 from dkl.plots import EffectsDisplay
 from dkl.testing.synthetic import ADDITIVE_EFFECTS, additive
 
@@ -133,7 +133,7 @@ def test_a_category_is_one_column_of_effects_that_add_up_to_the_model(scaling: A
     model = fitted(frame, y, scaling=scaling, n_features=120, dtype="float64")
     found = {effect.names: effect for effect in effects(model, frame)}
     assert {name for names in found for name in names} == {"colour", "age", "size"}
-    encoded = encoded_frame(model, frame)
+    encoded = encoded_rows(model, frame)
     own = {"colour": encoded[:, :3], "age": encoded[:, 3:5], "size": encoded[:, 5]}
     assert own["age"][0, 1] == 1.0
     total = sum(effect(*(own[name] for name in names))[:, 0] for names, effect in found.items())

@@ -12,7 +12,7 @@ import pytest
 import dkl
 from dkl.explain import effects
 from dkl.explain.column_groups import columns_of
-from dkl.methods.validation import encoded_frame
+from dkl.methods.validation import encoded_rows
 from dkl.plots import EffectsDisplay
 from tests.explain.cases import decision_values
 
@@ -44,12 +44,12 @@ def fitted(name: str, scaling: str = "quantile", **settings: Any) -> tuple[Any, 
 @pytest.mark.parametrize("scaling", ["standard", "quantile"])
 def test_an_effect_is_what_sets_of_columns_do_beyond_their_subsets(name: str, scaling: str) -> None:
     model, frame = fitted(name, scaling)
-    few = encoded_frame(model, frame.iloc[:4])
+    few = encoded_rows(model, frame.iloc[:4])
     every = np.asarray(few, dtype=float)
     found = effects(model, frame.iloc[:4], most_columns=3)
     assert max(len(effect.columns) for effect in found) == KERNELS[name].most_columns
     members = columns_of(model).members
-    point = np.asarray(encoded_frame(model, frame.iloc[[9]]), dtype=float)[0]
+    point = np.asarray(encoded_rows(model, frame.iloc[[9]]), dtype=float)[0]
 
     def mean_with(columns: tuple[int, ...]) -> np.ndarray:
         rows = []
@@ -70,7 +70,7 @@ def test_an_effect_is_what_sets_of_columns_do_beyond_their_subsets(name: str, sc
 
 def test_effects_add_up_to_the_model() -> None:
     model, frame = fitted("pairs")
-    rows = np.asarray(encoded_frame(model, frame), dtype=float)
+    rows = np.asarray(encoded_rows(model, frame), dtype=float)
     found = effects(model, frame)
     total = np.zeros(len(rows))
     for effect in found:
@@ -103,7 +103,7 @@ def test_combined_with_steps_their_effects_add_up() -> None:
     ]
     features = dkl.CombinedFeatures(parts)
     model = dkl.KernelRegressor(features, solver="newton", alpha=1e-4, random_state=0).fit(frame, y)
-    rows = np.asarray(encoded_frame(model, frame), dtype=float)
+    rows = np.asarray(encoded_rows(model, frame), dtype=float)
     total = np.zeros(len(rows))
     for effect in effects(model, frame):
         own = [rows[:, factor.columns] for factor in effect.factors]

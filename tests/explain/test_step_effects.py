@@ -12,7 +12,7 @@ import pytest
 
 import dkl
 from dkl.explain import contributions, effects
-from dkl.methods.validation import encoded_frame
+from dkl.methods.validation import encoded_rows
 from dkl.plots import ContributionsDisplay, EffectsDisplay
 from tests.explain.cases import decision_values, machine, rows
 
@@ -98,7 +98,7 @@ def test_a_category_is_one_column_and_a_loaded_model_says_the_same(tmp_path: Pat
     model = dkl.KernelRegressor(features, solver="newton", alpha=1e-4, random_state=0, progress=False).fit(frame, y)
     found = {effect.names: effect for effect in effects(model, frame)}
     assert {name for names in found for name in names} == {"colour", "age", "size"}
-    encoded = encoded_frame(model, frame)
+    encoded = encoded_rows(model, frame)
     own = {"colour": encoded[:, :3], "age": encoded[:, 3:5], "size": encoded[:, 5]}
     total = sum(effect(*(own[name] for name in names))[:, 0] for names, effect in found.items())
     left = model.predict(frame) - total

@@ -19,7 +19,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.dictionaries.landmarks import LandmarkDictionary
 from dkl.methods.frequency_search.frequency_space import FourierSpace
-from dkl.methods.frequency_search.harmonic_search import ChainOptions, HarmonicSpace
+from dkl.methods.frequency_search.harmonic_search import HarmonicSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.rounds import loop
 from dkl.methods.rounds.candidates import SCORE_PENALTY, CandidatePoints, greedy_points
@@ -125,7 +125,7 @@ def test_harmonics_compete_in_a_list_as_waves_do(tmp_path: Path) -> None:
 def test_harmonics_that_chains_search_are_proposed_as_points_of_a_dictionary() -> None:
     X = np.random.default_rng(0).standard_normal((300, 4))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    space = HarmonicSpace(dkl.SphericalHarmonics(3).pool(4), 3, ChainOptions(chains=50, steps=20))
+    space = HarmonicSpace(dkl.SphericalHarmonics(3).pool(4), 3, chains=50, steps=20)
     s = np.sign(X[:, :1] * X[:, 1:2])
     points = space.propose(SampleSlopes(X, s, np.ones(300)), 3, 0)
     found, _ = space.search(X, s / np.abs(s).sum(), 3, 0)

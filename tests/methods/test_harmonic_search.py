@@ -8,7 +8,7 @@ import pytest
 from dkl.data.coerce import as_dataset
 from dkl.features.harmonics import SphericalHarmonics, multi_indices, random_indices
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.harmonic_search import ChainOptions, HarmonicSpace, walk
+from dkl.methods.frequency_search.harmonic_search import HarmonicSpace, walk
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
@@ -41,7 +41,7 @@ def test_chains_find_what_enumeration_finds() -> None:
     pool = SphericalHarmonics(6).pool(6)
     S = np.sign(X[:, :1] * X[:, 1:2] + 0.3 * X[:, 4:5])
     everything = np.square(feature_sums(X, S, pool)[0, :, 0])
-    space = HarmonicSpace(pool, 6, ChainOptions(chains=100, steps=40))
+    space = HarmonicSpace(pool, 6, chains=100, steps=40)
     points, potentials = space.search(X, S, 5, seed=0)
     assert (np.diff(potentials) <= 0).all()
     np.testing.assert_array_equal(points[0], pool.projection.dense()[everything.argmax()])

@@ -22,8 +22,16 @@ from dkl.kernels.landmark_tiles import KernelValues, NystromProduct
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
-from dkl.methods.nystrom.driver import NystromDriver, NystromProblem, NystromState
-from dkl.methods.nystrom.landmarks import Landmarks, choose_landmarks, leverage_scores, pivots, whitening_of
+from dkl.methods.nystrom.driver import (
+    Landmarks,
+    NystromDriver,
+    NystromProblem,
+    NystromState,
+    choose_landmarks,
+    leverage_scores,
+    pivots,
+    whitening_of,
+)
 from dkl.methods.nystrom.learner import NystromFeatures, unwritten_zeros
 from dkl.methods.nystrom.ordered import text_order
 from dkl.planning import plan

@@ -283,8 +283,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
         # stored sums of unchanged blocks are read instead of computed
         if self.sums is not None:
-            keeping, rows = self._with_sums(driver, problem, dataset)
-            keep(self, self._run(keeping, problem, rows, "solver"))
+            keep(self, self._state_of_sums(driver, problem, dataset, "solver"))
             return
         state = self._run(driver, problem, dataset, "solver", keep=keep)
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped

@@ -20,29 +20,9 @@ from dkl.protocols.arrays import Rows
 Potential = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class ChainOptions:
-    """The number of chains, and their inverse temperatures.
-
-    Parameters
-    ----------
-    chains, steps : int
-    coldest : float
-        Inverse temperature of the last step, in units of 1 / sum s^2, where sum s^2 is the expected potential for
-        random labels.
-    hottest : float
-        Inverse temperature of the first step; if equal to `coldest`, the chain's distribution is proportional to
-        exp(beta v).
-    """
-
-    chains: int = 200
-    steps: int = 100
-    coldest: float = 4.0
-    hottest: float = 0.25
-
-    @property
-    def betas(self) -> np.ndarray:
-        return np.geomspace(self.hottest, self.coldest, self.steps)
+# Inverse temperatures of the first and the last step of a chain, in units of 1 / sum s^2, where sum s^2 is the expected
+# potential for random labels.
+_HOTTEST, _COLDEST = 0.25, 4.0
 
 
 def walk(
@@ -122,13 +102,15 @@ class HarmonicSpace(FrequencySpace):
     origin : FeatureMap
         Any harmonics on the rows' columns, with their scaler; only its type is used.
     max_degree : int
-    options : ChainOptions
+    chains, steps : int
+        The number of chains, at least, and of steps of each.
     dtype : {"float32", "float64"}
     """
 
     origin: FeatureMap
     max_degree: int
-    options: ChainOptions = ChainOptions()
+    chains: int = 200
+    steps: int = 100
     dtype: str = "float32"
 
     @property
@@ -164,7 +146,7 @@ class HarmonicSpace(FrequencySpace):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        chains = max(self.options.chains, 2 * count)
+        chains = max(self.chains, 2 * count)
         # temperatures are in units of sum s^2, the expected potential for random labels
         chance = float(np.square(S).sum()) or 1.0
 
@@ -173,8 +155,8 @@ class HarmonicSpace(FrequencySpace):
             distinct, position = np.unique(index, axis=0, return_inverse=True)
             return potentials_of(self.feature_map(distinct), X, S, self.dtype)[position.reshape(-1)] / chance
 
-        begin = self.start(chains, seed)
-        _, best, height = walk(potential, begin, self.max_degree, self.options.betas, stream(seed, "walk"))
+        begin, betas = self.start(chains, seed), np.geomspace(_HOTTEST, _COLDEST, self.steps)
+        _, best, height = walk(potential, begin, self.max_degree, betas, stream(seed, "walk"))
         kept = self.distinct(best, height, count)
         return best[kept], height[kept] * chance
 

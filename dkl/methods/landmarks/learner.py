@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -260,10 +260,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
-        driver, problem = self._summing(dataset)
-        if self.sums is not None:
-            driver, dataset = self._with_sums(driver, problem, dataset)
-        state = self._run(driver, problem, dataset, "losses")
+        state: Any = self._state_of_sums(*self._summing(dataset), dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 

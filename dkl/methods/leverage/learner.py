@@ -233,10 +233,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         # RowsDriver draws its sample from all rows itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
         # the results of the passes stay with the learner, so that `with_mu` needs none
-        running = driver
-        if self.sums is not None:
-            running, rows = self._with_sums(driver, problem, rows)
-        self._pass_results = driver, problem, self._run(running, problem, rows, "leverage")
+        self._pass_results = driver, problem, self._state_of_sums(driver, problem, rows, "leverage")
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()

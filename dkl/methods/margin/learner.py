@@ -48,7 +48,7 @@ from dkl.methods.game.learner import GameSolver
 from dkl.methods.margin.driver import CorrectiveDriver, CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.nystrom.landmarks import whitening_of
+from dkl.methods.nystrom.driver import whitening_of
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room

@@ -15,8 +15,7 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
-from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
-from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
+from dkl.methods.nystrom.driver import Landmarks, NystromDriver, NystromProblem, whitening_of
 from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
 from dkl.methods.parameters import NYSTROM, Constraints, estimator
 from dkl.methods.preparation.driver import PreparationProblem
