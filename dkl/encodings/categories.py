@@ -175,38 +175,40 @@ class CategoryFit:
         """Pairs of a column of codes and another column of categories, those with the fewest pairs of values first."""
         parts = category_parts(self.dataset.encoding)
         names = list(parts)
-        pairs = [
-            CategoryKey((parts[first], parts[second]))
+        pairs: dict[tuple[str, ...], CategoryKey] = {
+            (first, second): CategoryKey((parts[first], parts[second]))
             for first in self.codes
             for second in names
             if second != first and (not parts[second].is_code or names.index(first) < names.index(second))
-        ]
-        return self._smallest(pairs, min(_MOST_VALUES, self.dataset.n_rows), _TRIED_BYTES)
+        }
+        return self._tried(pairs, min(_MOST_VALUES, self.dataset.n_rows), _TRIED_BYTES)
 
     def tried_triples(self, pairs: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], CategoryKey]:
         """Each pair with each third column of categories, those with the fewest triples of values first."""
         parts = category_parts(self.dataset.encoding)
-        keys = {
-            frozenset([*pair, third]): CategoryKey(tuple(parts[name] for name in (*pair, third)))
-            for pair in pairs
-            for third in parts
-            if third not in pair
-        }
-        return self._smallest(list(keys.values()), min(_MOST_TRIPLES, 2 * self.dataset.n_rows), _TRIPLE_BYTES)
+        triples = {frozenset([*pair, third]): (*pair, third) for pair in pairs for third in parts if third not in pair}
+        keys = {names: CategoryKey(tuple(parts[name] for name in names)) for names in triples.values()}
+        return self._tried(keys, min(_MOST_TRIPLES, 2 * self.dataset.n_rows), _TRIPLE_BYTES)
 
-    def _smallest(self, keys: list[CategoryKey], values: int, nbytes: int) -> dict[tuple[str, ...], CategoryKey]:
-        """The smallest crosses, within bounds on the values of each and the bytes of all, by names of columns."""
-        by_start = {part.start: name for name, part in category_parts(self.dataset.encoding).items()}
+    def _tried(
+        self, keys: dict[tuple[str, ...], CategoryKey], values: int, nbytes: int
+    ) -> dict[tuple[str, ...], CategoryKey]:
+        """The smallest crosses, within bounds on the values of each and the bytes of all."""
+        new = {names: key for names, key in keys.items() if key.size <= values and names not in self.added}
+        return self.affordable(new, nbytes, _MOST_TRIED) if self._tries else {}
+
+    def affordable(
+        self, keys: dict[tuple[str, ...], CategoryKey], nbytes: int, most: int | None = None
+    ) -> dict[tuple[str, ...], CategoryKey]:
+        """The keys with the fewest codes, at most `most` of them, whose sums together take at most `nbytes`."""
         fits: dict[tuple[str, ...], CategoryKey] = {}
         held = 0
-        for key in sorted(keys, key=lambda key: key.size):
+        for names, key in sorted(keys.items(), key=lambda item: item[1].size)[:most]:
             held += 8 * self.folds.count * key.size * len(self.outputs)
-            if key.size > values or held > nbytes or len(fits) == _MOST_TRIED:
+            if held > nbytes:
                 break
-            names = tuple(by_start[part.start] for part in key.parts)
-            if names not in self.added:
-                fits[names] = key
-        return fits if self._tries else {}
+            fits[names] = key
+        return fits
 
     @cached_property
     def tried_numbers(self) -> dict[tuple[str, str], tuple[int, float]]:

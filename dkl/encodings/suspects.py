@@ -219,22 +219,18 @@ class NumberTrial(CategoryFit):
         self._sum(self.sums_of_folds)
         return super().totals
 
-    def _affordable(
+    def _summed(
         self, keys: dict[tuple[str, ...], CategoryKey], most: int | None = None
     ) -> dict[tuple[str, ...], CategoryKey]:
-        """The keys with the fewest codes whose sums together stay within `_TRIED_BYTES`; computes these sums."""
-        held, fits = 0, {}
-        for names, key in sorted(keys.items(), key=lambda item: item[1].size)[:most]:
-            held += 8 * self.folds.count * key.size * len(self.outputs)
-            if held <= _TRIED_BYTES:
-                fits[names] = key
+        """The keys that are `affordable` within `_TRIED_BYTES`, after their sums were computed."""
+        fits = self.affordable(keys, _TRIED_BYTES, most)
         self._sum([each for key in fits.values() for each in self._sums_of(key)])
         return fits
 
     def gaining_numbers(self, suspects: dict[str, CategoryKey]) -> tuple[str, ...]:
         """The suspects whose values clearly improve predictions beyond the number and its neighbouring values."""
         totals, taken = self.totals, []
-        for (name,), key in self._affordable({(name,): key for name, key in suspects.items()}).items():
+        for (name,), key in self._summed({(name,): key for name, key in suspects.items()}).items():
             weight, targets = self._cells(key, 0, key.size)
             priors = self._priors(key)
             gains = [
@@ -256,7 +252,7 @@ class NumberTrial(CategoryFit):
             keys = {names: CategoryKey(tuple(few[name].parts[0] for name in names)) for names in tried}
             enough = self.dataset.n_rows / _ROWS_A_CELL
             keys = {names: key for names, key in keys.items() if key.size <= enough}
-            keys = self._affordable(keys, _MOST_TRIED - len(gains))
+            keys = self._summed(keys, _MOST_TRIED - len(gains))
             crossed |= keys
             gains |= {names: self._cross_gain(names, crossed) for names in keys}
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.families import Coordinates, FiniteFamily
+from dkl.features.families import Coordinates, FiniteFamily, WithoutBandwidth
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import MOST_FACTORS
 
 
-class ListedDictionary:
+class ListedDictionary(WithoutBandwidth):
     """Base class of dictionaries that a list of families may contain: their parameters, without the search.
 
     A subclass is a frozen dataclass. If its bandwidth is to be found from the rows, `needs_bandwidth` is true, and
@@ -25,18 +25,6 @@ class ListedDictionary:
 
     # whether its features need double precision; whitened similarities to landmarks near each other do
     is_double: ClassVar[bool] = False
-
-    @property
-    def needs_bandwidth(self) -> bool:
-        """Whether the bandwidth has to be found from the rows."""
-        return False
-
-    def validate(self) -> None:
-        """Raise ValueError if a parameter has no meaning."""
-
-    def with_bandwidth(self, sigma: float) -> Self:
-        """A copy for rows whose median distance is `sigma`."""
-        return self
 
     def draw(self, n_features: int, n_columns: int, dtype: DTypeLike) -> FeatureMap:
         """A map with `n_features` features of the right size, for plans only: its entries are zeros."""

@@ -60,6 +60,22 @@ class FiniteFamily(Family, Protocol):
         ...
 
 
+class WithoutBandwidth:
+    """Base class of families whose features do not depend on a bandwidth."""
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        """Whether the bandwidth has to be found from the rows."""
+        return False
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter has no meaning."""
+
+    def with_bandwidth(self, sigma: float) -> Self:
+        """A copy for rows whose median distance is `sigma`."""
+        return self
+
+
 class _Drawn:
     """Draws W by the parameter `sampling`; base class of all families whose frequencies are vectors."""
 
@@ -208,10 +224,7 @@ class Gaussian(_Fourier):
     sampling: Sampling = "iid"
     pairing: Pairing = "cos-sin"
     norm: ClassVar[Norm | None] = "l2"
-
-    @property
-    def is_elementary(self) -> bool:
-        return True
+    is_elementary = True
 
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
         return np.exp(-0.5 * np.square(distances))
@@ -244,14 +257,11 @@ class Laplacian(_Fourier):
     pairing: Pairing = "cos-sin"
     isotropic: ClassVar[bool] = False
     norm: ClassVar[Norm | None] = "l1"
+    is_elementary = True
 
     def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         # The Fourier transform of exp(-|t|) is the Cauchy density, and that of 1 / (1 + t^2) the Laplace density.
         return generator.standard_cauchy(shape)
-
-    @property
-    def is_elementary(self) -> bool:
-        return True
 
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
         return np.exp(-distances)
@@ -363,7 +373,7 @@ class Matern(_Fourier):
 
 
 @dataclass(frozen=True)
-class ArcCosine(_Drawn):
+class ArcCosine(_Drawn, WithoutBandwidth):
     """phi(x) = H(w.x) (w.x)^order, w ~ N(0, I): the arc-cosine kernels of Cho & Saul 2009, equation (1).
 
     k(x, y) = |x|^order |y|^order J_order(angle) / pi. A step, a ramp and a squared ramp for order 0, 1 and 2.
@@ -386,17 +396,10 @@ class ArcCosine(_Drawn):
     order: int = 1
     sampling: Sampling = "iid"
 
-    @property
-    def needs_bandwidth(self) -> bool:
-        return False
-
     def validate(self) -> None:
         if self.order not in (0, 1, 2) or isinstance(self.order, bool):
             raise ValueError(f"ArcCosine: order is {self.order!r}; it must be 0, 1 or 2")
         self._check_sampling()
-
-    def with_bandwidth(self, sigma: float) -> ArcCosine:
-        return self
 
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         self.validate()
@@ -424,7 +427,7 @@ _ARC_COSINE: tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], ...] = (
 
 
 @dataclass(frozen=True)
-class Coordinates:
+class Coordinates(WithoutBandwidth):
     """phi(x) = x_w, w uniform on the columns: the linear kernel k(x, y) = x.y, sparse rows included.
 
     Sinha & Duchi 2016, section 4.2. ``n_frequencies=None`` takes each column once.
@@ -437,16 +440,6 @@ class Coordinates:
     >>> bool(np.allclose(dkl.Coordinates().kernel(X), X @ X.T))
     True
     """
-
-    @property
-    def needs_bandwidth(self) -> bool:
-        return False
-
-    def validate(self) -> None:
-        """Do nothing: there are no parameters."""
-
-    def with_bandwidth(self, sigma: float) -> Coordinates:
-        return self
 
     def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         if n_frequencies is None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import special
 
-from dkl.features.families import is_count
+from dkl.features.families import WithoutBandwidth, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonic_projection import Blocks, HarmonicProjection
@@ -185,7 +185,7 @@ def harmonic_values(X: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class SphericalHarmonics:
+class SphericalHarmonics(WithoutBandwidth):
     """Real spherical harmonics on the unit sphere in any d >= 2, orthonormal for the probability measure.
 
     A finite family: learners enumerate it in one pass (``n_candidates=None``, `pool`) rather than draw from it. What
@@ -221,10 +221,6 @@ class SphericalHarmonics:
     project: bool = False
     n_harmonics: int | None = None
 
-    @property
-    def needs_bandwidth(self) -> bool:
-        return False
-
     def validate(self) -> None:
         for name, value, least in (("max_degree", self.max_degree, 0), ("n_harmonics", self.n_harmonics, 1)):
             if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < least):
@@ -239,9 +235,6 @@ class SphericalHarmonics:
             raise ValueError(f"SphericalHarmonics: blocks is {self.blocks!r}; it must be one of {get_args(Blocks)}")
         if not isinstance(self.project, bool | np.bool_):
             raise ValueError(f"SphericalHarmonics: project is {self.project!r}; it must be True or False")
-
-    def with_bandwidth(self, sigma: float) -> SphericalHarmonics:
-        return self
 
     def size(self, n_columns: int) -> int:
         """The number of harmonics of the family in `n_columns` dimensions, without enumerating them.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.features.projections import Projection
+from dkl.features.projections import Projection, StoredProjection
 
 
 def in_metric(rows: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
@@ -18,7 +18,7 @@ def in_metric(rows: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class NystromProjection:
+class NystromProjection(StoredProjection):
     """m features k(x, Z) A of a row x, with A = L^-T and L L^T the kernel matrix of the landmarks Z.
 
     The inner product of two rows' features is then k(x, Z) k(Z, Z)^-1 k(Z, y): the kernel k itself where x or y is a
@@ -54,11 +54,6 @@ class NystromProjection:
     @property
     def n_columns(self) -> int:
         return self.landmarks.shape[1] if self.metric is None else self.metric.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        metric = 0 if self.metric is None else self.metric.nbytes
-        return self.landmarks.nbytes + self.whitening.nbytes + metric
 
     def dense(self) -> np.ndarray:
         """The landmarks, of shape (l, d)."""

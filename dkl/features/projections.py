@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -39,6 +39,16 @@ class Projection(Protocol):
         ...
 
 
+class StoredProjection:
+    """Base class of projections that are dataclasses of arrays, and of other such projections."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of these arrays."""
+        held = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        return sum(value.nbytes for value in held if isinstance(value, np.ndarray | StoredProjection))
+
+
 def formed(projection: Projection) -> np.ndarray | sparse.csr_array:
     """W as a matrix of shape (m, d): a csr_array for sparse and column projections, else an ndarray."""
     return projection.matrix if isinstance(projection, SparseProjection | ColumnProjection) else projection.dense()
@@ -53,7 +63,7 @@ def _joined(first: Projection, second: Projection) -> Projection:
 
 
 @dataclass(frozen=True, eq=False)
-class DenseProjection:
+class DenseProjection(StoredProjection):
     """z = x W^T for a stored W.
 
     Parameters
@@ -71,10 +81,6 @@ class DenseProjection:
     def n_columns(self) -> int:
         return self.matrix.shape[1]
 
-    @property
-    def nbytes(self) -> int:
-        return self.matrix.nbytes
-
     def dense(self) -> np.ndarray:
         return self.matrix
 
@@ -86,7 +92,7 @@ class DenseProjection:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseProjection:
+class SparseProjection(StoredProjection):
     """z = x W^T for a sparse W: most frequencies depend on one, two or three columns.
 
     Parameters
@@ -157,10 +163,6 @@ class SparseProjection:
     def n_columns(self) -> int:
         return self.width
 
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
-
     def dense(self) -> np.ndarray:
         return self.matrix.toarray()
 
@@ -172,7 +174,7 @@ class SparseProjection:
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnProjection:
+class ColumnProjection(StoredProjection):
     """z_j = x[columns[j]]: the coordinates themselves.
 
     Parameters
@@ -192,10 +194,6 @@ class ColumnProjection:
     @property
     def n_columns(self) -> int:
         return self.width
-
-    @property
-    def nbytes(self) -> int:
-        return self.columns.nbytes
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
@@ -237,7 +235,7 @@ def walsh_hadamard(rows: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class StructuredProjection:
+class StructuredProjection(StoredProjection):
     """z = radii * (H S1 H S2 H S3 x) / p^(3/2) block by block: W is never formed.
 
     Row x is padded with zeros to p columns; each block of p frequencies has three diagonals of signs and H is the
@@ -275,10 +273,6 @@ class StructuredProjection:
     def padded(self) -> int:
         """p, the length of the transforms."""
         return self.signs.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        return self.signs.nbytes + self.radii.nbytes + (0 if self.rows is None else self.rows.nbytes)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from dkl.features.projections import Projection
+from dkl.features.projections import Projection, StoredProjection
 
 STEP: Literal[0] = 0
 HINGE: Literal[1] = 1
@@ -20,7 +20,7 @@ Factor = tuple[int, float, int]
 
 
 @dataclass(frozen=True, eq=False)
-class StepProjection:
+class StepProjection(StoredProjection):
     """m atoms, each a product of at most three factors of single columns.
 
     A step is 1 where ``x[j] > t`` and 0 elsewhere; a hinge is ``max(0, min(x[j], high[j]) - t)``. An atom counts as one
@@ -71,10 +71,6 @@ class StepProjection:
     @property
     def n_columns(self) -> int:
         return len(self.high)
-
-    @property
-    def nbytes(self) -> int:
-        return self.columns.nbytes + self.thresholds.nbytes + self.kinds.nbytes + self.high.nbytes
 
     def dense(self) -> np.ndarray:
         """A 0-1 matrix of shape (m, d): 1 where the atom depends on the column."""
