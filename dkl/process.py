@@ -32,9 +32,10 @@ _PIECE_BYTES = 1 << 17
 # Code and constants of libraries that a fit maps after it has loaded two kernels, which map most of them: 8 to 11 MiB
 # were seen. And all that it maps, where this was not measured: 21 MiB, where Linux keeps files in small pieces.
 _FURTHER_BYTES, _USED_BYTES = 12 << 20, 28 << 20
-# What a process that compiles all its kernels takes besides: with 8 MiB, a later pass of the game, which compiles most,
-# lacked 3 MiB. And the code of the compiler, if it has not run before: 40 to 55 MiB were seen.
-_COMPILED_BYTES, _COMPILER_BYTES = 24 << 20, 48 << 20
+# What a process that compiles all its kernels keeps of it: with 8 MiB, a later pass of the game, which compiles most,
+# lacked 3 MiB. And what it takes while it compiles one, beyond the 28 MiB above: its file mappings rose from 10 to 77
+# MiB.
+_COMPILED_BYTES, _COMPILER_BYTES = 24 << 20, 40 << 20
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
@@ -321,26 +322,53 @@ class _Compiler:
     held = expected = 0
 
 
-def expect_compiling(kernel: Any, held: int) -> None:
-    """Note whether this process will compile kernels in its passes, as on a new machine, and what that will take.
+def will_compile(kernel: Any) -> bool:
+    """Whether this process will compile kernels in its passes, as on a new machine.
 
     Parameters
     ----------
     kernel : Numba dispatcher
         The only kernel that it has called so far. Others are compiled if this one was, or if the folder of its cache
         has no others, as after a fit that was refused.
-    held : int
-        Bytes that the process holds, with those of `mapped_later`.
     """
     stats = kernel.stats
     files = Path(stats.cache_path).glob("*.nbi") if stats.cache_path else ()
-    if len(stats.cache_hits) < len(kernel.signatures):
-        expected = _COMPILED_BYTES
-    elif len({file.name.partition("-")[0] for file in files}) < 2:
-        expected = _COMPILED_BYTES + _COMPILER_BYTES
-    else:
-        expected = 0
-    _Compiler.held, _Compiler.expected = held, expected
+    return len(stats.cache_hits) < len(kernel.signatures) or len({file.name.partition("-")[0] for file in files}) < 2
+
+
+def expect_compiling(held: int) -> None:
+    """Note that this process will compile kernels; `held` are its bytes, with those of `mapped_later`."""
+    _Compiler.held, _Compiler.expected = held, _COMPILED_BYTES
+
+
+def compiler_bytes() -> int:
+    """Bytes of the compiler, in place of what this process keeps for the next pass; 0 if it compiles no kernel."""
+    return _COMPILER_BYTES if _Compiler.expected else 0
+
+
+@cache
+def compile_alone(drop_kept: Callable[[], None]) -> None:
+    """Have this process call `drop_kept` before it compiles a kernel of dkl, and give back the compiler after it.
+
+    So the compiler, of which some 60 MiB are mapped, is never in memory beside what is kept for the next pass.
+    """
+    from numba.core import event
+
+    class Alone(event.Listener):
+        depth = 0
+
+        def on_start(self, event: Any) -> None:
+            # a kernel compiles those that it calls inside its own compilation; one thread compiles at a time
+            if not self.depth and event.data["dispatcher"].py_func.__module__.partition(".")[0] == "dkl":
+                drop_kept()
+            self.depth += 1
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if not self.depth and event.data["dispatcher"].py_func.__module__.partition(".")[0] == "dkl":
+                give_back_memory()
+
+    event.register("numba:compile", Alone())
 
 
 def compiled_later(held: int) -> int:

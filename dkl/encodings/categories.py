@@ -41,6 +41,8 @@ from dkl.encodings.target_means import (
     within_sums,
 )
 from dkl.encodings.texts import texts_like_fit, with_texts
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.loop import PlannedRun, Run, run_pass
@@ -49,6 +51,7 @@ from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 Names = TypeVar("Names", bound=tuple[str, ...])
+T = TypeVar("T")
 
 # The sums of one pass take at most _MOST_BYTES, and at most the memory of a process over _SHARE_OF_A_PASS, since a
 # worker holds the sums of several blocks at the same time.
@@ -424,6 +427,16 @@ class CategoryFit:
         for first in range(0, key.size, self._at_once):
             yield first, min(first + self._at_once, key.size)
 
+    def _of_ranges(self, key: CategoryKey, function: Callable[[int, int], T]) -> list[T]:
+        """``function(first, last)`` of each range of a key, in their order, computed by the cores of this process.
+
+        As many ranges are computed at once as plans count the intermediate arrays of.
+        """
+        ranges, values = list(self._ranges(key)), []
+        for some in spans(len(ranges), max(1, _MOST_VALUES // self._at_once)):
+            values += Crew().map(lambda codes: function(*codes), ranges[some])
+        return values
+
     @cached_property
     def totals(self) -> FoldTotals:
         """The sums of weights, targets and squares in each fold, from the stored sums."""
@@ -439,10 +452,11 @@ class CategoryFit:
 
     def _priors(self, key: CategoryKey) -> np.ndarray:
         """The prior weight of the means of a key with the least held-out loss, for each target: (T,)."""
-        losses = [
-            prior_losses(*self._cells(key, first, last), self.totals, first=first) for first, last in self._ranges(key)
-        ]
-        return best_priors(np.sum(losses, axis=0))
+
+        def losses(first: int, last: int) -> np.ndarray:
+            return prior_losses(*self._cells(key, first, last), self.totals, first=first)
+
+        return best_priors(np.sum(self._of_ranges(key, losses), axis=0))
 
     def _deviations(self, key: CategoryKey, priors: np.ndarray) -> np.ndarray:
         """The deviations of all codes of a key for rows of each fold, (F, T, V)."""
@@ -496,17 +510,28 @@ class CategoryFit:
         deviations, (F, T, V + 1) each.
         """
         T, F, n_last = self.n_targets, self.folds.count, last.shape[2] - 1
-        moments, answers = np.zeros((T, F, 4, 4)), np.zeros((T, F, 4))
-        for first, end in self._ranges(key):
+
+        def of_range(first: int, end: int) -> list[tuple[np.ndarray, np.ndarray]]:
+            """The moments and answers of each target over a range of codes."""
             weight, targets = self._cells(key, first, end)
             crossed = fold_deviations(weight, targets, self.totals, prior, first=first)
             # code 0, of rows in which a value is missing, is left out
             cells = np.arange(max(first, 1), end)
             inside, own = cells - first, divmod(cells - 1, n_last)
-            for t in range(T):
-                columns = [without_last[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]]
-                of_range = cross_moments(weight[:, inside], targets[t][:, inside], columns)
-                moments[t], answers[t] = moments[t] + of_range[0], answers[t] + of_range[1]
+            return [
+                cross_moments(
+                    weight[:, inside],
+                    targets[t][:, inside],
+                    [without_last[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]],
+                )
+                for t in range(T)
+            ]
+
+        moments, answers = np.zeros((T, F, 4, 4)), np.zeros((T, F, 4))
+        for by_target in self._of_ranges(key, of_range):
+            for t, (of_moments, of_answers) in enumerate(by_target):
+                moments[t] += of_moments
+                answers[t] += of_answers
         each: list[np.ndarray] = []
         for t in range(T):
             totals = self.totals.only(t)
@@ -607,7 +632,9 @@ class CategoryFit:
                 of_number = self._of_number(key, place, t)
                 slopes += [*self._slopes(of_number, each[t : t + 1])]
                 new_slopes += [*self._slopes(of_number, each[t : t + 1], of_all=True)]
-        for first, last in self._ranges(key):
+
+        def fill(first: int, last: int) -> None:
+            """Write the numbers of a range of codes."""
             weight, targets = self._cells(key, first, last)
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
             of_new = [new_numbers(weight, targets, self.totals, prior, first=first)]
@@ -622,6 +649,8 @@ class CategoryFit:
             new[first:last] = np.concatenate(of_new, axis=1)
             for fold, numbers in enumerate(np.concatenate(of_folds, axis=2)):
                 table[fold * key.size + first : fold * key.size + last] = numbers
+
+        self._of_ranges(key, fill)
 
 
 def _largest(gains: dict[Names, float]) -> list[Names]:

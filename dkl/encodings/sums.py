@@ -88,8 +88,10 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         place = fold * each.width
         if each.key is not None:
             code = codes[each.key]
-            inside = (each.first <= code) & (code < each.last)
-            place, values = (place + code - each.first)[inside], values[inside]
+            place = place + code - each.first
+            if each.width < each.key.size:
+                inside = (each.first <= code) & (code < each.last)
+                place, values = place[inside], values[inside]
         sums[each.name] = np.bincount(place, values, n_folds * each.width).reshape(n_folds, each.width)
     return sums
 

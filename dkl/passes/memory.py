@@ -114,6 +114,9 @@ def memory_within(
     if limits.staged:
         items["pinned memory on the way to a GPU"] = limits.staged
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
+    if room.compiler:
+        caches = sum(nbytes for name, nbytes in items.items() if name.startswith("cache"))
+        items["the compiler, in place of caches"] = max(0, room.compiler - math.floor((1.0 + ALLOCATOR_GAPS) * caches))
     return MemoryProjection(items, room, limits)
 
 
@@ -260,8 +263,9 @@ def fit_limits(
                 bare = memory_within(source, records, limits, in_driver=in_driver, room=room)
             if not cache:
                 return bare
-            # the rest goes to the cache, minus the gaps that the allocator leaves between its blocks
-            left = math.floor((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS))
+            # the rest goes to the cache, whose place the compiler takes, minus the gaps that the allocator leaves
+            # between its blocks
+            left = math.floor((room.nbytes - bare.total + room.compiler) / (1.0 + ALLOCATOR_GAPS))
             # blocks first: a byte of them saves as much time as many bytes of mapped rows
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0

@@ -19,6 +19,7 @@ from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
 from dkl.process import (
     compiled_later,
+    compiler_bytes,
     free_memory,
     give_back_memory,
     mapped_later,
@@ -62,6 +63,9 @@ class ProcessMemory:
         Cores that it may use, with the other processes of its machine.
     later : int
         Bytes of `held` that the process does not hold yet: libraries that passes load, and code that they compile.
+    compiler : int
+        Bytes that the process takes while it compiles a kernel, and drops what it keeps for the next pass; 0 if it
+        compiles none.
     """
 
     name: str
@@ -75,6 +79,7 @@ class ProcessMemory:
     most_results: int | None = None
     cores: int = 1
     later: int = 0
+    compiler: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class Room:
     n_processes : int
     later : int
         Bytes of `held` that it is still to load, as of `ProcessMemory`.
+    compiler : int
+        As of `ProcessMemory`.
     """
 
     name: str
@@ -125,6 +132,7 @@ class Room:
     lines: tuple[Line, ...]
     n_processes: int = 1
     later: int = 0
+    compiler: int = 0
 
     @property
     def lowest(self) -> Line:
@@ -198,10 +206,17 @@ def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -
     """
     given, sharing = checked_limit(memory_limit), Counter(memory.host for memory in memories)
     rooms = [
-        Room(memory.name, memory.held, tuple(_lines(memory, given, sharing[memory.host])), len(memories), memory.later)
+        Room(
+            memory.name,
+            memory.held,
+            tuple(_lines(memory, given, sharing[memory.host])),
+            len(memories),
+            memory.later,
+            memory.compiler,
+        )
         for memory in memories
     ]
-    return min(rooms, key=lambda room: room.nbytes)
+    return min(rooms, key=lambda room: room.nbytes - room.compiler)
 
 
 def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> Iterable[Line]:
@@ -265,7 +280,13 @@ def own_memory(name: str = "this process") -> ProcessMemory:
     compiled = compiled_later(held)
     later = compiled + mapped_later()
     return ProcessMemory(
-        name, max(0, held + compiled), socket.gethostname(), free_memory(), cores=usable_cores(), later=later
+        name,
+        max(0, held + compiled),
+        socket.gethostname(),
+        free_memory(),
+        cores=usable_cores(),
+        later=later,
+        compiler=compiler_bytes(),
     )
 
 
@@ -307,12 +328,17 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
     return sorted(name for name in names if name and name.startswith("dkl."))
 
 
-def give_up_kept() -> None:
-    """Drop what this process keeps for the next pass, and return freed memory to the machine."""
+def drop_kept() -> None:
+    """Drop what this process keeps for the next pass."""
     LOADER.clear()
     PIECES.clear()
     SHARED.clear()
     STAGING.clear()
+
+
+def give_up_kept() -> None:
+    """Drop what this process keeps for the next pass, and return freed memory to the machine."""
+    drop_kept()
     gc.collect()
     give_back_memory()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -25,8 +26,9 @@ from dkl.data.ingest import scratch
 from dkl.data.ingest.formats import Buffers
 from dkl.data.ingest.parquet_files import ParquetFormat
 from dkl.data.ingest.paths import find_files
+from dkl.data.sources import stored
 from dkl.data.store.writer import DatasetWriter
-from dkl.errors import MemoryLimitError
+from dkl.errors import MemoryLimitError, StoreError
 from dkl.events import Event
 from tests.forks import ended
 
@@ -371,3 +373,39 @@ def test_ten_million_rows_of_twenty_columns_take_less_than_a_gigabyte(tmp_path):
     n_rows, n_columns, peak, seconds = map(float, out.split())
     assert (n_rows, n_columns) == (10_000_000, 20)
     assert peak < 1e9, f"{peak / 2**20:.0f} MiB at {n_rows / seconds:.0f} rows/s"
+
+
+@pytest.mark.parametrize("place", ["folder", "url"])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("splits", [{"train": 0.5, "test": 0.5}, "s"])
+def test_a_reader_finds_rows_with_their_splits_or_no_dataset(
+    place: str, fails: bool, splits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While splits are written, nothing can be opened; and nothing remains where they cannot be written."""
+    (tmp_path / "a.csv").write_text("x,y,s\n" + "".join(f"{i},{'no' if i % 3 else 'yes'},{i % 2}\n" for i in range(40)))
+    store = str(tmp_path / "rows.zarr") if place == "folder" else f"memory://{tmp_path.name}/rows.zarr"
+    write, found = stored.write_split, []
+
+    def looking(*given: Any, **named: Any) -> Any:
+        with pytest.raises((FileNotFoundError, StoreError)) as caught:
+            dkl.open_dataset(store)
+        found.append(str(caught.value))
+        if fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*given, **named)
+
+    monkeypatch.setattr(stored, "write_split", looking)
+    if fails:
+        with pytest.raises(OSError, match="the disk is full"):
+            dkl.ingest(tmp_path / "a.csv", store, target="y", splits=splits)
+        with pytest.raises(FileNotFoundError):
+            dkl.open_dataset(store)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv"]
+    else:
+        written = dkl.ingest(tmp_path / "a.csv", store, target="y", splits=splits)
+        assert sum(written[name].n_rows for name in written.splits) == 40
+        again = dkl.open_dataset(store)
+        assert again.splits == written.splits == (("train", "test") if splits != "s" else ("0", "1"))
+        assert again[again.splits[0]].X.compute().shape[0] == 20
+    assert len(found) == 1
+    assert "no dataset at" in found[0] if place == "folder" else "half-written" in found[0]

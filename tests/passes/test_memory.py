@@ -193,6 +193,25 @@ def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
     assert seen[-1][0] < 4
 
 
+@pytest.mark.parametrize("megabytes", [1_000, 200, 120, 90, 70, 60])
+def test_a_process_that_compiles_has_room_for_the_compiler_or_for_the_blocks_that_it_keeps(megabytes: int):
+    """Never for both: it drops the blocks before it compiles."""
+    source, compiler = WideSource(100), 40 * MIB
+    room = room_of_bytes(megabytes * MIB)
+    plain, compiling = (
+        fit_limits(source, (wide_sum(100),), n_threads=1, room=replace(room, compiler=nbytes))
+        for nbytes in (0, compiler)
+    )
+    assert compiling.fits
+    kept = compiling.items["cache of blocks"]
+    bare = plain.total - round(1.15 * plain.items["cache of blocks"])
+    assert compiling.total == pytest.approx(bare + max(round(1.15 * kept), compiler), abs=8)
+    # the cache is as large as in a process that compiles nothing
+    assert kept == plain.items["cache of blocks"]
+    with pytest.raises(MemoryLimitError):
+        fit_limits(source, (wide_sum(100),), n_threads=1, room=replace(room_of_bytes(compiler), compiler=compiler))
+
+
 def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum_before_anything_is_read():
     source = WideSource(4)
     source.own_reader = None  # reading would fail

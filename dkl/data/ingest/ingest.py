@@ -38,9 +38,11 @@ from dkl.data.ingest.table_rows import TableChoices, TableRows, ambiguous_points
 from dkl.data.ingest.tables import MistypedColumnsError, common_schema, file_tables, probed
 from dkl.data.other_rules import table_schema_like
 from dkl.data.schema import HeldBy, Schema, Task
+from dkl.data.sources.stored import StoreSource
 from dkl.data.splits import by_fractions
 from dkl.data.store.location import Location
 from dkl.data.store.overwriting import check_output, is_store
+from dkl.data.store.reader import OpenStore
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
@@ -236,6 +238,20 @@ def ingest(
                     f"split {name!r} would have no rows: {share:g} of {stage.n_rows}; give it a larger share, or "
                     "write all rows as one: splits=None, in the shell dkl ingest --split ''"
                 )
+        undrawn: list[ValueError] = []
+
+        def add_splits(written: OpenStore) -> None:
+            """Draw and write the splits."""
+            # the split of each row was recorded in the final order of the rows, as they were written
+            given = rows.split.masks() if isinstance(rows, TableRows) and rows.split is not None else splits
+            try:
+                if given:
+                    Dataset(StoreSource(written), written.schema).split(given, seed=seed)
+            except ValueError as error:
+                # few rows of each class, or few groups: the rows are kept, since reading them may have taken hours
+                error.add_note(f"the rows are in {location.place}, without splits, which a fit takes whole")
+                undrawn.append(error)
+
         with DatasetWriter(
             store,
             schema,
@@ -243,19 +259,12 @@ def ingest(
             overwrite=overwrite,
             storage_options=storage_options,
             most_bytes=WRITTEN_BYTES,
+            finish=add_splits,
         ) as writer:
             _write(rows, stage, writer, publish)
-    dataset = open_dataset(store, **(storage_options or {}))
-    # the split of each row was recorded in the final order of the rows, as they were written
-    given = rows.split.masks() if isinstance(rows, TableRows) and rows.split is not None else splits
-    if not given:
-        return dataset
-    try:
-        return dataset.split(given, seed=seed)
-    except ValueError as error:
-        # few rows of each class, or few groups
-        error.add_note(f"the rows are in {location.place}, without splits, which a fit takes whole")
-        raise
+    if undrawn:
+        raise undrawn[0]
+    return open_dataset(store, **(storage_options or {}))
 
 
 def stored_before(
@@ -280,7 +289,7 @@ def stored_before(
     except StoreError:
         # a damaged or half-written store, or one of a newer release, is written again
         return None
-    # an ingest that was killed before it drew the splits, or could not draw them, is done again
+    # an ingest that could not draw the splits is done again
     is_whole = bool(dataset.splits) or not splits
     return dataset if is_whole and dataset.schema.provenance.get("inputs") == inputs else None
 

@@ -22,7 +22,7 @@ def packed(values: np.ndarray) -> pa.Array:
 
 def unpacked(column: pa.ChunkedArray) -> np.ndarray:
     """The array that `packed` made a column of, read-only."""
-    array = column.combine_chunks()
+    array = _one_chunk(column)
     if not pa.types.is_fixed_size_list(array.type):
         return array.to_numpy()
     return array.flatten().to_numpy().reshape(len(array), array.type.list_size)
@@ -41,12 +41,17 @@ def unpacked_rows(table: pa.Table, n_columns: int) -> Any:
     """The rows of a table with the columns of `packed_rows`, (n, n_columns), read-only."""
     if "X" in table.column_names:
         return unpacked(table.column("X"))
-    indices, data = (table.column(name).combine_chunks() for name in ("indices", "data"))
+    indices, data = (_one_chunk(table.column(name)) for name in ("indices", "data"))
     # a slice of a column has the bounds of its rows among the entries of the whole column
     bounds = indices.offsets.to_numpy() - indices.offsets[0].as_py()
     indptr = bounds.astype(np.int32) if bounds[-1] < 2**31 else bounds
     parts = data.flatten().to_numpy(), indices.flatten().to_numpy(), indptr
     return sparse.csr_array(parts, shape=(table.num_rows, n_columns))
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; Arrow's `combine_chunks` would copy a single chunk, too."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 class NumberPacking:

@@ -110,11 +110,18 @@ def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, 
 
 
 class OpenStore:
-    """An open dataset: metadata and manifest are in memory, arrays are opened at the first access."""
+    """An open dataset: metadata and manifest are in memory, arrays are opened at the first access.
 
-    def __init__(self, location: Location) -> None:
+    Parameters
+    ----------
+    location : Location
+    facts : mapping or None
+        The metadata, if its writer opens the store before others see it; None reads and checks it.
+    """
+
+    def __init__(self, location: Location, facts: dict[str, Any] | None = None) -> None:
         self.location = location
-        self.facts = read_facts(location)
+        self.facts = read_facts(location) if facts is None else facts
         self.token: str = self.facts["token"]
         self.rows_a_block: int = self.facts["rows_a_block"]
         with self.reading("the metadata"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -27,7 +27,7 @@ from dkl.data.store.digests import arrays_digest
 from dkl.data.store.growing import WritingThreads
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import BlockFacts, Manifest, write_arrays
-from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS, all_nodes
+from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS, OpenStore, all_nodes
 from dkl.data.store.sealed import sealed_group
 from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
@@ -61,6 +61,8 @@ class DatasetWriter:
     most_bytes : int or None
         Limit on the bytes of blocks that are encoded and written while further rows are accepted: at least one block,
         at most one for each core. None is an eighth of the free memory.
+    finish : callable or None
+        Called with the written store, opened, before others can see it: what it adds appears together with the rows.
 
     Raises
     ------
@@ -93,6 +95,7 @@ class DatasetWriter:
         further: Mapping[str, Any] | None = None,
         home: Home | None = None,
         most_bytes: int | None = None,
+        finish: Callable[[OpenStore], object] | None = None,
     ) -> None:
         self.location = Location.of(store, storage_options)
         self.schema = schema
@@ -104,7 +107,7 @@ class DatasetWriter:
         # for sparse rows the size of a block depends on the density of the first rows
         dense_rule = None if schema.is_sparse else block_rows(schema.n_columns * schema.dtype.itemsize, n_rows)
         self._rows_a_block = rows_a_block or dense_rule
-        self._most_bytes = most_bytes
+        self._most_bytes, self._finish = most_bytes, finish
         self._pending: Pieces[Block] = Pieces()
         self._entries = 0
         self._counts: list[BlockFacts] = []
@@ -291,7 +294,10 @@ class DatasetWriter:
             "token": self._writing.token,
         }
         nodes = all_nodes(self.schema, manifest, bool(texts))
-        self._writing.commit(sealed_group(facts, self._writing.location, nodes))
+        marker = sealed_group(facts, self._writing.location, nodes)
+        if self._finish is not None:
+            self._finish(OpenStore(self._writing.location, marker))
+        self._writing.commit(marker)
 
     def _text_facts(self) -> dict[str, Any]:
         """Write the directions of free text and return their facts; empty without them, and for versions of a store."""

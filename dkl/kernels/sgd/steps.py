@@ -90,32 +90,36 @@ def sgd_rows(
     steps = rule.step_lengths(models.clock, len(order))
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
     kinds = _LOSSES.index(rule.loss), _PASSIVE.get(rule.learning_rate, 0), int(rule.sparse)
-    _walk_rows((np.ascontiguousarray(X), order), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
+    scratch = np.zeros_like(coef), np.empty(len(coef)), np.empty(len(coef))
+    _walk_rows((np.ascontiguousarray(X), order), (Y, S), steps, (coef, mean, b, mean_b), scratch, numbers, kinds)
     return SGDModels(coef, b, mean, mean_b, models.clock + len(order))
 
 
 @numba.njit(nogil=True, cache=True)
 def _walk_rows(
     drawn: tuple[np.ndarray, np.ndarray],
-    Y: np.ndarray,
-    S: np.ndarray,
+    targets: tuple[np.ndarray, np.ndarray],
     steps: np.ndarray,
     models: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    scratch: tuple[np.ndarray, np.ndarray, np.ndarray],
     numbers: tuple[float, float, float, float, float, float],
     kinds: tuple[int, int, int],
 ) -> None:
-    """A step of all models on each row; `drawn` has the rows X and their order.
+    """A step of all models on each row; `drawn` has the rows X and their order, `targets` has Y and S.
 
-    `models` has coefficients, their means, intercepts and the means of these, which are overwritten.
+    `models` has coefficients, their means, intercepts and the means of these, which are overwritten; `scratch` has
+    zeros of the shape of the coefficients, and two arrays of a number for each model. No array is made here and no
+    function of whole arrays is called: with them the compiler took 2.1 s for 1.2 s, and the process kept 24 MB for 14.
     """
-    X, order = drawn
+    (X, order), (Y, S) = drawn, targets
     coef, mean, intercepts, mean_intercepts = models
     l1, l2, epsilon, intercept_rate, clock, first_averaged = numbers
     loss, passive, sparse = kinds
     # of the softmax loss the step in each model depends on the scores of all
     is_joint, is_bounded = loss == 12, loss == 9 or loss == 10
     # `debt` is the total l1 penalty so far, `owed` what each coefficient has had of it (Tsuruoka et al. 2009)
-    owed, scores, shares, total, debt = np.zeros_like(coef), np.empty(len(coef)), np.empty(len(coef)), 1.0, 0.0
+    owed, scores, shares = scratch
+    total, debt = 1.0, 0.0
     for i in range(len(order)):
         # the row's number; a view of the row, or of a model, would take as long as ten columns
         r, eta = order[i], steps[i]
@@ -126,8 +130,13 @@ def _walk_rows(
             for k in range(len(coef)):
                 scores[k] = _dot(coef, k, X, r) + intercepts[k]
             # minus the largest score, so that none overflows
-            shares = np.exp(scores - scores.max())
-            total = shares.sum()
+            largest = scores[0]
+            for k in range(1, len(coef)):
+                largest = max(largest, scores[k])
+            total = 0.0
+            for k in range(len(coef)):
+                shares[k] = np.exp(scores[k] - largest)
+                total += shares[k]
         shrink = max(0.0, 1.0 - eta * l2)
         debt += l1 * eta
         for k in range(len(coef)):
