@@ -194,13 +194,16 @@ def test_a_date_is_shown_as_a_date_and_a_picture_says_the_class(tmp_path: Any) -
     assert found.unit == "decision value of good"
     pytest.importorskip("matplotlib.pyplot").switch_backend("agg")
     (panel,) = found.plot(row=1).axes_
-    assert panel.get_xlabel().startswith("decision value of good: mean ")
+    assert " ".join(panel.get_xlabel().split()).startswith("decision value of good: mean ")
     with pytest.raises(ValueError, match=r"by itself with groups=\{\}: \['since\.days'"):
         dkl.explain.partial_dependence(model, frame, "since")
     with pytest.raises(ValueError, match=r"no column 'since\.days'.*groups=\{\} has encoded columns"):
         dkl.explain.partial_dependence(model, frame, "since.days")
     days = dkl.explain.partial_dependence(model, frame, "since.days", groups={})
-    assert days.plot().axes_[0].get_ylabel() == "decision value of good, mean over the rows"
+    axes = days.plot().axes_[0]
+    assert axes.get_ylabel().split("\n") == ["decision value of good, mean over", "the rows"]
+    axes.figure.canvas.draw()
+    assert axes.yaxis.label.get_window_extent().height < axes.figure.bbox.height
 
 
 def test_zeros_of_sparse_columns_are_counted_and_not_looked_at() -> None:
