@@ -225,3 +225,16 @@ def test_threads_give_the_bits_of_one(tmp_path: Any) -> None:
     again = contributions(model, dataset, dataset)
     assert again.values.tobytes() == alone.values.tobytes()
     assert again.base.tobytes() == alone.base.tobytes()
+
+
+def test_a_column_that_changes_nothing_in_a_row_adds_exactly_nothing() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(600, 4)), columns=list("abcd"))
+    y = np.sin(frame.a) + frame.b * frame.c + frame.d * frame.a + 0.3 * generator.normal(size=600)
+    model = dkl.KernelRegressor(dkl.StepFeatures(n_features=100, random_state=0), random_state=0, progress=False)
+    model.fit(frame, y)
+    beyond = frame[:50].assign(d=100.0)
+    found = contributions(model, beyond, beyond)
+    assert np.array_equal(found.values[:, 3], np.zeros((50, 1)))
+    assert np.abs(found.values[:, 0]).min() > 1e-3
+    np.testing.assert_allclose(found.predictions[:, 0], model.predict(beyond), atol=1e-5)
