@@ -361,8 +361,8 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     shown |= {label: value for label, value in facts.items() if label.startswith(("splits", "first index"))}
     shown |= {label: value for label, value in facts.items() if label in ("group column", "time column")}
     if encoding is not None:
-        # without the last line, the layout, and without the part of each rule about later missing values
-        rules = [rule.split("; none missing")[0] for rule in encoding.describe().splitlines()[:-1]]
+        # without the last line, the layout
+        rules = encoding.describe(brief=True).splitlines()[:-1]
         shown["what they are"] = "\n".join(first_few(rules, _MOST_SHOWN))
     elif schema.column_names is not None:
         shown["what they are"] = list(schema.column_names)

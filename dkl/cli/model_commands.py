@@ -125,8 +125,10 @@ def fit(
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_model(model, overwrite=overwrite, inputs=[data, checkpoint])
     task = machine.task or "auto"
+    # files are read for the task of the fit; rows of a store keep theirs, and the machine converts them
+    of_files = machine.known_task or "auto"
     store, read = store_of(
-        data, model, roles, text, held, compute=compute, running=running, seed=machine.seed, task=task
+        data, model, roles, text, held, compute=compute, running=running, seed=machine.seed, task=of_files
     )
     dataset = held.of(chosen_split(store, split, "train", task))
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)

@@ -215,6 +215,14 @@ class MachineOptions:
             ) from None
 
     @property
+    def known_task(self) -> Literal["classification", "regression"] | None:
+        """The value of --task, or regression for a loss of numbers alone; None where the options leave it open."""
+        from dkl.solvers.losses import losses_for
+
+        is_of_numbers = self.loss in losses_for("regression") and self.loss not in losses_for("classification")
+        return self.task or ("regression" if is_of_numbers else None)
+
+    @property
     def shares(self) -> tuple[float, ...] | None:
         """The value of --quantiles; BadParameter if it is not a list of numbers."""
         try:
@@ -333,7 +341,7 @@ def estimator_from(
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner
-    from dkl.solvers.losses import losses_for, losses_with
+    from dkl.solvers.losses import losses_with
 
     given = {name: value for name, value in vars(options).items() if name not in ("task", "seed", "set")}
     given |= {"quantiles": options.shares, "alpha": options.penalty}
@@ -342,8 +350,7 @@ def estimator_from(
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
     # ingest takes whole numbers for labels, also if they are counts
-    is_of_numbers = options.loss in losses_for("regression") and options.loss not in losses_for("classification")
-    task = options.task or ("regression" if is_of_numbers else task)
+    task = options.known_task or task
     for name, losses in (("epsilon", losses_with("epsilon")), ("quantiles", losses_with("quantile"))):
         if getattr(options, name) is not None and options.loss not in losses:
             raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -88,6 +89,18 @@ def plain_array(values: GivenValues, name: str) -> np.ndarray:
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name} is ragged, its rows have different lengths: {error}") from error
+    if isinstance(values, str | os.PathLike):
+        remedy = (
+            "open a store with dkl.open_dataset, read files with dkl.ingest or pandas"
+            if name == "X"
+            else f"pass the values, as in X[{shown_value(values)}], and leave the column out of X"
+        )
+        raise ValueError(f"{name} is the text {shown_value(values)}, and no rows are read by their name: {remedy}")
+    if isinstance(values, Mapping):
+        raise ValueError(
+            f"{name} is of type {type(values).__name__}; make a data frame of it, pandas.DataFrame([{name}]) "
+            "if it is one row"
+        )
     if array.ndim == 0 and array.dtype.kind not in "biufc":
         raise ValueError(
             f"{name} is of type {type(values).__name__}, which holds no rows; expected an array, a data frame or a "

@@ -190,10 +190,13 @@ def with_exposure_of_fit(model: object, dataset: Dataset, given: str | None = No
     given : str or None
         Another column than that of the fit, which must exist.
     """
-    name = getattr(model, "exposure_", None) if given is None else given
+    of_fit: str = getattr(model, "exposure_", None) or ""
+    name = of_fit if given is None else given
     if not name or (given is None and name not in (dataset.column_names or ())):
         return dataset
-    return with_stored_exposure(dataset, name, stays=name in getattr(model, "feature_names_in_", ()))
+    exposed = with_stored_exposure(dataset, name, stays=name in getattr(model, "feature_names_in_", ()))
+    # the column of the fit is no feature, and would take the place of the given one where rows are checked
+    return exposed if name == of_fit else without_columns(exposed, [of_fit])
 
 
 def rows_with_exposure(model: Any, X: Any, y: object, sample_weight: object, exposure: Any) -> Dataset:

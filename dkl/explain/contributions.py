@@ -245,6 +245,9 @@ class Background:
         tiles = [X[part] for part in spans(X.shape[0], self._tile_rows())]
         found = Crew().map(lambda tile: self._contributions(dense(tile)), tiles)
         values = np.concatenate([values for values, _ in found])
+        # sums over the other columns cancel up to rounding where a column changes nothing
+        rounding = 64.0 * np.finfo(np.float64).eps * np.abs(values).sum(axis=1, keepdims=True)
+        values[np.abs(values) < rounding] = 0.0
         errors = [errors for _, errors in found if errors is not None]
         known = np.concatenate(errors) if errors else None
         return Contributions(self.columns, values, self.base, X, self.outputs, known, self.unit)

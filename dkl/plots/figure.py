@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -159,7 +160,11 @@ def _draw_names_as_they_are(ax: Axes) -> None:
             labels = [shortened(label.get_text(), 30) for label in axis.get_ticklabels()]
             axis.set_ticks(axis.get_ticklocs(), labels, parse_math=False, usetex=False)
     # about the width of a panel, and half of it
-    _draw_as_they_are((ax.title, ax.xaxis.label, ax.yaxis.label, *ax.texts), 60)
+    labels = ax.xaxis.label, ax.yaxis.label
+    _draw_as_they_are((ax.title, *labels, *ax.texts), 60)
+    for label in labels:
+        # a longer line would be cut at the edges of a panel of three inches
+        label.set_text(fill(label.get_text(), 36))
     if (legend := ax.get_legend()) is not None:
         _draw_as_they_are(legend.get_texts(), 30)
 

@@ -401,3 +401,17 @@ def test_lists_in_a_parquet_file_are_refused(tmp_path):
         with pytest.raises(TypeError, match=r"column 'v' holds list<.*neither numbers nor texts") as caught:
             dkl.ingest(tmp_path / "rows.parquet", tmp_path / "rows.zarr", target="y", **options)
         assert "rows.parquet" in caught.value.__notes__[0]
+
+
+def test_what_ingest_says_names_columns_of_one_kind_together(tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 30))).rename(columns="x{}".format)
+    frame.assign(x9=np.where(np.arange(50) % 7, frame.x9, np.nan), y=1.0).to_csv(tmp_path / "rows.csv", index=False)
+    said: list[Any] = []
+    ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="y", task="regression", progress=said.append)
+    (note,) = [event.detail["message"] for event in said if event.kind == "note"]
+    lines = note.splitlines()
+    assert lines[1] == "x0 to x8 (9 columns): number"
+    assert lines[2].startswith("x9: number; 8 missing, filled with")
+    assert lines[3] == "x10 to x29 (20 columns): number"
+    # the rules themselves say what becomes of a later missing value
+    assert "x0: number; none missing, a later one is filled with" in ds.encoding.describe()

@@ -194,13 +194,16 @@ def test_a_date_is_shown_as_a_date_and_a_picture_says_the_class(tmp_path: Any) -
     assert found.unit == "decision value of good"
     pytest.importorskip("matplotlib.pyplot").switch_backend("agg")
     (panel,) = found.plot(row=1).axes_
-    assert panel.get_xlabel().startswith("decision value of good: mean ")
+    assert " ".join(panel.get_xlabel().split()).startswith("decision value of good: mean ")
     with pytest.raises(ValueError, match=r"by itself with groups=\{\}: \['since\.days'"):
         dkl.explain.partial_dependence(model, frame, "since")
     with pytest.raises(ValueError, match=r"no column 'since\.days'.*groups=\{\} has encoded columns"):
         dkl.explain.partial_dependence(model, frame, "since.days")
     days = dkl.explain.partial_dependence(model, frame, "since.days", groups={})
-    assert days.plot().axes_[0].get_ylabel() == "decision value of good, mean over the rows"
+    axes = days.plot().axes_[0]
+    assert axes.get_ylabel().split("\n") == ["decision value of good, mean over", "the rows"]
+    axes.figure.canvas.draw()
+    assert axes.yaxis.label.get_window_extent().height < axes.figure.bbox.height
 
 
 def test_zeros_of_sparse_columns_are_counted_and_not_looked_at() -> None:
@@ -222,3 +225,16 @@ def test_threads_give_the_bits_of_one(tmp_path: Any) -> None:
     again = contributions(model, dataset, dataset)
     assert again.values.tobytes() == alone.values.tobytes()
     assert again.base.tobytes() == alone.base.tobytes()
+
+
+def test_a_column_that_changes_nothing_in_a_row_adds_exactly_nothing() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(600, 4)), columns=list("abcd"))
+    y = np.sin(frame.a) + frame.b * frame.c + frame.d * frame.a + 0.3 * generator.normal(size=600)
+    model = dkl.KernelRegressor(dkl.StepFeatures(n_features=100, random_state=0), random_state=0, progress=False)
+    model.fit(frame, y)
+    beyond = frame[:50].assign(d=100.0)
+    found = contributions(model, beyond, beyond)
+    assert np.array_equal(found.values[:, 3], np.zeros((50, 1)))
+    assert np.abs(found.values[:, 0]).min() > 1e-3
+    np.testing.assert_allclose(found.predictions[:, 0], model.predict(beyond), atol=1e-5)

@@ -246,6 +246,29 @@ def test_a_threshold_and_a_task_reach_the_machine(folder: Path, tmp_path: Path) 
     assert "labels are whole numbers" in run.stderr
 
 
+def test_another_exposure_than_that_of_the_fit_is_the_one_that_counts(tmp_path: Path) -> None:
+    """Where the rows have both columns, that of the fit took the place of the one that was named."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=400), "years": rng.uniform(1.0, 9.0, 400)})
+    rows = rows.assign(halves=2.0 * rows.years, visits=rng.poisson(rows.years * np.exp(np.sin(rows.a))))
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    fit = ("fit", tmp_path / "rows.csv", tmp_path / "model", "--target", "visits", "--drop", "halves", *FIT)
+    run = dkl_command(*fit, "--loss", "poisson", "--exposure", "years", "--alpha", "1e-3")
+    assert run.exit_code == 0, run.output
+    # a loss of counts has said what the whole numbers are
+    assert "taken for classes" not in run.stdout
+    model = dkl.load_model(tmp_path / "model")
+    dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="visits", task="regression", progress=False)
+    for name in ("years", "halves"):
+        expected = model.score(rows[["a"]], rows.visits, exposure=rows[name])
+        scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", "--exposure", name)
+        assert scored["d2"] == pytest.approx(expected, rel=1e-5)
+        predict = ("predict", tmp_path / "model", tmp_path / "rows.zarr", tmp_path / f"{name}.parquet")
+        facts_of(*predict, "--exposure", name)
+        found = pd.read_parquet(tmp_path / f"{name}.parquet").sort_values("row_id")["prediction"]
+        np.testing.assert_allclose(found, model.predict(rows[["a"]], exposure=rows[name]), rtol=1e-5)
+
+
 def test_an_exposure_of_a_loss_without_one_is_refused(folder: Path, tmp_path: Path) -> None:
     for arguments in (
         ("fit", folder / "numbers.zarr", tmp_path / "model", *FIT),

@@ -144,6 +144,11 @@ class ColumnRule:
         return text
 
     @property
+    def brief_treatment(self) -> str:
+        """`treatment` without what is filled in for later missing values where fit had none."""
+        return self.treatment.partition("; none missing")[0]
+
+    @property
     def _kept_of_times(self) -> str:
         """A description of the encoded parts of times."""
         if self.kind == "duration":

@@ -224,9 +224,16 @@ class TableEncoding:
             rules.append(rule)
         return replace(self, rules=tuple(rules))
 
-    def describe(self) -> str:
-        """A text with one line for each run of columns that share a rule, and the layout of the encoded rows."""
-        runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
+    def describe(self, *, brief: bool = False) -> str:
+        """A text with one line for each run of columns that share a rule, and the layout of the encoded rows.
+
+        Parameters
+        ----------
+        brief : bool
+            Leave out what is filled in for values that are missing later alone, so that more columns share a line.
+        """
+        shared = attrgetter("brief_treatment" if brief else "treatment")
+        runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, shared)]
         lines = [
             f"{', '.join(names)}: {text}"
             if len(names) < 4

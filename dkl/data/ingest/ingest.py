@@ -477,8 +477,11 @@ def tables_to_encode(
     return (table for table, _ in file_tables([probe.file for probe in probes], reader, schema)), encoding
 
 
-def described(schema: Schema) -> str:
-    """What a dataset predicts and how its columns are encoded, as lines of text for the user."""
+def described(schema: Schema, *, brief: bool = False) -> str:
+    """What a dataset predicts and how its columns are encoded, as lines of text for the user.
+
+    `brief` is that of `TableEncoding.describe`.
+    """
     if schema.classes is not None:
         labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
         target = f"{len(schema.classes)} classes: {labels}"
@@ -492,7 +495,7 @@ def described(schema: Schema) -> str:
         form = schema.provenance.get("target_form")
         target += f" of numbers written as {form}" if form else ""
     if schema.encoding is not None:
-        return f"{target}\n{schema.encoding.describe()}"
+        return f"{target}\n{schema.encoding.describe(brief=brief)}"
     columns = f"{schema.n_columns} {'CSR' if schema.is_sparse else 'dense'} columns of {schema.dtype}"
     if schema.first_index == 0:
         return f"{target}\n{columns}; the text counts columns from 0"
@@ -518,7 +521,7 @@ def _described_schema(
     if dialects:
         provenance["written"] = "; ".join(dialects)
     schema = rows.decide()
-    publish(Event("note", "ingest", detail={"message": "\n".join([*dialects, described(schema)])}))
+    publish(Event("note", "ingest", detail={"message": "\n".join([*dialects, described(schema, brief=True)])}))
     return replace(schema, provenance={**provenance, **schema.provenance})
 
 

@@ -77,7 +77,9 @@ def read_facts(location: Location) -> dict[str, Any]:
             f"up to {FORMAT}. Upgrade dkl: pip install -U dkl"
         )
     if facts.get("kind") == "model":
-        raise StoreError(f"{location.place} is a model, not a dataset; open it with dkl.load_model")
+        raise StoreError(
+            f"{location.place} is a model, not a dataset; open it with dkl.load_model, in the shell dkl report"
+        )
     check_sealed(facts, location.place, "create the dataset again", kind="dataset")
     return facts
 
