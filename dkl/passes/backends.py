@@ -222,8 +222,6 @@ def run_carried(call: Carried) -> Carried:
 class ProcessBackend(Backend):
     """Processes of this machine without a cluster: `dask.config.set(scheduler="processes")`."""
 
-    is_inline = False
-
     def __init__(self, n_processes: int) -> None:
         self.stop = StopFlag()
         self._n_processes = n_processes
