@@ -32,6 +32,7 @@ from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_share
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.plain_text import Printed, in_columns
 from dkl.process import waited_seconds
+from dkl.progress import short_time
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import with_passes
@@ -320,7 +321,8 @@ class Plan(Printed):
         where = where.replace("these 1 workers", "this worker")
         peak = self.peak_bytes if self.room is None else self.room.held + self._added
         each = f"{format_bytes(peak)} each" if n_processes > 1 else format_bytes(peak)
-        time = f"about {_rounded(self.expected_seconds)} {where} (at most {_rounded(self.seconds)})"
+        expected, most = (short_time(max(seconds, 1.0)) for seconds in (self.expected_seconds, self.seconds))
+        time = f"about {expected} {where} (at most {most})"
         return f"{time}, {each}, {self.expected_passes} passes (at most {self.n_passes})"
 
     @property
@@ -605,16 +607,8 @@ def _cheaper(learner: Any, found: Plan, rows: Dataset, block: Block | None) -> s
         choice = usual_choice(other, rows, block, found.slots, found.flops_per_second)
         seconds = plan(other, rows).expected_seconds if choice is None else choice.seconds
         if seconds <= _CHEAPER * found.expected_seconds:
-            return f"cheaper: {name} takes about {_rounded(seconds)}"
+            return f"cheaper: {name} takes about {short_time(seconds)}"
     return ""
-
-
-def _rounded(seconds: float) -> str:
-    """A time as a person says it."""
-    for unit, name in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
-        if seconds >= 1.5 * unit:
-            return f"{seconds / unit:.{int(seconds < 10.0 * unit)}f} {name}"
-    return f"{seconds:.0f} s" if seconds >= 1.0 else "1 s"
 
 
 def _timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

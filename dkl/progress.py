@@ -193,10 +193,11 @@ def short_score(score: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """A time as a person says it: 5 s, 4 min, 2.5 h."""
-    if seconds < 100.0:
-        return f"{max(seconds, 0.0):.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 6_000.0 else f"{seconds / 3_600.0:.1f} h"
+    """A time as a person says it: 5 s, 4.0 min, 25 h."""
+    for unit, name in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
+        if seconds >= 1.5 * unit:
+            return f"{seconds / unit:.{int(seconds < 10.0 * unit)}f} {name}"
+    return f"{max(seconds, 0.0):.0f} s"
 
 
 class _Place(Protocol):

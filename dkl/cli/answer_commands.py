@@ -16,7 +16,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, table_of
 from dkl.cli.compare_command import saved_picture
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
 from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_commands import Model, chosen_split, strengths
 from dkl.cli.output_checks import OutputFolder, check_before
@@ -178,8 +178,7 @@ def suggest(
     if suggestion.task is None:
         return Result(facts, Text(repr(suggestion)))
     # the command can be pasted into a shell: names with spaces are quoted
-    by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
-    by += [*(roles.given if read else ()), *(text.given if read else ())]
+    by = [*as_typed(held), *([*as_typed(roles), *text.given] if read else ())]
     where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
     summary = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"

@@ -109,11 +109,6 @@ class RoleOptions:
         # the value of a repeatable option is a list, or None if it was not given
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
 
-    @property
-    def given(self) -> list[str]:
-        """The given options, as words of a command line."""
-        return as_typed(self)
-
 
 @dataclass(frozen=True)
 class ColumnOptions(RoleOptions):

@@ -70,7 +70,7 @@ def store_of(
         Seed of the order of the rows, and of the splits.
     task : {"auto", "classification", "regression"}
     """
-    if _is_store(data, [*roles.given, *text.given]):
+    if _is_store(data, [*as_typed(roles), *text.given]):
         return data, ""
     from dkl.data.dataset import open_dataset
     from dkl.data.ingest.ingest import ingest, stored_before

@@ -8,19 +8,20 @@ import logging
 import multiprocessing
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import dask
+from dask.local import SynchronousExecutor
 from dask.utils import format_bytes
 
 from dkl.errors import ClusterError
@@ -33,7 +34,7 @@ from dkl.passes.room import (
     memory_by_scheduler,
     own_memory,
 )
-from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
+from dkl.passes.transport import Carried, Shared, shared, shared_file, unpacking
 from dkl.passes.work import StopFlag
 from dkl.process import after_fork, leave_quickly, usable_cores
 
@@ -136,52 +137,20 @@ class Backend(ABC):
         """End the pass; no task is left."""
 
 
-class InlineExecutor(Executor):
-    """Runs a function when it is submitted: `dask.config.set(scheduler="synchronous")`."""
-
-    def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        future: Future = Future()
-        try:
-            future.set_result(function(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-class IdleThreads:
-    """Keeps the threads of a pass for the next one: a pass over few rows takes no longer than starting threads.
-
-    Only the threads of one pass are kept; concurrent passes have threads of their own.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: tuple[int, ThreadPoolExecutor] | None = None
-
-    def take(self, n_threads: int) -> ThreadPoolExecutor:
-        """A pool of `n_threads` threads for the caller alone."""
-        kept = self._exchange(None)
-        if kept is not None and kept[0] == n_threads:
-            return kept[1]
-        if kept is not None:
-            kept[1].shutdown(wait=False)
-        return ThreadPoolExecutor(n_threads, "dkl-pass")
-
-    def give(self, n_threads: int, pool: ThreadPoolExecutor) -> None:
-        """Store a pool whose threads are idle, for the next `take`; the threads of a pool stored before end."""
-        kept = self._exchange((n_threads, pool))
-        if kept is not None:
-            kept[1].shutdown(wait=False)
-
-    def _exchange(self, pool: tuple[int, ThreadPoolExecutor] | None) -> tuple[int, ThreadPoolExecutor] | None:
-        with self._lock:
-            kept, self._kept = self._kept, pool
-        return kept
-
-
-IDLE = IdleThreads()
+# The threads of the pass that ended last, with their number: a short pass takes no longer than starting threads.
+# A pool that is dropped ends its threads.
+IDLE: deque[tuple[int, ThreadPoolExecutor]] = deque(maxlen=1)
 # a forked process has none of its parent's threads
-after_fork(IDLE.__init__)  # type: ignore[misc]
+after_fork(IDLE.clear)
+
+
+def idle_threads(n_threads: int) -> ThreadPoolExecutor:
+    """A pool of `n_threads` threads for the caller alone: the one in `IDLE` if it has as many."""
+    with suppress(IndexError):
+        n_idle, pool = IDLE.pop()
+        if n_idle == n_threads:
+            return pool
+    return ThreadPoolExecutor(n_threads, "dkl-pass")
 
 
 class ThreadBackend(Backend):
@@ -191,7 +160,7 @@ class ThreadBackend(Backend):
         self.stop = StopFlag()
         self.is_inline = inline
         self._n_threads = n_threads
-        self._pool: Executor = InlineExecutor() if inline else IDLE.take(n_threads)
+        self._pool: Executor = SynchronousExecutor() if inline else idle_threads(n_threads)
         self._running: set[Future] = set()
         # whether a task failed or was cancelled: the threads then end with the pass
         self._broken = False
@@ -232,7 +201,7 @@ class ThreadBackend(Backend):
         # tasks check the stop flag between two blocks; one in the middle of a long block ends later by itself
         unfinished = wait_for(set(self._running), timeout=STOP_WITHIN_S).not_done
         if isinstance(self._pool, ThreadPoolExecutor) and not unfinished and not self._broken:
-            IDLE.give(self._n_threads, self._pool)
+            IDLE.append((self._n_threads, self._pool))
         else:
             self._pool.shutdown(wait=not unfinished, cancel_futures=True)
         LOADER.forget_pending()
@@ -244,16 +213,14 @@ def in_worker(function: Callable, *args: Any) -> Any:
     return unpacking(function, *args)
 
 
-def run_packed(call: Packed) -> Packed:
+def run_carried(call: Carried) -> Carried:
     """Runs in a process of a pool; functions are sent by cloudpickle."""
     function, args = call.load()
-    return packed(in_worker(function, *args))
+    return Carried(in_worker(function, *args))
 
 
 class ProcessBackend(Backend):
     """Processes of this machine without a cluster: `dask.config.set(scheduler="processes")`."""
-
-    is_inline = False
 
     def __init__(self, n_processes: int) -> None:
         self.stop = StopFlag()
@@ -279,13 +246,13 @@ class ProcessBackend(Backend):
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> Future:
-        call = packed((function, args))
+        call = Carried((function, args))
         try:
-            return self._pool.submit(run_packed, call)
+            return self._pool.submit(run_carried, call)
         except BrokenExecutor:
             # a process that died has broken the pool for good: all its tasks are lost, and later ones need another pool
             self._pool = self._new_pool()
-            return self._pool.submit(run_packed, call)
+            return self._pool.submit(run_carried, call)
 
     def result(self, task: Future) -> Any:
         try:

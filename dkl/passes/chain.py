@@ -62,11 +62,6 @@ def carried_piece(*args: Any) -> Carried:
     return Carried(make_piece(*args))
 
 
-def at_hand(made: Made) -> Carried:
-    """A piece of another worker, as a separate task, so that it is transferred during the step before."""
-    return Carried(made)
-
-
 def step_through(work: Work, before: object, cut: Cut, made: Made) -> Carried:
     """One step; `before` is the progress of the step before, or an initial state."""
     state, reading = (before.state, before.reading) if isinstance(before, Progress) else (before, ReadCounts())
@@ -176,7 +171,8 @@ class Chain:
         for link in islice(self._links, min(AT_HAND, self._segment_end - self._taken)):
             if link.step is None:
                 if link.worker != self._home:
-                    link.made = self._submit(MAP_NAME, at_hand, link.made)
+                    # a task of its own, so that the piece is transferred during the step before
+                    link.made = self._submit(MAP_NAME, Carried, link.made)
                 # a step takes the state of the step before it on the same worker; only the first one of a segment is
                 # sent its state
                 before = self._backend.share(self._kept[1]) if self._state is None else self._state

@@ -778,7 +778,8 @@ class PlannedRun(Run):
                 for records, calls in passes
             ]
             self.stages.append((repeated, {**held, **(beside or {})}))
-        self.driving.extend(partial(_repeated, seconds, times) for seconds in other.driving)
+        # what runs in place of others is not timed
+        self.driving.extend(partial(_repeated, seconds, times) for seconds in other.driving if times)
 
     def ends(self, is_enough: bool) -> bool:
         """Whether a loop over fits ends before its last one: never."""
@@ -815,8 +816,7 @@ class PlannedRun(Run):
 
 
 def _repeated(seconds: Callable[[Rows, float], float], times: int, few: Rows, flops_per_second: float) -> float:
-    """The seconds of drivers that run `times` times; what runs in place of others is not timed."""
-    return times * seconds(few, flops_per_second) if times else 0.0
+    return times * seconds(few, flops_per_second)
 
 
 @dataclass(frozen=True)

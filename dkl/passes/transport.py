@@ -29,16 +29,6 @@ _last: tuple[str, Any] = ("", None)
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
-    """An object as one string of bytes."""
-
-    content: bytes
-
-    def load(self) -> Any:
-        return pickle.loads(self.content)
-
-
-@dataclass(frozen=True, eq=False)
 class Shared:
     """An object for many tasks: each process unpacks it once, and keeps the last one.
 
@@ -101,11 +91,6 @@ def _open_lock() -> None:
     _lock = threading.Lock()
 
 
-def packed(value: object) -> Packed:
-    """The value as bytes that are sent with one task."""
-    return Packed(cloudpickle.dumps(value))
-
-
 def shared(value: object) -> Shared:
     """The value as bytes that many tasks of a process unpack once."""
     return Shared(uuid.uuid4().hex, cloudpickle.dumps(value))
@@ -127,8 +112,8 @@ def unpacking(function: Callable, *args: Any) -> Any:
 
 
 def unpacked(value: object) -> Any:
-    """The unpacked value of a packed, shared or carried one; anything else unchanged."""
-    return value.load() if isinstance(value, Packed | Shared | Carried) else value
+    """The unpacked value of a shared or carried one; anything else unchanged."""
+    return value.load() if isinstance(value, Shared | Carried) else value
 
 
 def aligned(block: Block) -> Block:

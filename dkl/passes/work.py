@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from dkl.data.store.ledger import Noted
@@ -114,14 +114,7 @@ class ReadCounts:
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         # counts of two tasks, or of two siblings of the tree, are added field by field
-        return ReadCounts(
-            self.blocks + other.blocks,
-            self.rows + other.rows,
-            self.bytes + other.bytes,
-            self.cache_hits + other.cache_hits,
-            self.retries + other.retries,
-            self.noted + other.noted,
-        )
+        return ReadCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 class PassStopped(RuntimeError):

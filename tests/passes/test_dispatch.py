@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 
 from dkl.errors import ClusterError
-from dkl.passes.backends import IdleThreads, ThreadBackend
+from dkl.passes.backends import ThreadBackend
 from dkl.passes.dispatch import Dispatcher, Job
 from dkl.passes.lost_workers import MOST_LOSSES
 
@@ -102,20 +105,33 @@ def test_a_result_that_is_lost_again_and_again_is_an_error_that_names_its_job() 
     assert not network.on_the_way
 
 
+def ended_pass(n_threads: int) -> ThreadPoolExecutor:
+    """The threads of a pass that has ended."""
+    backend = ThreadBackend(n_threads)
+    backend.close()
+    return backend._pool
+
+
 def test_threads_of_a_pass_serve_the_next_one_and_never_two_at_once():
-    idle = IdleThreads()
-    first, second = idle.take(2), idle.take(2)
-    assert first is not second
-    idle.give(2, first)
-    assert idle.take(2) is first
-    idle.give(2, first)
-    assert idle.take(3) is not first  # as many threads as are asked for
-    with pytest.raises(RuntimeError, match="shutdown"):
-        first.submit(int)
-    idle.give(2, second)
-    idle.give(3, idle.take(3))
-    with pytest.raises(RuntimeError, match="shutdown"):
-        second.submit(int)
+    first = ended_pass(2)
+    backend, beside = ThreadBackend(2), ThreadBackend(2)
+    assert backend._pool is first
+    assert beside._pool is not first
+    backend.close()
+    assert ended_pass(3) is not first  # as many threads as are asked for
+    beside.close()
+
+
+def test_threads_end_when_no_pass_can_have_them_again():
+    backend = ThreadBackend(2)
+    thread = backend.submit("which thread", threading.current_thread).result(timeout=10)
+    backend.close()
+    del backend
+    gc.collect()
+    assert thread.is_alive()
+    ended_pass(3)
+    thread.join(timeout=10)
+    assert not thread.is_alive()
 
 
 def test_threads_whose_task_failed_end_with_their_pass():

@@ -295,12 +295,8 @@ class CurvedRows:
             self._multiply()
         return self._room[self._n_collected : self._n_collected + n_rows]
 
-    def add(self, phi: Any, weights: np.ndarray) -> None:
-        """Add rows (n, m), in memory from `free` or on a GPU, with weights (n, h) that may be negative or zero."""
-        if is_on_gpu(phi):
-            for hessian, own in zip(self._hessians, weights.T, strict=True):
-                hessian.add(phi, own)
-            return
+    def add(self, phi: np.ndarray, weights: np.ndarray) -> None:
+        """Add rows (n, m) from `free`, with weights (n, h) that may be negative or zero."""
         curved = np.flatnonzero(weights.any(axis=1))
         end = self._n_collected + len(curved)
         if len(curved) < len(phi):
