@@ -11,17 +11,17 @@ from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, parts_of, rows_to_explain, unit_of, wave_amplitudes
+from dkl.explain.model import model_of, output_labels, parts_of, rows_to_explain, unit_of, wave_amplitudes
 from dkl.explain.step_factors import StepFactors
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
     ROWS,
     TILE_BYTES,
-    RowsToExplain,
     SampledRows,
     column_record,
     dense,
     part_of,
+    read_rows,
     wave_means,
     wave_record,
 )
@@ -301,8 +301,8 @@ def background_of(
     [(1, 2, 1), (1, 2, 1)]
     """
     scorer, columns = model_of(model), columns_of(model, names, groups)
-    dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))
-    results = reading.run(dataset, *background_records(scorer, columns))
+    dataset, records = rows_to_explain(model, X, sample_weight), background_records(scorer, columns)
+    results = read_rows(model, dataset, records, progress=progress, memory_limit=memory_limit)
     outputs = output_labels(model)
     parts: list[Background] = []
     # Each part of the model has a background of its kind, from the result of its record.

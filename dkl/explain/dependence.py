@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, unit_of, wave_amplitudes
-from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
+from dkl.explain.model import model_of, output_labels, rows_to_explain, unit_of, wave_amplitudes
+from dkl.explain.wave_pass import ROWS, SampledRows, left_out_record, part_of, read_rows, wave_means
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.answers import Scorer
 from dkl.plain_text import shortened
@@ -29,6 +29,8 @@ _AVERAGED_ROWS = 1_000
 _MAP_RESOLUTION = 30
 
 Column = int | str | tuple[int | str, int | str]
+# The mean prediction (g, K) over the rows with some encoded columns set to each of g patterns.
+MeanPrediction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,16 +158,15 @@ def partial_dependence(
     scorer, known = model_of(model), columns_of(model, names, groups)
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = positions_of(columns if isinstance(columns, list) else [columns], known)
-    reading = RowsToExplain(progress, memory_limit, device_of(model))
     # One pass: the sums of the other columns' waves, and a sample of rows for the axes.
-    *sums, sample = reading.run(dataset, *dependence_records(scorer, known, wanted))
+    records = dependence_records(scorer, known, wanted)
+    *sums, sample = read_rows(model, dataset, records, progress=progress, memory_limit=memory_limit)
     a = wave_amplitudes(scorer)
-    means: _Summed | _Averaged
     if a is None:
-        means = _Averaged(scorer, sample.first(_AVERAGED_ROWS))
+        means = _averaged(scorer, sample.first(_AVERAGED_ROWS))
     else:
         others = dict(zip(map(bytes, _forms(known, wanted)), wave_means(sums[0]), strict=True))
-        means = _Summed(scorer, a, others)
+        means = _summed(scorer, a, others)
     dependences = []
     for positions in wanted:
         most = resolution if len(positions) == 1 else min(resolution, _MAP_RESOLUTION)
@@ -212,34 +213,29 @@ def positions_of(columns: Sequence[Column], known: Columns) -> list[tuple[int, .
     return positions
 
 
-@dataclass(frozen=True, eq=False)
-class _Summed:
+def _summed(scorer: Scorer, a: np.ndarray, others: Mapping[bytes, np.ndarray]) -> MeanPrediction:
     """Mean predictions of models on waves: Re sum_j a_j exp(i w_j.v) E exp(i w_j.(the other columns))."""
 
-    scorer: Scorer
-    a: np.ndarray
-    others: dict[bytes, np.ndarray]
-
-    def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
+    def mean(members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
         # w.x is the sum of w.v over the set columns and of the others, whose waves are averaged over the rows.
-        weights = self.a * self.others[bytes(members)][:, None]
+        weights = a * others[bytes(members)][:, None]
         if not len(members):
-            return weights.sum(axis=0).real[None] + self.scorer.intercept
-        angles = part_of(self.scorer.feature_map, members).angles(patterns)
-        return np.cos(angles) @ weights.real - np.sin(angles) @ weights.imag + self.scorer.intercept
+            return weights.sum(axis=0).real[None] + scorer.intercept
+        angles = part_of(scorer.feature_map, members).angles(patterns)
+        return np.cos(angles) @ weights.real - np.sin(angles) @ weights.imag + scorer.intercept
+
+    return mean
 
 
-@dataclass(frozen=True, eq=False)
-class _Averaged:
+def _averaged(scorer: Scorer, sample: SampledRows) -> MeanPrediction:
     """Mean predictions of any model: predicts the sampled rows with some columns set, one value after the other."""
 
-    scorer: Scorer
-    sample: SampledRows
-
-    def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
+    def mean(members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
         def predicted(rows: np.ndarray, part: slice, pattern: np.ndarray) -> np.ndarray:
             # The definition of partial dependence (Friedman 2001): set columns in all rows and average predictions.
             rows[:, members] = pattern
-            return self.scorer(rows)
+            return scorer(rows)
 
-        return np.array([self.sample.mean(partial(predicted, pattern=pattern)) for pattern in patterns])
+        return np.array([sample.mean(partial(predicted, pattern=pattern)) for pattern in patterns])
+
+    return mean

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import slope_sums
-from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
+from dkl.explain.wave_pass import ROWS, SampledRows, dense, read_rows
 from dkl.features.projections import formed
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
@@ -169,9 +169,9 @@ def importance(
             f"measure='slope' needs features with a gradient, which {spoken_features(scorer.feature_map)} have not; "
             "use measure='replacement'"
         )
-    reading, outputs = RowsToExplain(progress, memory_limit, device_of(model)), output_labels(model)
-    names_of_all = (*columns.names, *columns.left_out)
-    (result,) = reading.run(dataset, *importance_records(scorer, dataset.n_columns, measure))
+    names_of_all, outputs = (*columns.names, *columns.left_out), output_labels(model)
+    records = importance_records(scorer, dataset.n_columns, measure)
+    (result,) = read_rows(model, dataset, records, progress=progress, memory_limit=memory_limit)
     if isinstance(result, SampledRows):
         changes = replacement_changes(scorer, columns, result)
         return Importance(names_of_all, _with_zeros(changes, columns), None, "replacement", outputs)

@@ -72,11 +72,6 @@ def parts_of(scorer: Scorer) -> list[Scorer]:
     ]
 
 
-def device_of(estimator: FittedModel) -> str:
-    """The parameter `device` of a fitted estimator, on which it computes blocks."""
-    return str(getattr(estimator, "device", "cpu"))
-
-
 def wave_amplitudes(scorer: Scorer) -> np.ndarray | None:
     """a (m, K), complex, such that decision values are sums of Re(a_j exp(i w_j.x)); None if features are no waves.
 

@@ -20,6 +20,7 @@ from dkl.passes.loop import run_pass
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 
 # The sample of rows for axes and plots, and for models that are no sums of waves.
@@ -28,29 +29,21 @@ ROWS = RowSample("rows", 10_000, seed=0)
 TILE_BYTES = 1 << 25
 
 
-@dataclass(frozen=True, eq=False)
-class RowsToExplain:
-    """The settings of an explanation's pass.
-
-    Parameters
-    ----------
-    progress : bool, callable or None
-    memory_limit : int, str or None
-    device : {"auto", "cpu", "gpu", "mixed"}
-    """
-
-    progress: Choice = None
-    memory_limit: int | str | None = None
-    device: str = "cpu"
-
-    def run(self, dataset: Dataset, *records: Record) -> list[Any]:
-        """The results of the records from one pass; that of `ROWS` is a `SampledRows`."""
-        publish, where = resolve_progress(self.progress), computing_device(self.device)
-        run = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where)
-        return [
-            SampledRows.of_block(result, dataset.n_rows) if isinstance(result, Block) else result
-            for result in run.results
-        ]
+def read_rows(
+    model: FittedModel,
+    dataset: Dataset,
+    records: Sequence[Record],
+    *,
+    progress: Choice,
+    memory_limit: int | str | None,
+) -> list[Any]:
+    """The results of the records from one pass on the model's `device`; that of `ROWS` is a `SampledRows`."""
+    where = computing_device(str(getattr(model, "device", "cpu")))
+    publish = resolve_progress(progress)
+    run = run_pass(dataset.source, records, publish=publish, memory_limit=memory_limit, device=where)
+    return [
+        SampledRows.of_block(result, dataset.n_rows) if isinstance(result, Block) else result for result in run.results
+    ]
 
 
 def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: np.ndarray | slice = slice(None)) -> ColumnWaves:

@@ -33,9 +33,18 @@ from dkl.linear.epochs import (
     uncentred,
 )
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
-from dkl.linear.judge import PENALTY_RULES, Folds, PenaltyChoice, SeenRows, gains, out_of_fold, scores_of_folds
+from dkl.linear.judge import (
+    PENALTY_RULES,
+    Candidates,
+    Folds,
+    PenaltyChoice,
+    SeenRows,
+    gains,
+    out_of_fold,
+    penalty_candidates,
+    scores_of_folds,
+)
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.penalty_choice import Candidates, penalty_candidates
 from dkl.linear.scores import TOO_LARGE
 from dkl.linear.sgd import SGDState, StepSchedule, batch_rows, first_state, sgd_step, step_schedule
 from dkl.linear.summary import SAMPLE_ROWS, Summary, TargetMoments, summarise, summarise_targets

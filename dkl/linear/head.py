@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -839,39 +840,36 @@ def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarra
         function=newton_block,
         accumulators=accumulators,
         operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
-        cost=_NewtonCost(problem.feature_map, len(targets.models), options, targets.share),
+        cost=partial(
+            newton_cost,
+            feature_map=problem.feature_map,
+            n_models=len(targets.models),
+            options=options,
+            share=targets.share,
+        ),
         kept_as=f"{problem.token} {id(problem.feature_map)} {problem.dtype}" if keeps else "",
         kept_row_bytes=problem.feature_map.n_features * np.dtype(problem.dtype).itemsize,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _NewtonCost:
-    """The cost of `newton_sums` of a block: mapping, scores, gradients and Hessians."""
-
-    feature_map: FeatureMap
-    n_models: int
-    options: NewtonOptions
-    # of the rows, those that some model sees
-    share: float = 1.0
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        width = self.feature_map.n_features + 1
-        mapping = mapping_flops(columns, self.feature_map)
-        scores = 6.0 * self.n_models * width * (2.0 if self.options.exact else 1.0)
-        packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
-        hessians = 2.0 * packed * len(self.options.hessian_of)
-        options, itemsize, m = self.options, np.dtype(self.options.dtype).itemsize, width - 1
-        # mapped rows whose losses are summed at once, in double precision, and six numbers for each of their scores
-        scratch = 8 * cached_tile(m, options.dtype) * (width + 6 * self.n_models)
-        tile = newton_tile(m, options.dtype)
-        if options.columns is None:
-            scratch += itemsize * tile * m
-        else:
-            signs = options.change or any(options.follows)
-            sums = len(options.hessian_of)
-            scratch += gram_scratch(m, options.columns, itemsize, tile=tile, n_sums=sums, has_both_signs=signs)
-        return Cost(self.share * rows * (mapping + scores + hessians), scratch)
+def newton_cost(
+    rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, options: NewtonOptions, share: float = 1.0
+) -> Cost:
+    """The cost of `newton_sums` for the share of rows that some model sees: mapping, scores, gradients, Hessians."""
+    m, itemsize = feature_map.n_features, np.dtype(options.dtype).itemsize
+    scores = 6.0 * n_models * (m + 1) * (2.0 if options.exact else 1.0)
+    packed = 0 if options.columns is None else packed_size(*options.columns)
+    hessians = 2.0 * packed * len(options.hessian_of)
+    # mapped rows whose losses are summed at once, in double precision, and six numbers for each of their scores
+    scratch = 8 * cached_tile(m, options.dtype) * (m + 1 + 6 * n_models)
+    tile = newton_tile(m, options.dtype)
+    if options.columns is None:
+        scratch += itemsize * tile * m
+    else:
+        signs = options.change or any(options.follows)
+        sums = len(options.hessian_of)
+        scratch += gram_scratch(m, options.columns, itemsize, tile=tile, n_sums=sums, has_both_signs=signs)
+    return Cost(share * rows * (mapping_flops(columns, feature_map) + scores + hessians), scratch)
 
 
 def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, losses: np.ndarray) -> np.ndarray:
@@ -986,20 +984,10 @@ def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarr
     }
     n_functions = len(targets.models)
     shape = {"product": Accumulator((n_functions, problem.width))}
-    cost = _ProductCost(problem.feature_map, n_functions, targets.share)
+
+    def cost(rows: int, columns: int) -> Cost:
+        # mapping, scores at the point and along the search, and sums, for the rows that some model sees
+        each = mapping_flops(columns, problem.feature_map) + 6.0 * n_functions * problem.width
+        return Cost(targets.share * rows * each, 8 * n_functions * (2 * problem.width + 3 * rows))
+
     return BlockSum("product with the Hessian", curvature_block, shape, operands, cost=cost)
-
-
-@dataclass(frozen=True, eq=False)
-class _ProductCost:
-    """The cost of a Hessian product for a block: mapping, scores at the point and along the search, and sums."""
-
-    feature_map: FeatureMap
-    n_models: int
-    # of the rows, those that some model sees
-    share: float = 1.0
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        width = self.feature_map.n_features + 1
-        each = mapping_flops(columns, self.feature_map) + 6.0 * self.n_models * width
-        return Cost(self.share * rows * each, 8 * self.n_models * (2 * width + 3 * rows))

@@ -26,8 +26,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds
-from dkl.linear.penalty_choice import comparing_loss
+from dkl.linear.judge import PenaltyChoice, comparing_loss, gains, mean_over_folds
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
     ColumnChoice,
@@ -56,7 +55,7 @@ from dkl.machines.suggest import (
     RowsAlikeError,
     advise,
 )
-from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered_bytes
+from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered, gathered_bytes
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.passes.loop import PlanEndsError, PlannedRun
@@ -647,7 +646,7 @@ class PlannedChoice:
         with suppress(PlanEndsError):
             advise(dataset, plan, terms.seed, terms.advised_rows(dataset))
         reading = PlannedRun(n_rows=rows.n_rows)
-        self._bench(reading).gathered(rows)
+        gathered(rows, reading, terms.seed)
         # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
         plan.add(reading, times=3 + of_texts + of_categories)
         doubtful_columns(rows, plan, terms.seed)

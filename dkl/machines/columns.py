@@ -27,7 +27,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE, MOST_ADVISED
 from dkl.machines.suggest import GROWTH
-from dkl.machines.trials import Bench, Sample, Terms
+from dkl.machines.trials import Bench, Sample, Terms, gathered
 from dkl.plain_text import first_few
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
@@ -124,7 +124,7 @@ class ColumnChoice:
             return dataset, ()
         losses = []
         for stage, names in (("with", raw), ("without", [*raw, *ahead])):
-            rows = self._bench.gathered(without_columns(sample.rows, names))
+            rows = gathered(without_columns(sample.rows, names), self._run, self._seed)
             plainest = self._terms.contenders(rows)[0].learner
             _, choice = self._bench.trial(plainest, replace(sample, rows=rows), 0, f"columns-{stage}")
             losses.append(choice.loss)

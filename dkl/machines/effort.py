@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.features.families import FiniteFamily
 from dkl.linear import head
-from dkl.linear.penalty_choice import NEIGHBOURS, OTHER_PENALTIES, PENALTIES
+from dkl.linear.judge import NEIGHBOURS, OTHER_PENALTIES, PENALTIES
 from dkl.machines.suggest import JUDGED_ROWS
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LEAST_LANDMARKS

@@ -195,11 +195,7 @@ class Bench:
     ) -> Sample:
         """`Terms.sample`, with its rows in memory where they are few enough."""
         found = self.terms.sample(dataset, own_columns, effort)
-        return replace(found, rows=self.gathered(found.rows), judging_seed=judging_seed)
-
-    def gathered(self, rows: Dataset) -> Dataset:
-        """The sample with its rows in memory where they are few enough."""
-        return gathered(rows, self.run, self.terms.seed)
+        return replace(found, rows=gathered(found.rows, self.run, self.terms.seed), judging_seed=judging_seed)
 
     def trial(
         self,

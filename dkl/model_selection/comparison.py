@@ -149,13 +149,32 @@ def compare(
     if rivals or (rivals is None and learners is None):
         # Names of estimators that the user chose replace those of rivals.
         entries = {**rivals_for(dataset), **entries}
-    compared = ComparedRows(dataset, test, folds, machine, {"device": device, "memory_limit": memory_limit})
-    compared.check()
-    # The fingerprint reads the rows' checksums, so that it is computed only for a checkpoint.
-    fingerprint = "" if checkpoint is None else compared.fingerprint(entries, sizes, random_state)
+    # Only the argument is checked here; the folds themselves need the seed.
+    Folds.of(folds, 0)
+    if test is not None and not isinstance(test, Dataset):
+        raise ValueError(f"test is a {type(test).__name__}; expected a Dataset, such as ds['test']")
+    if machine is not None and not isinstance(machine, KernelMachine):
+        raise ValueError(f"machine is {machine!r}; expected KernelClassifier() or KernelRegressor()")
+    # Learners are compared as the features of a machine; what predicts is compared itself.
+    on_features = machine or exact_machine(dataset.task)
+    models = {
+        name: clone(on_features).set_params(features=entry)
+        if isinstance(entry, FeatureLearner) and not isinstance(entry, TunedLearner)
+        else entry
+        for name, entry in entries.items()
+    }
+    fingerprint = ""
+    if checkpoint is not None:
+        # The digest of everything that the scores depend on; it reads the rows' checksums. A generator cannot be
+        # compared, and the seed drawn from it is stored in the checkpoint.
+        of_models = [(name, effective_parameters(model)) for name, model in models.items()]
+        of_rows = dataset.fingerprint, folds if test is None else test.fingerprint
+        given_seed = random_state if isinstance(random_state, Integral) else None
+        fingerprint = digest_of(of_models, sizes, of_rows, given_seed, __version__)
     seed = stored_seed(random_state, checkpoint, fingerprint)
-    contestants = compared.contestants(entries, sizes, seed)
-    views = compared.views(seed)
+    limits = {"device": device, "memory_limit": memory_limit}
+    contestants = contestants_of({name: limited(quiet(model, seed), limits) for name, model in models.items()}, sizes)
+    views = [ValidationFold(dataset, test)] if test is not None else fold_views(dataset, Folds.of(folds, seed))
 
     def run(jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
         """Fits one after another, so that their times can be compared."""
@@ -209,85 +228,33 @@ class Contestant:
     trial: Trial
 
 
-@dataclass(frozen=True, eq=False)
-class ComparedRows:
-    """The rows on which learners are compared, and the settings that all fits share.
+def limited(model: Estimator, limits: Mapping[str, object]) -> Estimator:
+    """The model, with the device and the memory limit of a comparison (None for its own) if it is one of dkl."""
+    parameters = model.get_params(deep=True) if reads_blocks(model) else {}
+    # Nested estimators have limits of their own (`features__memory_limit`), which are all set.
+    own = {name: limits.get(name.rpartition("__")[2]) for name in parameters}
+    return model.set_params(**{name: value for name, value in own.items() if value is not None})
 
-    Parameters
-    ----------
-    dataset : Dataset
-    test, folds, machine
-        As in `compare`.
-    limits : mapping of str to object
-        The device and the memory limit of each fit; None leaves models their own.
+
+def contestants_of(models: Mapping[str, Estimator], sizes: Sequence[int]) -> list[Contestant]:
+    """Each model at each size, small sizes first, so that a comparison that ends early has every learner at those.
+
+    Estimators without a parameter for the size, such as boosted trees, are fitted once, before all others.
     """
-
-    dataset: Dataset
-    test: Dataset | None
-    folds: int | float
-    machine: KernelMachine | None
-    limits: Mapping[str, object]
-
-    def check(self) -> None:
-        """Raise ValueError for arguments without a meaning.
-
-        Raises
-        ------
-        ValueError
-            With the argument and what is expected.
-        """
-        # Only the argument is checked here; the folds themselves need the seed.
-        Folds.of(self.folds, 0)
-        if self.test is not None and not isinstance(self.test, Dataset):
-            raise ValueError(f"test is a {type(self.test).__name__}; expected a Dataset, such as ds['test']")
-        if self.machine is not None and not isinstance(self.machine, KernelMachine):
-            raise ValueError(f"machine is {self.machine!r}; expected KernelClassifier() or KernelRegressor()")
-
-    def views(self, seed: int) -> list[ValidationFold]:
-        """The rows that are fitted and those that are scored, for each fold."""
-        if self.test is not None:
-            return [ValidationFold(self.dataset, self.test)]
-        return fold_views(self.dataset, Folds.of(self.folds, seed))
-
-    def contestants(self, entries: Mapping[str, Estimator], sizes: Sequence[int], seed: int) -> list[Contestant]:
-        """All contestants, small sizes first, so that a comparison that ends early has every learner at small sizes."""
-        models = {name: self._limited(quiet(self._model(entry), seed)) for name, entry in entries.items()}
-        # Estimators without such a parameter, such as boosted trees, are fitted once.
-        sized: dict[str, str] = {}
-        for name, model in models.items():
-            # A machine that chooses its features also chooses their number.
-            parameters = {} if getattr(model, "features", None) == "auto" else model.get_params(deep=True)
-            parameter = next((parameter for parameter in _SIZE_NAMES if parameter in parameters), None)
-            if parameter is not None:
-                sized[name] = parameter
-        alone = [Contestant(name, None, Trial(model, {})) for name, model in models.items() if name not in sized]
-        grown = [
-            Contestant(name, size, Trial(models[name], {parameter: size}))
-            for size in sizes
-            for name, parameter in sized.items()
-        ]
-        return [*alone, *grown]
-
-    def fingerprint(self, entries: Mapping[str, Estimator], sizes: Sequence[int], random_state: SeedChoice) -> str:
-        """The digest of everything that the scores depend on: models, sizes, rows, seed and version."""
-        models = [(name, effective_parameters(self._model(entry))) for name, entry in entries.items()]
-        rows = (self.dataset.fingerprint, self.folds if self.test is None else self.test.fingerprint)
-        # A generator cannot be compared; the seed drawn from it is stored in the checkpoint.
-        seed = random_state if isinstance(random_state, Integral) else None
-        return digest_of(models, tuple(sizes), rows, seed, __version__)
-
-    def _limited(self, model: Estimator) -> Estimator:
-        """The model, with the device and the memory limit of the comparison if it is one of dkl."""
-        parameters = model.get_params(deep=True) if reads_blocks(model) else {}
-        # Nested estimators have limits of their own (`features__memory_limit`), which are all set.
-        limits = {name: self.limits.get(name.rpartition("__")[2]) for name in parameters}
-        return model.set_params(**{name: value for name, value in limits.items() if value is not None})
-
-    def _model(self, entry: Estimator) -> Estimator:
-        """A machine on the features of `entry`, or `entry` itself if it predicts."""
-        if not isinstance(entry, FeatureLearner) or isinstance(entry, TunedLearner):
-            return entry
-        return clone(self.machine or exact_machine(self.dataset.task)).set_params(features=entry)
+    sized: dict[str, str] = {}
+    for name, model in models.items():
+        # A machine that chooses its features also chooses their number.
+        parameters = {} if getattr(model, "features", None) == "auto" else model.get_params(deep=True)
+        parameter = next((parameter for parameter in _SIZE_NAMES if parameter in parameters), None)
+        if parameter is not None:
+            sized[name] = parameter
+    alone = [Contestant(name, None, Trial(model, {})) for name, model in models.items() if name not in sized]
+    grown = [
+        Contestant(name, size, Trial(models[name], {parameter: size}))
+        for size in sizes
+        for name, parameter in sized.items()
+    ]
+    return [*alone, *grown]
 
 
 def exact_machine(task: str | None) -> KernelMachine:

@@ -20,7 +20,7 @@ import dkl
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.kernels.maps import map_rows
-from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
 from dkl.methods.density.squared import solve_squared
 from dkl.solvers.squared_sums import SquaredRows, SquaredSums
 
@@ -242,9 +242,9 @@ def _problem(split: Split, values: Values) -> tuple[np.ndarray, DensityPenalty]:
         # at u = 1 answers depend on products of rows alone: a rotation leaves as many columns as rows, or one more
         phi, pairs = np.linalg.qr(phi.T, mode="r").T, (len(phi) + 1) // 2
         phi = np.pad(phi, ((0, 0), (0, 2 * pairs - phi.shape[1])))
-    names = ("gamma", "Lam", "center", "length_scale")
-    figures = {name: values[name] for name in names} | {"floor": values["density_floor"]}
-    return phi, density_penalty(drawn.projection.dense()[:pairs], values["meta_kernel"], **figures)
+    W = drawn.projection.dense()[:pairs]
+    spectrum = meta_spectrum(W, values["meta_kernel"], length_scale=values["length_scale"])
+    return phi, DensityPenalty(spectrum, values["gamma"], values["Lam"], values["density_floor"], values["center"])
 
 
 def _folds(split: Split, phi: np.ndarray) -> list[SquaredRows] | list[SquaredSums]:

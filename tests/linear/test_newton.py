@@ -138,7 +138,7 @@ def test_a_pass_holds_no_more_than_its_cost_counts(
     of = tuple(range(n_models)) if loss == "squared_hinge" else (0,)
     options = NewtonOptions(loss, columns=columns, hessian_of=of, change=change, dtype="float32")
     targets = targets_for(loss, len(X), n_models)
-    counted = newton._NewtonCost(phi, n_models, options)(len(X), 3).scratch_bytes
+    counted = newton.newton_cost(len(X), 3, feature_map=phi, n_models=n_models, options=options).scratch_bytes
     newton_sums(X[:9_000], targets[:9_000], weight[:9_000], phi, trial, options)
     tracemalloc.start()
     try:

@@ -19,9 +19,16 @@ from dkl.kernels.threads import usable_cores
 from dkl.linear import head
 from dkl.linear.fitting import subsample_problem
 from dkl.linear.head import _FACTORS, NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.judge import Folds, PenaltyChoice, clear_gain, mean_over_folds
+from dkl.linear.judge import (
+    PENALTIES,
+    Candidates,
+    Folds,
+    PenaltyChoice,
+    clear_gain,
+    mean_over_folds,
+    penalty_candidates,
+)
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.margin.learner import MarginFeatures

@@ -22,7 +22,7 @@ from dkl.linear.scores import decision_values
 from dkl.linear.summary import Summary
 from dkl.methods.density.adam_fit import AdamFit, Descent, adam_problem, fit_by_adam
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_gradient, tuned_step
-from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import PlannedRun, Run
 from tests.linear.problems import feature_map, rows
@@ -36,8 +36,9 @@ def penalty_of(kind: str, n_frequencies: int = D) -> DensityPenalty:
     """A coupled penalty, that of Fourier kernel learning, or that of a fixed density."""
     W = feature_map(D_IN, n_frequencies).projection.dense()
     if kind == "eliminated":
-        return density_penalty(W, "delta", gamma=0.3, Lam=2.0, floor=0.0, center=0.0)
-    return density_penalty(W, "rbf", gamma=0.2, Lam=np.inf if kind == "fixed" else 0.5, length_scale=0.7)
+        return DensityPenalty(meta_spectrum(W, "delta"), gamma=0.3, Lam=2.0, floor=0.0, center=0.0)
+    spectrum = meta_spectrum(W, "rbf", length_scale=0.7)
+    return DensityPenalty(spectrum, gamma=0.2, Lam=np.inf if kind == "fixed" else 0.5)
 
 
 def objective(phi: np.ndarray, y: np.ndarray, s: np.ndarray, model: TunedModel, loss: str, kind: str) -> float:

@@ -13,7 +13,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.density.descent import TunedModel, tuned_gradient
 from dkl.methods.density.pass_records import judging_record
-from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
 from dkl.methods.density.solution import TunedSolution, judged
 from tests.linear.problems import blocks_of, feature_map, rows, summed
 
@@ -26,8 +26,9 @@ CODES = np.arange(3)
 def penalty_of(kind: str) -> DensityPenalty:
     W = MAP.projection.dense()
     if kind == "fourier":
-        return density_penalty(W, "delta", gamma=0.3, Lam=2.0, floor=0.0, center=0.0)
-    return density_penalty(W, "rbf", gamma=0.2, Lam=np.inf if kind == "fixed" else 0.05, length_scale=0.7)
+        return DensityPenalty(meta_spectrum(W, "delta"), gamma=0.3, Lam=2.0, floor=0.0, center=0.0)
+    spectrum = meta_spectrum(W, "rbf", length_scale=0.7)
+    return DensityPenalty(spectrum, gamma=0.2, Lam=np.inf if kind == "fixed" else 0.05)
 
 
 def judge(model: TunedModel, loss: Any, kind: str, weight: np.ndarray | None = None) -> TunedSolution:

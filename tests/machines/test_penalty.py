@@ -19,8 +19,8 @@ from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.linear import judge
+from dkl.linear.judge import PENALTIES
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import PENALTIES
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.settings import OpenParameters, settled
 from dkl.methods.random_features import RandomFeatures

@@ -12,7 +12,7 @@ import pytest
 
 from dkl.methods.density import penalty as module
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MaternMetaKernel, PolynomialMetaKernel, RBFMetaKernel
-from dkl.methods.density.penalty import DensityPenalty, density_bytes, density_penalty, meta_spectrum
+from dkl.methods.density.penalty import DensityPenalty, density_bytes, meta_spectrum
 from tests.definitions import density as definitions
 
 GAMMA, LAM, D = 0.2, 1.7, 9
@@ -31,7 +31,7 @@ def made(name: str, **changed: Any) -> tuple[DensityPenalty, np.ndarray]:
     """A penalty, and H by its definition."""
     kernel, values = KERNELS[name]
     W = frequencies()
-    penalty = density_penalty(W, kernel, **{"gamma": GAMMA, "Lam": LAM, **changed})
+    penalty = DensityPenalty(meta_spectrum(W, kernel), **{"gamma": GAMMA, "Lam": LAM, **changed})
     return penalty, definitions.penalty_matrix(definitions.gram(values, W, W), penalty.gamma)
 
 
@@ -74,7 +74,7 @@ def test_the_conjugate_is_the_minimum_that_a_general_solver_finds(name: str, flo
 @pytest.mark.parametrize("length_scale", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("gamma", [1e-4, 1e-2, 10.0])
 def test_the_conjugate_is_tight_over_the_range_that_is_searched(gamma: float, length_scale: float) -> None:
-    penalty = density_penalty(frequencies(120), "rbf", gamma=gamma, Lam=0.3, length_scale=length_scale)
+    penalty = DensityPenalty(meta_spectrum(frequencies(120), "rbf", length_scale=length_scale), gamma, Lam=0.3)
     p = np.random.default_rng(3).random(120) ** 4
     found = penalty.minus_conjugate(p)
     at = penalty.value(found.density) - float(found.density @ p)
@@ -85,7 +85,7 @@ def test_the_conjugate_is_tight_over_the_range_that_is_searched(gamma: float, le
 def test_without_the_floor_densities_fall_below_one() -> None:
     """The claim of section 4.1 that u >= 1 holds by itself is false: H^-1 has negative entries."""
     W, p = np.array([[0.0], [1.0]]), np.array([0.1, 0.0])
-    penalty = density_penalty(W, "rbf", gamma=1.0, Lam=1.0)
+    penalty = DensityPenalty(meta_spectrum(W, "rbf"), gamma=1.0, Lam=1.0)
     assert replace(penalty, floor=0.0).minus_conjugate(p).density[1] < 0.8
     assert penalty.minus_conjugate(p).density[1] == pytest.approx(1.0, abs=1e-9)
 
@@ -157,7 +157,7 @@ def test_memory_stays_within_the_estimate(monkeypatch: pytest.MonkeyPatch) -> No
     for kernel in ("rbf", "matern"):
         tracemalloc.start()
         try:
-            density_penalty(W, kernel, gamma=0.1, Lam=1.0).minus_conjugate(p)
+            DensityPenalty(meta_spectrum(W, kernel), gamma=0.1, Lam=1.0).minus_conjugate(p)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

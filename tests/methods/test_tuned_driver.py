@@ -23,7 +23,7 @@ from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem
 from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow
 from dkl.methods.density.pass_records import FoldSums, judging_record
-from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution, judged
 from dkl.methods.density.squared import cross_validate, solve_squared
@@ -53,7 +53,8 @@ def some_problem(loss: str, n: int = 40, *, n_outputs: int = 1, **changed: Any) 
     phi = feature_map(4, changed.pop("n_frequencies", D))
     figures = {"gamma": 0.05, "Lam": 0.01, "floor": 1.0, "center": 1.0}
     figures |= {name: changed.pop(name) for name in list(changed) if name in figures}
-    penalty = density_penalty(phi.projection.dense(), changed.pop("meta_kernel", "rbf"), length_scale=0.5, **figures)
+    spectrum = meta_spectrum(phi.projection.dense(), changed.pop("meta_kernel", "rbf"), length_scale=0.5)
+    penalty = DensityPenalty(spectrum, **figures)
     n_classes = None if loss == "squared_error" else max(2, n_outputs)
     models = np.array([1]) if n_classes == 2 else np.arange(n_outputs)
     problem = TunedProblem(phi, NewtonTargets(models, n_classes), float(n), loss, 0.02, penalty, tol=1e-7)
@@ -300,7 +301,7 @@ def test_values_and_curvatures_in_the_density_are_those_of_the_eliminated_object
     w = np.linalg.solve(A + lam * np.diag(1.0 / columns[:, 0]), C)
     assert point.value == pytest.approx(-0.5 * np.sum(C * w), rel=1e-12)
     np.testing.assert_allclose(columns * point.ratios, w, rtol=0, atol=1e-12)
-    flat = DensityPenalty(density_penalty(np.eye(D), "delta", gamma=1.0, Lam=1.0).spectrum, 1.0, 1.0)
+    flat = DensityPenalty(meta_spectrum(np.eye(D), "delta"), 1.0, 1.0)
     slopes = [(made.at(u + 1e-5 * one).value - made.at(u - 1e-5 * one).value) / 2e-5 for one in np.eye(D)]
     gradient = density_gradient([made], [point], flat, u) - flat.gradient(u)
     np.testing.assert_allclose(gradient, slopes, rtol=0, atol=1e-9)

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.features.feature_map import FeatureMap, columns_of
+from dkl.features.feature_map import columns_of
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.methods.density.driver import driver_of
 from dkl.methods.density.hinge_driver import from_subsample, square_of_duals
 from dkl.methods.density.joint_problem import JointProblem, JointState
-from dkl.methods.density.pass_records import TunedCost
+from dkl.methods.density.pass_records import tuned_cost
 from dkl.methods.density.solution import balance_of_sides, ridge_value, squared_weights
 from dkl.methods.density.sums import pricing_block, pricing_shapes
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
@@ -118,7 +118,14 @@ class JointDriver:
             "dtype": problem.dtype,
         }
         accumulators = {name: Accumulator(shape) for name, shape in shapes.items()}
-        cost = PricingCost(TunedCost(working, K, 0, problem.dtype), pool, K)
+
+        def cost(rows: int, columns: int) -> Cost:
+            # scores by the working candidates, then the features of all candidates
+            scores, width = tuned_cost(rows, columns, feature_map=working, n_models=K, dtype=problem.dtype), 2 * K
+            flops = mapping_flops(columns, pool) + 2.0 * width * pool.n_features
+            scratch = 16 * pool.n_features * width + 24 * rows * width + pool.projection.nbytes
+            return Cost(scores.flops + rows * flops, scores.scratch_bytes + scratch)
+
         return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
 
     def _state_with_gap(self, problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
@@ -159,30 +166,6 @@ class JointDriver:
             from_subsample(problem.restricted_to(working, goal), state) if is_first else replace(state, share=1.0)
         )
         return restarted
-
-
-@dataclass(frozen=True, eq=False)
-class PricingCost:
-    """The cost of a block: scores by the working candidates, then the features of all candidates.
-
-    Parameters
-    ----------
-    scores : TunedCost
-    pool : FeatureMap
-        The feature map of all candidates.
-    n_outputs : int
-        K.
-    """
-
-    scores: TunedCost
-    pool: FeatureMap
-    n_outputs: int
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        scores, width = self.scores(rows, columns), 2 * self.n_outputs
-        flops = mapping_flops(columns, self.pool) + 2.0 * width * self.pool.n_features
-        scratch = 16 * self.pool.n_features * width + 24 * rows * width + self.pool.projection.nbytes
-        return Cost(scores.flops + rows * flops, scores.scratch_bytes + scratch)
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,8 @@ class FoldSums:
             "first": first,
             "dtype": self.dtype,
         }
-        cost = TunedCost(self.feature_map, K, packed_size(*columns), self.dtype)
+        packed = packed_size(*columns)
+        cost = partial(tuned_cost, feature_map=self.feature_map, n_models=K, packed=packed, dtype=self.dtype)
         return BlockSum("sums of pairs of features", squared_block, accumulators, operands, cost)
 
 
@@ -129,7 +130,8 @@ def misfit_record(feature_map: FeatureMap, targets: NewtonTargets, models: np.nd
     """Gradient and loss of the squared error at models (K, m + 1)."""
     accumulators = {"dual_sums": Accumulator(models.shape), "squares": Accumulator((len(models),))}
     operands = {"feature_map": feature_map, "targets": targets, "models": models, "dtype": dtype}
-    return BlockSum("residuals", misfit_block, accumulators, operands, TunedCost(feature_map, len(models), 0, dtype))
+    cost = partial(tuned_cost, feature_map=feature_map, n_models=len(models), dtype=dtype)
+    return BlockSum("residuals", misfit_block, accumulators, operands, cost)
 
 
 def margin_records(
@@ -155,35 +157,19 @@ def margin_records(
     for number, columns in enumerate(packed_panels(feature_map.n_features + 1, LARGEST_ACCUMULATOR // n_hessians)):
         options = MarginOptions(loss, columns, hessian_of, first_order=number == 0, dtype=dtype)
         accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, options).items()}
-        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, dtype)
+        packed, n_models = packed_size(*columns) * n_hessians, len(targets.models)
+        cost = partial(tuned_cost, feature_map=feature_map, n_models=n_models, packed=packed, dtype=dtype)
         records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": options}, cost))
     return records
 
 
-@dataclass(frozen=True, eq=False)
-class TunedCost:
-    """The cost of a block: mapping, scores and gradients in float64, products of all pairs of columns.
-
-    Parameters
-    ----------
-    feature_map : FeatureMap
-    n_models : int
-    packed : int
-        Products of columns for each row.
-    dtype : str
-    """
-
-    feature_map: FeatureMap
-    n_models: int
-    packed: int
-    dtype: str
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        m, itemsize = self.feature_map.n_features, np.dtype(self.dtype).itemsize
-        # scores, gradients and trial steps take some six products of a row with every model
-        flops = mapping_flops(columns, self.feature_map) + 12.0 * self.n_models * m + 2.0 * self.packed
-        tile = newton_tile(m, self.dtype) * m * (2 * itemsize + 8)
-        return Cost(rows * flops, tile + 2 * itemsize * self.packed)
+def tuned_cost(rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, packed: int = 0, dtype: str) -> Cost:
+    """The cost of a block: mapping, scores and gradients in float64, and `packed` products of columns for each row."""
+    m, itemsize = feature_map.n_features, np.dtype(dtype).itemsize
+    # scores, gradients and trial steps take some six products of a row with every model
+    flops = mapping_flops(columns, feature_map) + 12.0 * n_models * m + 2.0 * packed
+    tile = newton_tile(m, dtype) * m * (2 * itemsize + 8)
+    return Cost(rows * flops, tile + 2 * itemsize * packed)
 
 
 def judging_record(

@@ -101,6 +101,14 @@ class DensityPenalty:
     References
     ----------
     Shilton, Gupta, Rana, Venkatesh & Venkatesh 2022, equations (15) and (22); the paper prints lambda for Lam there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
+    >>> penalty = DensityPenalty(meta_spectrum(np.array([[0.0], [1.0]]), "rbf"), gamma=0.5, Lam=2.0)
+    >>> penalty.value(np.array([1.0, 1.0])), penalty.minus_conjugate(np.zeros(2)).density.tolist()
+    (0.0, [1.0, 1.0])
     """
 
     spectrum: MetaSpectrum
@@ -343,50 +351,6 @@ def meta_spectrum(W: np.ndarray, meta_kernel: str | MetaKernel, *, length_scale:
         values, vectors = eigh(gram.T, overwrite_a=True, check_finite=False, driver="evd")
     # G is positive semidefinite, so negative eigenvalues are rounding errors
     return MetaSpectrum(np.maximum(values, 0.0), vectors)
-
-
-def density_penalty(
-    W: np.ndarray,
-    meta_kernel: str | MetaKernel,
-    *,
-    gamma: float,
-    Lam: float,
-    floor: float = 1.0,
-    center: float = 1.0,
-    length_scale: float = 1.0,
-) -> DensityPenalty:
-    """The penalty of densities on given frequencies.
-
-    Parameters
-    ----------
-    W : ndarray of shape (D, d)
-    meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
-    gamma, Lam, floor, center : float
-        As in `DensityPenalty`.
-    length_scale : float
-        The length scale of a meta-kernel given by name.
-
-    Returns
-    -------
-    DensityPenalty
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-    MemoryError
-        If H would not fit.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from dkl.methods.density.penalty import density_penalty
-    >>> penalty = density_penalty(np.array([[0.0], [1.0]]), "rbf", gamma=0.5, Lam=2.0)
-    >>> penalty.value(np.array([1.0, 1.0])), penalty.minus_conjugate(np.zeros(2)).density.tolist()
-    (0.0, [1.0, 1.0])
-    """
-    spectrum = meta_spectrum(W, meta_kernel, length_scale=length_scale)
-    return DensityPenalty(spectrum, gamma, Lam, floor, center)
 
 
 def check_density_size(n_frequencies: int, most_bytes: int = MOST_BYTES) -> None:

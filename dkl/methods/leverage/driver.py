@@ -372,31 +372,18 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
 
 
 def gram_record(feature_map: FeatureMap, columns: tuple[int, int], dtype: str) -> BlockSum:
-    """The record of one panel of a packed Gram matrix."""
+    """The record of one panel, from a column to one past its last, of a packed Gram matrix."""
+
+    def cost(rows: int, n_columns: int) -> Cost:
+        # products in float64 count twice
+        packed = packed_size(*columns)
+        scratch = gram_scratch(feature_map.n_features, columns, 8, tile=newton_tile(feature_map.n_features, "float64"))
+        return Cost(rows * (mapping_flops(n_columns, feature_map) + 4.0 * packed), scratch)
+
     return BlockSum(
         name="Gram matrix",
         function=gram_block,
         accumulators={"gram": Accumulator((packed_size(*columns),))},
         operands={"feature_map": feature_map, "columns": columns, "dtype": dtype},
-        cost=GramCost(feature_map, columns),
+        cost=cost,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class GramCost:
-    """The cost of mapping the rows, and of float64 products, which count twice.
-
-    Parameters
-    ----------
-    feature_map : FeatureMap
-    columns : (int, int)
-        First and one past the last column of the panel.
-    """
-
-    feature_map: FeatureMap
-    columns: tuple[int, int]
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        width, packed = self.feature_map.n_features, packed_size(*self.columns)
-        scratch = gram_scratch(width, self.columns, 8, tile=newton_tile(width, "float64"))
-        return Cost(rows * (mapping_flops(columns, self.feature_map) + 4.0 * packed), scratch)
