@@ -17,10 +17,9 @@ from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.ingest.precision import EXACT
 from dkl.data.soundness import check_sound, check_structure, check_unmasked
 
-# float64 represents every whole number up to this one exactly, but not the next.
-_EXACT = 2**53
 _TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 WITHOUT_TARGET = "drop_missing_target=True leaves rows without a target out"
@@ -189,7 +188,7 @@ def _objects_as_numbers(values: np.ndarray, name: str, first_row: int = 0) -> np
             f"({error}){tables}"
         ) from error
     # large floats are rounded already, while large integers are ids, which must be exact
-    for place in map(tuple, np.argwhere(np.abs(numbers) > _EXACT)):
+    for place in map(tuple, np.argwhere(np.abs(numbers) > EXACT)):
         value = values[place]
         if isinstance(value, Integral):
             raise ValueError(f"{named_place(name, place, first_row)} is {shown_value(value)}; {_TOO_LARGE}")
@@ -280,8 +279,8 @@ def _is_allowed(values: np.ndarray) -> np.ndarray:
     """Whether each value is allowed: finite floats, and integers up to 2**53."""
     if values.dtype.kind == "f":
         return np.isfinite(values)
-    small = values <= _EXACT
-    return small if values.dtype.kind == "u" else small & (values >= -_EXACT)
+    small = values <= EXACT
+    return small if values.dtype.kind == "u" else small & (values >= -EXACT)
 
 
 def spoken(value: object) -> str:

@@ -194,7 +194,7 @@ def _check_own_rows(dataset: Dataset, target: Location) -> None:
     source = dataset.source.base
     if not isinstance(source, StoreSource | VersionSource) or source.location.key != target.key:
         return
-    token = (source.parts[0] if isinstance(source, VersionSource) else source).token
+    token = source.parts[0].token
     # rows from another store that was at the same place before can no longer be read
     target.check_token(token)
     if newest_version(target, token) > source.version:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
 from dkl.errors import warn_user
 from dkl.events import Subscriber, ignore
-from dkl.plain_text import first_few, plain_text, shortened
+from dkl.plain_text import first_few, html_table, in_columns, plain_text, shortened
 
 _SHOWN = 12
 
@@ -581,18 +580,17 @@ class Description:
     facts: Mapping[str, Any]
 
     def __str__(self) -> str:
-        width = max(map(len, self.facts), default=0)
-        return plain_text("\n".join(f"{name:<{width}}  {shown(value)}" for name, value in self.facts.items()))
+        return plain_text("\n".join(in_columns(self._cells)))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-            f'<td style="text-align:left">{html.escape(shown(value))}</td></tr>'
-            for name, value in self.facts.items()
-        )
-        return f"<table><caption>dkl Dataset</caption><tbody>{rows}</tbody></table>"
+        return html_table([("dkl Dataset", ""), *self._cells])
+
+    @property
+    def _cells(self) -> list[tuple[str, str]]:
+        """The name and the text of each fact."""
+        return [(name, shown(value)) for name, value in self.facts.items()]
 
 
 def shown(value: object) -> str:

@@ -54,7 +54,7 @@ class Exposure:
             beside.X = with_stored_exposure(beside.X, self.name)
             self._given = None
         elif self.name:
-            self._given = exposure_of(beside.X, self.name)
+            self._given = exposure_values(beside.X, self.name)
             beside.leave_out(self.name)
 
     def with_exposures(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
@@ -215,7 +215,7 @@ def rows_with_exposure(model: Any, X: Any, y: object, sample_weight: object, exp
         rows: Dataset = model._rows(with_exposure_of_fit(model, X, exposure), y, sample_weight)
         return rows
     rows = model._rows(X, y, sample_weight)
-    return rows if exposure is None else with_exposure(rows, exposure_of(X, exposure), sample_weight)
+    return rows if exposure is None else with_exposure(rows, exposure_values(X, exposure), sample_weight)
 
 
 def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Dataset:
@@ -303,12 +303,32 @@ def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure
     return with_rates(model, rows_with_exposure(model, X, y, sample_weight, exposure_beside_fit(model, X, exposure)))
 
 
-@dataclass(frozen=True)
-class _BlockRates(RowNote):
-    """Replaces the targets of one block by rates, using its row column of exposures; see `_RatesStep`."""
+@dataclass(frozen=True, eq=False)
+class _RatesStep(RowStep, RowNote):
+    """The step that replaces targets by rates, using the row column of exposures.
 
+    Parameters
+    ----------
+    digests : dict of int to str
+        A digest of the exposures of each block, for identities.
+    factor : float or None
+        Weights are multiplied by exposure times this factor; None leaves them unchanged.
+    """
+
+    digests: dict[int, str]
     factor: float | None
     needs = (EXPOSURE,)
+
+    @property
+    def identity(self) -> str:
+        return f"exposure {dask.base.tokenize(self.digests)} {self.factor}"
+
+    def block_identity(self, index: int) -> str:
+        """Depends only on the exposures of this block."""
+        return f"exposure {self.digests.get(index)} {self.factor}"
+
+    def counts(self, before: RowSource) -> None:
+        """None: weights may change, so that counts must be computed again."""
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block with rates as targets, and with its new weights."""
@@ -325,54 +345,19 @@ class _BlockRates(RowNote):
         return replace(block, y=y, weight=weight * exposure * self.factor)
 
 
-@dataclass(frozen=True, eq=False)
-class _RatesStep(RowStep):
-    """The step that replaces targets by rates.
-
-    Parameters
-    ----------
-    digests : dict of int to str
-        A digest of the exposures of each block, for identities.
-    factor : float or None
-        Weights are multiplied by exposure times this factor; None leaves them unchanged.
-    """
-
-    digests: dict[int, str]
-    factor: float | None
-
-    @property
-    def identity(self) -> str:
-        return f"exposure {dask.base.tokenize(self.digests)} {self.factor}"
-
-    def block_identity(self, index: int) -> str:
-        """Depends only on the exposures of this block."""
-        return f"exposure {self.digests.get(index)} {self.factor}"
-
-    def counts(self, before: RowSource) -> None:
-        """None: weights may change, so that counts must be computed again."""
-
-    def at(self, index: int) -> _BlockRates:
-        return _BlockRates(self.factor)
-
-
-def exposure_of(X: Any, given: Any) -> Any:
-    """`given` itself, or the column of the data frame `X` with this name.
+def exposure_values(X: Any, given: Any) -> Any:
+    """`given` itself, or the column of the data frame or Dataset `X` with this name; that of a Dataset is read.
 
     Raises
     ------
     ValueError
-        If `given` is a name and X is not a data frame with such a column.
+        If `given` is a name and X has no such column.
     """
     if not isinstance(given, str):
         return given
+    if isinstance(X, Dataset):
+        return feature_values(X.source, exposure_place(X, given))
     return column_named(as_known_rows(X), given, "exposure")
-
-
-def exposure_values(X: Any, given: Any) -> Any:
-    """`exposure_of`, also for a Dataset, whose column is read."""
-    if not (isinstance(given, str) and isinstance(X, Dataset)):
-        return exposure_of(X, given)
-    return feature_values(X.source, exposure_place(X, given))
 
 
 def exposure_place(dataset: Dataset, name: str) -> int:

@@ -17,7 +17,7 @@ from dkl.data.checks import shown_value
 from dkl.data.columns.numbers import NumberForm
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.given import GivenRows, GivenValues
-from dkl.data.ingest.column_rules import ColumnRule
+from dkl.data.ingest.column_rules import ColumnRule, with_places
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.schema import Schema
 from dkl.data.sources.rows import RowSource
@@ -128,13 +128,12 @@ def filled_like_fit(fitted: Any, dataset: Dataset) -> Dataset:
     if fitted is None or not isinstance(dataset.encoding, TableEncoding):
         return dataset
     known = {rule.name: rule.filling for rule in fitted.rules}
-    fills, start = [], 0
-    for rule in dataset.encoding.rules:
+    fills = []
+    for rule, start in with_places(dataset.encoding.rules):
         is_number = rule.kind not in ("category", "code", "text") and (not rule.parts or "days" in rule.parts)
         filling = known.get(rule.name)
         if is_number and rule.flags_missing and filling not in (None, rule.filling):
             fills.append((start, start + rule.n_values, filling))
-        start += len(rule.output_names)
     if not fills:
         return dataset
     return dataset.with_rows(View(dataset.source, FilledOtherwise(tuple(fills))), dataset.schema)

@@ -36,7 +36,7 @@ def faults(source: RowSource) -> Iterator[str]:
         return
     # several checks may find the same fault
     sentences = dict.fromkeys(_failures(_version_checks(base.location)))
-    for part in base.parts if isinstance(base, VersionSource) else (base,):
+    for part in base.parts:
         sentences |= dict.fromkeys(store_faults(part.location))
     yield from sentences
 

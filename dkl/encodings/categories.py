@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.data.ingest.column_rules import with_places
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.other_rules import filled_like_fit
 from dkl.data.view import View
@@ -217,11 +218,9 @@ class CategoryFit:
     def tried_numbers(self) -> dict[tuple[str, str], tuple[int, float]]:
         """Pairs of a column of codes and a column of numbers; for each the number's column in X and rough mean."""
         fits: dict[tuple[str, str], tuple[int, float]] = {}
-        numbers, start, held = [], 0, 0
-        for rule in self.dataset.encoding.rules:
-            if rule.kind == "number":
-                numbers.append((rule.name, start, float(rule.filling or 0.0)))
-            start += len(rule.output_names)
+        rules = with_places(self.dataset.encoding.rules)
+        numbers = [(rule.name, start, float(rule.filling or 0.0)) for rule, start in rules if rule.kind == "number"]
+        held = 0
         for name, key in self.codes.items():
             for number, place, shift in numbers if key.size <= min(_MOST_VALUES, self.dataset.n_rows) else ():
                 held += 8 * self.folds.count * key.size * (2 + self.n_targets)

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 from scipy import sparse
 
+from dkl.data.ingest.column_rules import with_places
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.protocols.arrays import dense_rows
 
@@ -100,13 +101,11 @@ def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np
 
 def category_parts(encoding: TableEncoding, numbers: Sequence[WholeNumbers] = ()) -> dict[str, CategoryPart]:
     """The columns of categories of a table, by name: codes, one-hot columns, and the whole numbers in `numbers`."""
-    parts, start = {}, 0
-    whole = dict(numbers)
-    for rule in encoding.rules:
+    parts, whole = {}, dict(numbers)
+    for rule, start in with_places(encoding.rules):
         last = start + len(rule.output_names) - 1
         if rule.kind in ("code", "category"):
             parts[rule.name] = CategoryPart(start, len(rule.categories), rule.kind == "code", last=last)
         elif rule.name in whole:
             parts[rule.name] = CategoryPart(start, len(whole[rule.name]), False, whole[rule.name], last)
-        start = last + 1
     return parts

@@ -19,6 +19,7 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
+from dkl.data.ingest.column_rules import with_places
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.encodings.categories import CategoryFit
 from dkl.encodings.fitted import Made
@@ -170,11 +171,11 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
         In the order of the dataset.
     encoding : TableEncoding
     """
-    suspects, few, start = [], [], 0
-    for rule in encoding.rules:
-        values, start = dense_columns(rows, start, start + 1)[:, 0].astype(np.float64), start + len(rule.output_names)
+    suspects, few = [], []
+    for rule, start in with_places(encoding.rules):
         if rule.kind not in ("number", "boolean"):
             continue
+        values = dense_columns(rows, start, start + 1)[:, 0].astype(np.float64)
         # missing values are filled with a number that need not be whole
         values = values[values == np.floor(values)] if rule.fill is not None else values
         if not len(values) or not (values == np.floor(values)).all() or np.abs(values).max() >= 2**24:

@@ -100,18 +100,19 @@ class FoldTotals:
 
 
 def deviations(weight: np.ndarray, targets: np.ndarray, mean: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """The shrunk mean of each category minus the mean of all rows, (T, V): (S - m N) / (N + a).
+    """The shrunk mean of each category minus the mean of all rows, (..., T, V): (S - m N) / (N + a).
 
     Parameters
     ----------
-    weight : ndarray of shape (V,)
+    weight : ndarray of shape (..., V)
         N.
-    targets : ndarray of shape (T, V)
+    targets : ndarray of shape (..., T, V)
         S.
     mean, prior : ndarray of shape (T,)
         m and a.
     """
-    return (targets - mean[:, None] * weight) / (weight + prior[:, None])
+    N = weight[..., None, :]
+    return (targets - mean[:, None] * N) / (N + prior[:, None])
 
 
 def fold_deviations(
@@ -139,8 +140,7 @@ def sums_of_others(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals) 
 
 def _deviations_of(N: np.ndarray, S: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int) -> np.ndarray:
     """`fold_deviations`, given the sums N and S over the other folds."""
-    mean, N = totals.mean[:, None], N[:, None]
-    made = (S - mean * N) / (N + prior[:, None])
+    made = deviations(N, S, totals.mean, prior)
     if first == 0:
         made[:, :, 0] = 0.0
     return made

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.dataset import Dataset
-from dkl.data.ingest.column_rules import DIRECTION
+from dkl.data.ingest.column_rules import DIRECTION, with_places
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.sources.rows import RowSource
 from dkl.data.view import View
@@ -175,12 +175,7 @@ def _has_texts(dataset: Dataset) -> bool:
 
 def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
     """For each column of free text its first encoded column, and its number of directions."""
-    places, start = [], 0
-    for rule in encoding.rules:
-        if rule.kind == "text":
-            places.append((start, len(rule.categories)))
-        start += len(rule.output_names)
-    return places
+    return [(start, len(rule.categories)) for rule, start in with_places(encoding.rules) if rule.kind == "text"]
 
 
 def _targets(dataset: Dataset) -> list[str]:

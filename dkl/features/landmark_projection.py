@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import block_diag
 
-from dkl.features.projections import Projection, StoredProjection
+from dkl.features.projections import ArrayProjection, Projection
 
 
 @dataclass(frozen=True, eq=False)
-class LandmarkProjection(StoredProjection):
+class LandmarkProjection(ArrayProjection):
     """n_L similarities: l is x -> sum_j weights[j] cos(w_j.x + phases[j]) over j = starts[l] .. starts[l + 1] - 1.
 
     With phases -w_j.x_l this is a function of x - x_l alone (Letarte, Morvant & Germain 2019, equation (13)). A
@@ -82,7 +82,7 @@ class LandmarkProjection(StoredProjection):
 
 
 @dataclass(frozen=True, eq=False)
-class SharedLandmarkProjection(StoredProjection):
+class SharedLandmarkProjection(ArrayProjection):
     """n_L similarities of the same frequencies: x -> mixing (cos(w_1.x), ..., cos(w_m.x), sin(w_1.x), ..., sin(w_m.x)).
 
     With weights q of landmark x_l the row of `mixing` is (q_j cos(w_j.x_l), ..., q_j sin(w_j.x_l)), by cos(a - b) =

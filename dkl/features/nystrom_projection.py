@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.features.projections import Projection, StoredProjection
+from dkl.features.projections import ArrayProjection, Projection
 
 
 def in_metric(rows: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
@@ -18,7 +18,7 @@ def in_metric(rows: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class NystromProjection(StoredProjection):
+class NystromProjection(ArrayProjection):
     """m features k(x, Z) A of a row x, with A = L^-T and L L^T the kernel matrix of the landmarks Z.
 
     The inner product of two rows' features is then k(x, Z) k(Z, Z)^-1 k(Z, y): the kernel k itself where x or y is a

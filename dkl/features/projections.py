@@ -39,14 +39,14 @@ class Projection(Protocol):
         ...
 
 
-class StoredProjection:
+class ArrayProjection:
     """Base class of projections that are dataclasses of arrays, and of other such projections."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all of these arrays."""
         held = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
-        return sum(value.nbytes for value in held if isinstance(value, np.ndarray | StoredProjection))
+        return sum(value.nbytes for value in held if isinstance(value, np.ndarray | ArrayProjection))
 
 
 def formed(projection: Projection) -> np.ndarray | sparse.csr_array:
@@ -63,7 +63,7 @@ def _joined(first: Projection, second: Projection) -> Projection:
 
 
 @dataclass(frozen=True, eq=False)
-class DenseProjection(StoredProjection):
+class DenseProjection(ArrayProjection):
     """z = x W^T for a stored W.
 
     Parameters
@@ -92,7 +92,7 @@ class DenseProjection(StoredProjection):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseProjection(StoredProjection):
+class SparseProjection(ArrayProjection):
     """z = x W^T for a sparse W: most frequencies depend on one, two or three columns.
 
     Parameters
@@ -174,7 +174,7 @@ class SparseProjection(StoredProjection):
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnProjection(StoredProjection):
+class ColumnProjection(ArrayProjection):
     """z_j = x[columns[j]]: the coordinates themselves.
 
     Parameters
@@ -235,7 +235,7 @@ def walsh_hadamard(rows: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class StructuredProjection(StoredProjection):
+class StructuredProjection(ArrayProjection):
     """z = radii * (H S1 H S2 H S3 x) / p^(3/2) block by block: W is never formed.
 
     Row x is padded with zeros to p columns; each block of p frequencies has three diagonals of signs and H is the

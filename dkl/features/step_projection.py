@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from dkl.features.projections import Projection, StoredProjection
+from dkl.features.projections import ArrayProjection, Projection
 
 STEP: Literal[0] = 0
 HINGE: Literal[1] = 1
@@ -20,7 +20,7 @@ Factor = tuple[int, float, int]
 
 
 @dataclass(frozen=True, eq=False)
-class StepProjection(StoredProjection):
+class StepProjection(ArrayProjection):
     """m atoms, each a product of at most three factors of single columns.
 
     A step is 1 where ``x[j] > t`` and 0 elsewhere; a hinge is ``max(0, min(x[j], high[j]) - t)``. An atom counts as one

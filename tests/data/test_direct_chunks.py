@@ -32,7 +32,7 @@ def grown(folder: Path, values: np.ndarray, chunk: int, shard: int) -> tuple[zar
         group = zarr.create_group(location.store(read_only=False))
         array = GrowingArray(group, "rows", threads, chunk=chunk, shard=shard)
         array.append(values)
-        array.close(values[:0])
+        array.close()
     stored: Any = location.group(read_only=True)["rows"]
     return stored, DirectChunks.of(stored)
 

@@ -11,7 +11,7 @@ import pyarrow.dataset
 import pytest
 
 import dkl
-from dkl.data.ingest.ingest import read_tables
+from dkl.data.ingest.ingest import tables_to_encode
 
 MISSING = "__HIVE_DEFAULT_PARTITION__"
 
@@ -26,7 +26,7 @@ def write_tree(root: Path, folders: list[str], suffix: str = ".parquet", **colum
 
 
 def read(paths: Any) -> pd.DataFrame:
-    return pd.concat([table.to_pandas() for table in read_tables(paths)], ignore_index=True)
+    return pd.concat([table.to_pandas() for table in tables_to_encode(paths)[0]], ignore_index=True)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])

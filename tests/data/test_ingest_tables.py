@@ -19,7 +19,7 @@ import dkl
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.formats import Buffers, open_rows
-from dkl.data.ingest.ingest import plan_ingest, read_tables
+from dkl.data.ingest.ingest import plan_ingest, tables_to_encode
 from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import find_files
 from dkl.data.ingest.quoted_text import QuoteRules
@@ -325,7 +325,7 @@ def test_raw_rows_are_read_as_they_were_at_ingest(tmp_path):
     later = pd.DataFrame({"x": [7.5, 0], "plz": ["01067", "50667"]})
     for name, write in (("new.csv", later.to_csv), ("new.parquet", later.to_parquet)):
         write(tmp_path / name, index=False)
-        (table,) = read_tables(tmp_path / name, encoding=ds.encoding)
+        (table,) = tables_to_encode(tmp_path / name, encoding=ds.encoding)[0]
         assert ds.encoding.transform(table.select(["plz", "x"])).tolist() == [[1, 0, 7.5], [0, 1, 0]]
 
 

@@ -29,7 +29,7 @@ from dkl.data.ingest import table_rows
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import learn_encoding
 from dkl.data.ingest.formats import Buffers, open_rows
-from dkl.data.ingest.ingest import plan_ingest, read_tables
+from dkl.data.ingest.ingest import plan_ingest, tables_to_encode
 from dkl.data.ingest.paths import find_files
 from dkl.data.ingest.quoted_text import QuotedText, QuoteRules
 from dkl.data.ingest.table_rows import TableChoices
@@ -93,7 +93,7 @@ def test_two_stray_quotes_do_not_make_one_value_of_the_rows_between(tmp_path, de
 def test_the_predict_path_refuses_a_quote_that_is_never_closed(tmp_path):
     path = written(tmp_path / "rows.csv", [*ROWS[:10], '1,"a,no', *ROWS[11:]])
     with pytest.raises(ValueError, match=r"rows.csv', line 12: the quote that opens here"):
-        list(read_tables(path))
+        list(tables_to_encode(path)[0])
     with pytest.raises(ValueError, match=r"rows.csv', line 12: the quote that opens here"):
         plan_ingest(path, choices=TableChoices(target="y"))
 
@@ -273,7 +273,7 @@ def test_a_file_that_is_named_twice_is_read_once_with_a_warning(tmp_path):
             ds = dkl.ingest(paths, tmp_path / "rows.zarr", target="y", shuffle=False, overwrite=True)
         np.testing.assert_array_equal(ds.X.compute()[:, 0], np.arange(1000))
         with pytest.warns(UserWarning, match="read once"):
-            assert sum(table.num_rows for table in read_tables(paths)) == 1000
+            assert sum(table.num_rows for table in tables_to_encode(paths)[0]) == 1000
 
 
 def test_a_file_behind_a_url_that_is_named_twice_is_read_once(tmp_path):

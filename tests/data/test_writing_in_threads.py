@@ -93,7 +93,7 @@ def test_files_are_those_that_zarr_writes(
         cuts = sorted(data.draw(st.lists(st.integers(0, n_rows), max_size=4)))
         for start, stop in zip([0, *cuts], [*cuts, n_rows], strict=True):
             array.append(values[start:stop])
-        array.close(values[:0])
+        array.close()
     is_compressed = "ZstdCodec" in array.facts()["codecs"]
     theirs = zarr.create_group(folder / "theirs").create_array(
         "rows",

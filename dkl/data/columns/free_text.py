@@ -124,17 +124,11 @@ class WordDirections:
 
     def weighted(self, texts: pa.Array) -> sparse.csr_array:
         """The tf-idf weights of the kept terms, each row of length 1 or 0: (n, m) float64."""
-        there = _hashed(texts, self.n)
-        place = np.full(BUCKETS, -1, np.int32)
-        place[self.buckets] = np.arange(len(self.buckets))
-        columns = place[there.indices]
-        is_known = columns >= 0
-        indptr = np.append(0, np.cumsum(is_known))[there.indptr]
-        columns = columns[is_known]
-        weights = self.idf[columns]
-        rows = np.repeat(np.arange(there.shape[0]), np.diff(indptr))
-        weights = weights / np.sqrt(np.bincount(rows, weights**2, minlength=there.shape[0]))[rows]
-        return sparse.csr_array((weights, columns, indptr), shape=(there.shape[0], len(self.buckets)))
+        from sklearn.preprocessing import normalize
+
+        there = _hashed(texts, self.n)[:, self.buckets]
+        weights = sparse.csr_array((self.idf[there.indices], there.indices, there.indptr), shape=there.shape)
+        return sparse.csr_array(normalize(weights, copy=False))
 
     def numbers(self, texts: pa.Array) -> np.ndarray:
         """The coordinates of texts along the directions: (n, K) float64."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal, TypeVar
@@ -25,7 +25,7 @@ from dkl.data.columns.numbers import (
     most_common_form,
 )
 from dkl.data.ingest.dates import CLOCK, NAIVE, SPAN, ZONED, days, has_short_year, written_times
-from dkl.data.ingest.precision import EXACT
+from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32
 
 Key = TypeVar("Key")
 
@@ -35,6 +35,8 @@ SHARE_READ = 0.95
 _MOST_NAMED = 3
 SEVERAL_WORDS = 3
 """Smallest mean number of words of a value in free text."""
+# Number of values that are checked for rounding before all others.
+_FIRST_VALUES = 32
 # A batch whose values have at least this mean number of words keeps a sample; `SEVERAL_WORDS` applies to all rows.
 _SAMPLED_WORDS = 2
 
@@ -62,20 +64,22 @@ class ValueStatistics:
     first: tuple[int, str] = (0, "")
 
     @classmethod
-    def of(cls, values: np.ndarray, counts: np.ndarray, first: tuple[int, str]) -> ValueStatistics:
-        """The statistics of distinct values that occur `counts` times each."""
-        is_whole = bool((values == np.rint(values)).all() and np.abs(values).max() <= EXACT)
+    def of(
+        cls, values: np.ndarray, counts: np.ndarray | None = None, first: tuple[int, str] = (0, "")
+    ) -> ValueStatistics:
+        """The statistics of finite numbers, each of which occurs once, or `counts` times."""
+        if not len(values):
+            return cls()
+        minimum, maximum = float(values.min()), float(values.max())
+        largest = max(-minimum, maximum)
+        # every float64 beyond 2**53 is a whole number, also if it is a rounded measurement
+        is_whole = largest <= EXACT and _changes_none(np.rint, values)
         with np.errstate(over="ignore"):
-            fits = bool((values == values.astype(np.float32)).all())
-        return cls(
-            int(counts.sum()),
-            float((values * counts).sum()),
-            float(values.min()),
-            float(values.max()),
-            is_whole,
-            fits,
-            first,
-        )
+            fits = (is_whole and largest <= EXACT_FLOAT32) or _changes_none(
+                lambda part: part.astype(np.float32), values
+            )
+        count, total = (len(values), values.sum()) if counts is None else (counts.sum(), (values * counts).sum())
+        return cls(int(count), float(total), minimum, maximum, is_whole, fits, first)
 
     @property
     def mean(self) -> float:
@@ -399,6 +403,11 @@ class TextStatistics:
         ]
         read_too = {statistics.first for key, statistics in self.dates.items() if key in read}
         return tuple(sorted({*self.first_other_values, *others} - read_too)[:_MOST_NAMED])
+
+
+def _changes_none(rounded: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> bool:
+    """Whether rounding changes no value; checks the first values alone before all."""
+    return all(bool((part == rounded(part)).all()) for part in (values[:_FIRST_VALUES], values))
 
 
 def numbers_in_any_form(texts: pa.Array) -> np.ndarray:

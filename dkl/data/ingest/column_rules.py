@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,30 +83,29 @@ class ColumnRule:
         return self.missing > 0 and self.kind != "code"
 
     @property
+    def value_names(self) -> list[str]:
+        """Names of the encoded columns, without the flag and without those that a fit added."""
+        if self.kind == "code":
+            return list(self.outputs) or [self.name]
+        if self.kind in ("category", "text"):
+            sign = "=" if self.kind == "category" else ": "
+            return [f"{self.name}{sign}{text}" for text in self.categories]
+        return names_of(self.name, self.parts) if self.parts else [self.name]
+
+    @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
-        if self.kind in ("category", "text"):
-            return len(self.categories)
-        if self.parts:
-            return len(names_of(self.name, self.parts))
-        return (len(self.outputs) or 1) if self.kind == "code" else 1
+        return len(self.value_names)
 
     @property
     def entries(self) -> int:
         """The number of encoded columns, without the flag, that a row sets: all for times and free text, else one."""
-        if self.kind == "text":
-            return len(self.categories)
-        return len(names_of(self.name, self.parts)) if self.parts else 1
+        return 1 if self.kind in ("category", "code") else self.n_values
 
     @property
     def output_names(self) -> list[str]:
-        if self.kind == "code":
-            return list(self.outputs) or [self.name]
-        values = names_of(self.name, self.parts) if self.parts else [self.name]
-        if self.kind in ("category", "text"):
-            sign = "=" if self.kind == "category" else ": "
-            values = [f"{self.name}{sign}{text}" for text in self.categories]
-        return [*values, *([f"{self.name}={MISSING}"] if self.flags_missing else []), *self.outputs]
+        flag = [f"{self.name}={MISSING}"] if self.flags_missing else []
+        return [*self.value_names, *flag, *(() if self.kind == "code" else self.outputs)]
 
     @property
     def passthrough(self) -> list[bool]:
@@ -171,6 +171,14 @@ class ColumnRule:
     def filling(self) -> float | None:
         """Value for missing values, whether or not fit had some; None makes them an error."""
         return self.unforeseen if self.fill is None else self.fill
+
+
+def with_places(rules: Iterable[ColumnRule]) -> Iterator[tuple[ColumnRule, int]]:
+    """Each rule with the position of its first encoded column."""
+    start = 0
+    for rule in rules:
+        yield rule, start
+        start += len(rule.output_names)
 
 
 def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, chosen: bool = False) -> ColumnRule:

@@ -506,20 +506,16 @@ class TotalsCheck:
         """The sums after the next table."""
         if not table.num_rows:
             return self
-        sums = {}
-        for name in table.column_names:
-            dtype = table.schema.field(name).type
-            if not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
+        # the last row so far is followed by others and joins the sums
+        known = [] if self.last is None else [self.last.slice(self.last.num_rows - 1)]
+        above, sums = pa.concat_tables([*known, table.slice(0, table.num_rows - 1)]), {}
+        for field in table.schema:
+            if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
                 continue
-            before, largest = self.sums.get(name, (0.0, 0.0))
-            # the last row so far is followed by others and joins the sums
-            known = [self.last.column(name).slice(self.last.num_rows - 1)] if self.last is not None else []
-            above = np.concatenate(
-                [_numbers(part) for part in (*known, table.column(name).slice(0, table.num_rows - 1))]
-            )
+            (before, largest), values = self.sums.get(field.name, (0.0, 0.0)), _numbers(above.column(field.name))
             # a sum that overflows equals no total
             with np.errstate(over="ignore"):
-                sums[name] = before + float(above.sum()), max(largest, float(np.abs(above).max(initial=0.0)))
+                sums[field.name] = before + float(values.sum()), max(largest, float(np.abs(values).max(initial=0.0)))
         return TotalsCheck(sums, table, self.n_rows + table.num_rows)
 
     def totals(self) -> str:

@@ -20,7 +20,7 @@ from dkl.data.columns.free_text import TextDirections
 from dkl.data.columns.numbers import Mark, NumberForm
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing
+from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing, with_places
 from dkl.data.ingest.columns import array_table, as_table, check_kinds, column_kind, names_of_columns
 from dkl.data.ingest.dates import staged, zone_of
 from dkl.data.ingest.statistics import TableStatistics, statistics_of
@@ -420,8 +420,7 @@ def _dense_rows(
 ) -> np.ndarray:
     """The dense rows of encoded raw columns, whose encoded columns are adjacent."""
     X = np.zeros(shape, dtype)
-    start = 0
-    for value, rule in zip(values, rules, strict=True):
+    for value, (rule, start) in zip(values, with_places(rules), strict=True):
         if isinstance(value.column, np.ndarray):
             # each row sets one of the one-hot columns, or none for a missing or unknown category
             rows = np.flatnonzero(value.column >= 0)
@@ -432,7 +431,6 @@ def _dense_rows(
             X[:, start] = value.values
         if value.missing is not None:
             X[:, start + rule.n_values] = value.missing
-        start += len(rule.output_names)
     return X
 
 
@@ -444,8 +442,8 @@ def _sparse_rows(
     # a slot is a potential entry of a row: one for each raw column and each flag, several for times and texts
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
-    start = slot = 0
-    for value, rule in zip(values, rules, strict=True):
+    slot = 0
+    for value, (rule, start) in zip(values, with_places(rules), strict=True):
         if rule.entries > 1:
             columns[:, slot : slot + rule.entries] = start + np.arange(rule.entries)
             data[:, slot : slot + rule.entries] = value.values
@@ -458,7 +456,6 @@ def _sparse_rows(
             columns[:, slot] = start + rule.n_values
             data[:, slot] = value.missing
             slot += 1
-        start += len(rule.output_names)
     # slots are in the order of the columns, so that the indices of the remaining ones are sorted
     there = data != 0
     indptr = np.zeros(n_rows + 1, np.int32)

@@ -29,6 +29,12 @@ from dkl.process import free_memory, usable_cores
 _BATCH_ROWS = 16_384
 Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
 
+_READERS: dict[FileFormat, type[CsvFormat | LibsvmFormat | NpzFormat | ParquetFormat]] = {
+    "csv": CsvFormat,
+    "libsvm": LibsvmFormat,
+    "npz": NpzFormat,
+    "parquet": ParquetFormat,
+}
 _CHUNK_BYTES = 4 * 2**20
 _MAX_THREADS = 8
 _NARROWER_ROWS = "Save the rows as a sparse matrix, or fewer of them or of their columns in a file"
@@ -145,16 +151,10 @@ def _reader(
     files: list[InputFile], chosen: Format | None, buffers: Buffers
 ) -> CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat:
     """The chosen reader, or the one for the chosen format's name or for the suffixes, with the given buffers."""
-    if isinstance(chosen, CsvFormat | LibsvmFormat):
-        return replace(chosen, chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
-    if chosen is not None and not isinstance(chosen, str):
-        return chosen
-    name = file_format(files, chosen)
-    if name == "csv":
-        return CsvFormat(chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
-    if name == "libsvm":
-        return LibsvmFormat(chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
-    return ParquetFormat() if name == "parquet" else NpzFormat()
+    reader = _READERS[file_format(files, chosen)]() if chosen is None or isinstance(chosen, str) else chosen
+    if isinstance(reader, CsvFormat | LibsvmFormat):
+        return replace(reader, chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
+    return reader
 
 
 def is_table(given: object) -> bool:

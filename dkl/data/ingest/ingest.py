@@ -415,17 +415,6 @@ def _read(
             rows = rows.with_texts(found.names)
 
 
-def read_tables(
-    paths: PathLike | Iterable[PathLike],
-    *,
-    encoding: TableEncoding | None = None,
-    ids: Collection[str] = (),
-    format: Format | None = None,
-) -> Iterator[pa.Table]:
-    """The raw rows of CSV or Parquet files, as in `tables_to_encode`."""
-    return tables_to_encode(paths, encoding=encoding, ids=ids, format=format)[0]
-
-
 def tables_to_encode(
     paths: PathLike | Iterable[PathLike],
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,14 +12,12 @@ import pyarrow.compute as pc
 from dkl.data.columns.text_statistics import Reading, TextStatistics, ValueStatistics, numbers_in_any_form
 from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
 from dkl.data.ingest.dates import DATE_KINDS, zone_of
-from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
+from dkl.data.ingest.precision import NumberSample, why_double
 
 MAX_CATEGORIES = 1_000_000
 """Largest number of distinct values of a column that are counted; each takes about 100 bytes while rows are read."""
 # The same for a column whose values have several words and are mostly distinct, which is free text.
 _MOST_DISTINCT_TEXTS = 100_000
-# Number of values that are checked for rounding before all others.
-_FIRST_VALUES = 32
 
 
 @dataclass(frozen=True)
@@ -199,34 +197,19 @@ def _column(
         return ColumnStatistics(name, "category", len(values), values.null_count, categories=categories, texts=seen)
     check_exact(name, column, first_row)
     values = numbers(column)
-    statistics = _number(name, "number" if kind is None else kind, values, first_row)
-    if kind == "date":
-        statistics = replace(statistics, zone=zone_of(column.type))
-    if kind == "boolean" or plain_type(column.type) == pa.float32() or statistics.missing == statistics.rows:
-        return statistics
-    sampled[:] = values[rows]
-    largest = max(-statistics.values.minimum, statistics.values.maximum)
-
-    def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Whether rounding changes no value; checks the first values alone before all."""
-        return all(((part == rounded(part)) | np.isnan(part)).all() for part in (values[:_FIRST_VALUES], values))
-
-    # every float64 beyond 2**53 is a whole number, also if it is a rounded measurement
-    is_whole = largest <= EXACT and is_unchanged(np.rint)
-    with np.errstate(over="ignore"):
-        fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
-    return replace(statistics, values=replace(statistics.values, is_whole=is_whole, fits_float32=fits))
-
-
-def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
-    """Sum and range of the finite numbers, and the first infinite one, which is refused later."""
-    there = values[np.isfinite(values)]
-    missing = int(np.isnan(values).sum())
+    there, missing = values[np.isfinite(values)], int(np.isnan(values).sum())
     infinite = None
     if len(there) + missing < len(values):
         row = int(np.flatnonzero(np.isinf(values))[0])
         infinite = first_row + row, float(values[row])
-    known = ValueStatistics()
-    if len(there):
-        known = ValueStatistics(len(there), float(there.sum()), float(there.min()), float(there.max()))
-    return ColumnStatistics(name, kind, len(values), missing, known, infinite=infinite)
+    if kind != "boolean" and plain_type(column.type) != pa.float32():
+        sampled[:] = values[rows]
+    return ColumnStatistics(
+        name,
+        kind or "number",
+        len(values),
+        missing,
+        ValueStatistics.of(there),
+        infinite=infinite,
+        zone=zone_of(column.type) if kind == "date" else None,
+    )

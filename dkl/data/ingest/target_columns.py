@@ -396,7 +396,7 @@ class GroupOrTimeColumn:
         ValueError
             For a missing value, or one that is not a time, with its row.
         """
-        self._codes(column, self.rows)
+        self.codes(column, self.rows)
         if self.role == "group" and len(self._names) <= MAX_CLASSES:
             self._names.update(_text_counts(texts(column)))
         self.rows += len(column)
@@ -414,11 +414,8 @@ class GroupOrTimeColumn:
         """Name, kind and role of the column, for the store's metadata."""
         return RowColumn(self.name, self._kind, self.role)
 
-    def codes(self, column: pa.ChunkedArray) -> np.ndarray:
-        """The codes of rows in their final order: (n,) int64."""
-        return self._codes(column, 0)
-
-    def _codes(self, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
+    def codes(self, column: pa.ChunkedArray, first_row: int = 0) -> np.ndarray:
+        """The codes of rows, (n,) int64; `first_row` is the first row's number in errors."""
         values, called = column.to_pandas(), f"{self.role} column '{self.name}'"
         if self.role == "group":
             return group_codes(values, len(values), called, first_row=first_row)

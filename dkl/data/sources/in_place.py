@@ -130,36 +130,21 @@ class CsrRows:
 
 
 @dataclass(frozen=True, eq=False)
-class DenseRows:
+class DenseRows(ForeignArray):
     """Rows of a two-dimensional zarr array."""
-
-    array: ForeignArray
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        n_rows, n_columns = self.array.shape
-        return n_rows, n_columns
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype
 
     @property
     def row_nbytes(self) -> float:
         return self.shape[1] * stored_dtype(self.dtype).itemsize
 
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows `start` to `stop`."""
-        return self.array.rows(start, stop)
-
     @property
     def chunk_nbytes(self) -> int:
         """Bytes of a row of chunks."""
-        return min(self.array.chunk_rows, self.shape[0]) * self.shape[1] * self.dtype.itemsize
+        return min(self.chunk_rows, self.shape[0]) * self.shape[1] * self.dtype.itemsize
 
     def parts(self, rows: int) -> int:
         """How many blocks of `rows` rows are cut from a row of chunks: a power of two, all for the same task."""
-        return _power_of_two(self.array.chunk_rows / rows)
+        return _power_of_two(self.chunk_rows / rows)
 
 
 def _power_of_two(least: float) -> int:
@@ -169,7 +154,7 @@ def _power_of_two(least: float) -> int:
 
 def opened_rows(node: zarr.Array | zarr.Group, token: str) -> DenseRows | CsrRows:
     """The rows of a zarr array or group."""
-    return CsrRows.of(node, token) if isinstance(node, zarr.Group) else DenseRows(ForeignArray.of("X", node, token))
+    return CsrRows.of(node, token) if isinstance(node, zarr.Group) else DenseRows.of("X", node, token)
 
 
 @dataclass(frozen=True)
@@ -412,8 +397,8 @@ class InPlaceSource(BaseRows):
 
     def _kept(self) -> None:
         """Pass on the digests once there is one of every chunk of X."""
-        n_chunks = self._rows.array.n_chunks if isinstance(self._rows, DenseRows) else self._rows.data.n_chunks
-        name = "X" if isinstance(self._rows, DenseRows) else "data"
+        entries = self._rows if isinstance(self._rows, DenseRows) else self._rows.data
+        n_chunks, name = entries.n_chunks, entries.name
         if self._keep is None or len(self._digests) < n_chunks:
             return
         if sum(array == name for array, _ in self._digests) < n_chunks:
@@ -451,8 +436,7 @@ class InPlaceSource(BaseRows):
 
     def _described(self, name: str, number: int) -> str:
         """A description of a row of chunks for messages."""
-        arrays = {**self._beside, **vars(self._rows), "X": getattr(self._rows, "array", None)}
-        array = arrays[name]
+        array = {**self._beside, **vars(self._rows), "X": self._rows}[name]
         first = number * array.chunk_rows
         what = "entries" if name in ("data", "indices", "indptr") else "rows"
         last = min(first + array.chunk_rows, array.shape[0]) - 1
@@ -506,10 +490,10 @@ def _cut(rows: DenseRows | CsrRows) -> tuple[np.ndarray, int]:
     if isinstance(rows, CsrRows):
         each = block_rows(rows.row_nbytes, n_rows)
         return block_bounds(n_rows, each), rows.parts(each)
-    chunk = rows.array.chunk_rows
+    chunk = rows.chunk_rows
     if chunk <= most:
         return block_bounds(n_rows, most // chunk * chunk), 1
     parts = rows.parts(most)
     within = np.minimum(np.arange(parts) * -(-chunk // parts), chunk)
-    starts = (np.arange(rows.array.n_chunks)[:, None] * chunk + within).ravel()
+    starts = (np.arange(rows.n_chunks)[:, None] * chunk + within).ravel()
     return np.append(np.minimum(starts, n_rows), n_rows).astype(np.int64), parts

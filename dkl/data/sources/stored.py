@@ -41,6 +41,11 @@ class StoreSource(BaseRows):
         self.place = store.location.place
 
     @property
+    def parts(self) -> tuple[StoreSource, ...]:
+        """The stores with the blocks, as of a `VersionSource`: this one alone."""
+        return (self,)
+
+    @property
     def counts(self) -> RowCounts:
         return self._manifest.counts
 

@@ -63,9 +63,7 @@ class BlockArrays:
             n_rows,
         )
         self._arrays: dict[str, GrowingArray] = {}
-        self._like: dict[str, np.ndarray] = {}
         self._entries = 0
-        self._written_rows = 0
 
     def append(self, block: Block) -> dict[str, np.ndarray]:
         """Write one block in threads; returns its part of each array."""
@@ -74,7 +72,6 @@ class BlockArrays:
             self._open(parts)
         for name, values in parts.items():
             self._arrays[name].append(values)
-        self._written_rows += block.n_rows
         return parts
 
     def _parts(self, block: Block) -> dict[str, np.ndarray]:
@@ -95,11 +92,9 @@ class BlockArrays:
         """Create the arrays, with the types of the first block and chunks of a block's size."""
         group = self._group
         if self._schema.is_sparse:
-            shape = [self._n_rows or 0, self._schema.n_columns]
-            group.create_group("X", attributes=_csr_attributes(shape))
+            group.create_group("X")
         shard = self._blocks_a_shard(parts)
         for name, values in parts.items():
-            self._like[name] = values[:0]
             target: Any = group["X"] if name in CSR_PARTS else group
             stored = STORED_NAMES.get(name, name).rpartition("/")[2]
             if name in ("X/data", "X/indices"):
@@ -120,20 +115,16 @@ class BlockArrays:
         size = sum(values.nbytes for values in parts.values())
         return int(np.clip(_SHARD_BYTES // max(size, 1), 1, _MOST_IN_A_SHARD))
 
-    def close(self) -> None:
-        """Write buffered values, and the last pointer and the shape of sparse rows."""
+    def close(self, n_rows: int) -> None:
+        """Write buffered values, and the last pointer and the shape of sparse rows; `n_rows` rows were appended."""
         if self._schema.is_sparse:
             # the last pointer is the number of all entries
             self._arrays["X/indptr"].append(np.array([self._entries], np.int64))
-            shape = [self._written_rows, self._schema.n_columns]
-            self._group["X"].attrs.put(_csr_attributes(shape))
-        for name, array in self._arrays.items():
-            array.close(self._like[name])
+            layout = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+            self._group["X"].attrs.put({**layout, "shape": [n_rows, self._schema.n_columns]})
+        for array in self._arrays.values():
+            array.close()
 
     def facts(self) -> dict[str, Any]:
         """dtype, shape and chunks of each array, with which readers compare its metadata."""
         return {name: array.facts() for name, array in self._arrays.items()}
-
-
-def _csr_attributes(shape: list[int]) -> dict[str, Any]:
-    return {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape}

@@ -63,8 +63,7 @@ class StoredVersion:
         """The store, and the place of its next version; FileExistsError if another writer has added that version."""
         location, number = self.source.location, self.source.version + 1
         # all versions are in the folder of version 0, whose token shows that it is still the same store
-        base = self.source.parts[0] if isinstance(self.source, VersionSource) else self.source
-        home = Home(location, base.token)
+        home = Home(location, self.source.parts[0].token)
         home.check()
         try:
             check_newest(location, home.token, self.source.version)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import google_crc32c
 import numpy as np
@@ -127,7 +127,7 @@ class ForeignArray:
     place: str
 
     @classmethod
-    def of(cls, name: str, array: zarr.Array, token: str) -> ForeignArray:
+    def of(cls, name: str, array: zarr.Array, token: str) -> Self:
         """`array` opened again, so that its metadata are current, through a `MeteredStore`, which counts bytes read."""
         metered = zarr.open_array(MeteredStore(array.store, token), path=array.path, mode="r")
         return cls(name, metered, token, place_of(array))

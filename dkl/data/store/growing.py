@@ -90,7 +90,9 @@ class GrowingArray:
         self._length = 0
 
     def append(self, values: np.ndarray) -> None:
-        """Append rows, which may be buffered."""
+        """Append rows, which may be buffered; at least once, if only no rows."""
+        # not a part of the rows, which would stay in memory
+        self._like = np.empty((0, *values.shape[1:]), values.dtype)
         self._rows.add(values)
         # the codecs depend on the rows of the first file, or of several if they were appended at once
         if self._array is None and (n_files := self._rows.n_rows // (self.chunk * self.shard)):
@@ -98,11 +100,11 @@ class GrowingArray:
         while self._array is not None and self._rows.n_rows >= self.chunk:
             self._add_chunk(self._array, self._rows.taken(self.chunk))
 
-    def close(self, like: np.ndarray) -> None:
-        """Write buffered rows, and wait; `like` has the dtype and the trailing shape for an array without rows."""
+    def close(self) -> None:
+        """Write buffered rows, and wait."""
         # an array without rows is created too, as readers and digests need all arrays of the schema
         if self._array is None:
-            self._array = self._create(self._rows.first(self._rows.n_rows) if self._rows.n_rows else like[:0])
+            self._array = self._create(self._rows.first(self._rows.n_rows) if self._rows.n_rows else self._like)
         while self._rows.n_rows:
             self._add_chunk(self._array, self._rows.taken(min(self.chunk, self._rows.n_rows)))
         if self._encoded:

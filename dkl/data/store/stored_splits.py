@@ -65,7 +65,7 @@ def write_split(
                 for index, values in enumerate(codes):
                     array.append(values)
                     digests.append(block_digest(index, values))
-                array.close(np.empty(0, np.uint8))
+                array.close()
             arrays = {**split.counts.arrays(), "digests": np.array(digests, np.uint32)}
             write_arrays(staging.group.create_group(GROUP), arrays)
             facts: dict[str, Any] = {"kind": "splits", "names": list(split.names), "codes": split.digest}

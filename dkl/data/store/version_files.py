@@ -60,7 +60,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         records = list(_records(location, version, base.token))
         if version is not None and version != len(records):
             raise StoreError(f"{location.place} has no version {version}; its newest is {len(records)}")
-        source: StoreSource | VersionSource = base
+        source = VersionSource(base)
         left_out: list[str] = []
         for number, (place, facts) in enumerate(records, start=1):
             # a folder that was copied from another store would append that store's rows
@@ -69,7 +69,6 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                     f"{place.place} does not follow version {number - 1}: it belongs to another store. "
                     + _remedy(location, number)
                 )
-            whole = source if isinstance(source, VersionSource) else VersionSource(source)
             lost = sorted(set(facts["splits"]) - set(splits)) if number == 1 else []
             if lost:
                 raise CorruptChunkError(
@@ -92,12 +91,12 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                     )
                 joins = {name: facts["splits"][name]["joins"] for name in splits}
                 splits = {name: split.joined_by(part.counts, joins[name]) for name, split in splits.items()}
-                source = whole.appended(part, number)
+                source = source.appended(part, number)
             else:
                 dropped = _read_drop(place, facts)
                 blocks = dropped["blocks"]
                 splits = {n: split.recounted(blocks, dropped[f"split-{n}"]) for n, split in splits.items()}
-                source = whole.without(dropped, number, facts["token"])
+                source = source.without(dropped, number, facts["token"])
         # at the end, as the store may have been replaced while its versions were read
         location.check_token(base.token)
     if left_out:
@@ -105,7 +104,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
             f"the splits {', '.join(map(repr, left_out))} of {location.place} were made for version 0 after a later "
             "version was: this version does not have them; split it by itself"
         )
-    return source, splits
+    return source if records else base, splits
 
 
 def version_place(location: Location, version: int) -> Location:

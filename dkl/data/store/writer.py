@@ -269,7 +269,7 @@ class DatasetWriter:
             )
         self._flush_whole_blocks(all_of_it=True)
         arrays, counted = self._begun
-        arrays.close()
+        arrays.close(self.rows_written)
         counted.finish()
         manifest = Manifest.of_blocks(self._counts, is_sparse=self.schema.is_sparse)
         if not manifest.counts.n_rows:

@@ -7,7 +7,6 @@ from typing import Any
 
 import dask
 import numpy as np
-from scipy import sparse
 
 from dkl.data.checks import spoken_names
 from dkl.data.schema import HeldBy, Schema
@@ -16,6 +15,7 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
 from dkl.errors import warn_user
+from dkl.protocols.arrays import dense_rows
 
 # Limits for holding out the newest rows without the user's choice: the number of rows, whose dates must be in memory
 # (64 MiB), the number of distinct dates, and the share of the rows with the same date.
@@ -136,8 +136,7 @@ def feature_values(source: RowSource, place: int) -> np.ndarray:
 
 def column_at(rows: Any, place: int) -> np.ndarray:
     """One column of dense or sparse rows, float64 of shape (n,)."""
-    values = rows[:, [place]]
-    return np.asarray(values.todense() if sparse.issparse(values) else values, dtype=np.float64).ravel()
+    return np.asarray(dense_rows(rows[:, [place]]), dtype=np.float64).ravel()
 
 
 def _unknown_column_message(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str:

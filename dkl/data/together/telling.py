@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
 
 import dask
 import numpy as np
-from scipy import sparse
 
 from dkl.data.dataset import Dataset
+from dkl.data.ingest.column_rules import with_places
 from dkl.data.schema import HeldBy
 from dkl.errors import hint
+from dkl.protocols.arrays import dense_rows
 
 # Words in the names of columns that suggest ids, whose rows belong together, and times.
 _IDS = {
@@ -69,15 +69,13 @@ def suspect(dataset: Dataset) -> tuple[str, HeldBy] | None:
     if dataset.schema.held_by is not None:
         return None
     # raw columns with the position and the number of their encoded columns
-    columns, start = [], 0
-    if dataset.encoding is None:
-        columns = [(str(name), place, 1) for place, name in enumerate(dataset.column_names or ())]
-    else:
-        for rule in dataset.encoding.rules:
+    columns = [(str(name), place, 1) for place, name in enumerate(dataset.column_names or ())]
+    if dataset.encoding is not None:
+        columns = []
+        for rule, start in with_places(dataset.encoding.rules):
             if rule.kind == "date":
                 return rule.name, "time"
             columns.append((str(rule.name), start, max(rule.n_values, 1)))
-            start += len(rule.output_names)
     named: list[tuple[str, HeldBy, int, int]] = []
     for name, place, width in columns:
         # "visitDate" has the words of "visit_date"
@@ -90,8 +88,7 @@ def suspect(dataset: Dataset) -> tuple[str, HeldBy] | None:
     (ticket,) = dask.compute(dataset.source.ticket(first), traverse=False)
     rows = dataset.source.reader().load(ticket).X[:_EXAMINED_ROWS]
     for name, role, place, width in named:
-        part: Any = rows[:, list(range(place, place + width))]
-        part = np.asarray(part.todense() if sparse.issparse(part) else part)
+        part = dense_rows(rows[:, list(range(place, place + width))])
         # for one-hot columns, the position of the set one
         values = part[:, 0] if width == 1 else part.argmax(axis=1).astype(np.float64)
         different = len(np.unique(values))
