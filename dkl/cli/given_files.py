@@ -161,17 +161,23 @@ def store_like_fit(
     folder = os.path.dirname(os.path.abspath(model))
     with scratch_folder(folder if os.access(folder, os.W_OK) else None, name=os.path.basename(model)) as scratch:
         store = str(scratch / "rows.zarr")
-        written = ingest(
-            data,
-            store,
-            target=options.target,
-            weight=options.weight,
-            like=None if getattr(estimator, "encoding_", None) is None else estimator,
-            format=format,
-            shuffle=False,
-            memory_limit=compute.memory_limit,
-            progress=running.progress,
-        )
+        try:
+            written = ingest(
+                data,
+                store,
+                target=options.target,
+                weight=options.weight,
+                like=None if getattr(estimator, "encoding_", None) is None else estimator,
+                format=format,
+                shuffle=False,
+                memory_limit=compute.memory_limit,
+                progress=running.progress,
+            )
+        except ValueError as error:
+            exposure = getattr(estimator, "exposure_", "")
+            if exposure and repr(exposure) in str(error):
+                error.add_note(f"the fit counted targets over {exposure!r}, the exposure of each row: add this column")
+            raise
         if needs_target and written.task is None:
             raise typer.BadParameter(
                 f"{data!r} has no column {of_fit!r}, the target of the fit, to compare with; name it by --target, or "

@@ -355,7 +355,9 @@ class Dataset:
             given = X.used_whole(y, sample_weight, self.task or "auto")
             further, schema = given.source, given.schema
         else:
-            further, schema = encoded_like(version.schema, version.source.place, beside.X, y, sample_weight)
+            if y is not None and version.schema.task is None:
+                raise ValueError(f"y was given, and {version.source.place} was created without targets; leave it out")
+            further, schema = encoded_like(version.schema, beside.X, y, sample_weight)
         further, schema = beside.with_rule(further, schema, sample_weight)
         number = append_rows(version, further, schema, joins, publish)
         return open_dataset(version.source.location.url, number, **version.source.location.options)

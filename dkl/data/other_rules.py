@@ -107,7 +107,7 @@ def dataset_like(wanted: Schema, place: str, X: GivenRows, y: GivenValues, sampl
     """
     if isinstance(X, Dataset):
         raise ValueError(f"X is {X!r}, whose rows are encoded already; pass raw rows with like=, or leave like= out")
-    source, schema = encoded_like(wanted, place, X, y, sample_weight)
+    source, schema = encoded_like(wanted, X, y, sample_weight)
     check_columns_alike(place, wanted, source, schema)
     if wanted.encoding is not None:
         schema = replace(schema, dtype=wanted.dtype).encoded_by(wanted.encoding)

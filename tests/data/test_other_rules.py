@@ -209,6 +209,22 @@ def test_of_two_decimal_marks_a_column_has_the_one_that_reads_all_of_its_numbers
     assert sorted(read.X.compute()[:, 0].tolist())[:2] == [1_101.0, 2_102.0]
 
 
+def test_rules_of_features_and_of_rows_without_targets_take_targets(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(N) / 7.0, "job": np.array(["a", "b", "c"])[np.arange(N) % 3]})
+    labels = np.where(np.arange(N) % 2, "u", "v")
+    learner = dkl.StepFeatures(n_features=10, random_state=0, progress=False).fit(frame, labels)
+    plain = dkl.create_dataset(tmp_path / "plain.zarr", frame)
+    for number, like in enumerate((learner, plain)):
+        few = frame["job"] != "c"
+        ds = dkl.create_dataset(tmp_path / f"{number}.zarr", frame[few], labels[few], like=like)
+        assert ds.column_names == plain.column_names
+        assert ds.classes is not None
+        assert ds.classes.tolist() == ["u", "v"]
+    # rows that join a store have what its rows have
+    with pytest.raises(ValueError, match=r"y was given, and .* was created without targets; leave it out"):
+        plain.append(frame, labels)
+
+
 def test_a_role_is_no_feature_of_the_rules(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(N) / 7.0, "z": np.arange(N) % 5})
     labels = np.where(np.arange(N) % 2, "u", "v")

@@ -189,6 +189,10 @@ def test_counts_are_fitted_scored_and_predicted_with_their_exposure(stored_as: s
     lacks = dkl_command("predict", tmp_path / "model", tmp_path / "lacks.csv", tmp_path / "out.csv")
     assert lacks.exit_code == 1
     assert "the fit counted targets over 'years'" in " ".join(lacks.stderr.split())
+    rows.assign(visits=1)[["a", "visits"]].to_csv(tmp_path / "lacks.csv", index=False)
+    lacks = dkl_command("score", tmp_path / "model", tmp_path / "lacks.csv")
+    assert lacks.exit_code == 1
+    assert "the fit counted targets over 'years', the exposure of each row: add" in " ".join(lacks.stderr.split())
     files, store = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("files", "store"))
     ends = model.predict_interval(rows, 0.9, exposure=rows.years)
     expected = np.column_stack([model.predict(rows, exposure=rows.years), ends])

@@ -312,7 +312,8 @@ def encoded_days(values: np.ndarray, parts: tuple[DatePart, ...], fill: float | 
 def written_time(encoded: np.ndarray, parts: tuple[DatePart, ...]) -> str:
     """The date, the time of day, or both, in minutes, of the encoded columns (k,) of one time.
 
-    Without the days, which a fit may leave out, the weekday and the day of the year stand in place of the date.
+    Without the days, which a fit may leave out, the weekday and the day of the year stand in place of the date, as in
+    "Friday, day 113".
 
     >>> written_time(encoded_days(np.array([19_846.25]), ("days", "hour"), None)[0], ("days", "hour"))
     '2024-05-03 06:00'
@@ -331,7 +332,7 @@ def written_time(encoded: np.ndarray, parts: tuple[DatePart, ...]) -> str:
     clock = f"{minutes // 60:02d}:{minutes % 60:02d}"
     if "days" not in parts:
         said = [_WEEKDAYS[step_of_cycle("weekday", 7) % 7]] if "weekday" in parts else []
-        said += [f"day {step_of_cycle('yearday', 365.25) % 366 + 1} of the year"] if "yearday" in parts else []
+        said += [f"day {step_of_cycle('yearday', 365.25) % 366 + 1}"] if "yearday" in parts else []
         return ", ".join([*said, *([clock] if place is not None else [])])
     # 20,000 days since 1970 in single precision are rounded to steps of 2.8 minutes: the minute comes from the columns
     # of the hour, and the number of days only says which day it is.

@@ -172,10 +172,8 @@ def joined_splits(version: StoredVersion, split: str | Sequence[str] | None) -> 
     return joins
 
 
-def encoded_like(
-    schema: Schema, place: str, X: GivenRows, y: GivenValues, sample_weight: GivenValues
-) -> tuple[RowSource, Schema]:
-    """Rows of any kind, encoded like those of `schema` in the store at `place`, and their own schema."""
+def encoded_like(schema: Schema, X: GivenRows, y: GivenValues, sample_weight: GivenValues) -> tuple[RowSource, Schema]:
+    """Rows of any kind, encoded by the rules of `schema`, and their own schema."""
     if schema.encoding is None and not is_frame(X) and not is_lazy(X):
         # without an encoding missing values cannot be filled
         rows = as_rows(X)
@@ -190,8 +188,6 @@ def encoded_like(
             # coordinates of free text are rounded as in the store, and need not be checked
             rounded = partial(_rounded, columns=texts, dtype=schema.dtype)
             X = X.map_blocks(rounded, dtype=X.dtype, meta=X._meta) if is_lazy(X) else rounded(X)
-    if y is not None and schema.task is None:
-        raise ValueError(f"y was given, and {place} was created without targets; leave it out")
     return source_of(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
 
 
