@@ -157,8 +157,8 @@ def _draw_names_as_they_are(ax: Axes) -> None:
     for axis in (ax.xaxis, ax.yaxis):
         # Names that `set_ticks` was given; numbers of other axes are formulas of Matplotlib's own.
         if isinstance(axis.get_major_locator(), FixedLocator) and isinstance(axis.get_major_formatter(), FuncFormatter):
-            labels = [shortened(label.get_text(), 30) for label in axis.get_ticklabels()]
-            axis.set_ticks(axis.get_ticklocs(), labels, parse_math=False, usetex=False)
+            names = [shortened(label.get_text(), 30) for label in axis.get_ticklabels()]
+            axis.set_ticks(axis.get_ticklocs(), names, parse_math=False, usetex=False)
     # about the width of a panel, and half of it
     labels = ax.xaxis.label, ax.yaxis.label
     _draw_as_they_are((ax.title, *labels, *ax.texts), 60)
