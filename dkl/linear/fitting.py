@@ -51,7 +51,6 @@ from dkl.linear.summary import SAMPLE_ROWS, Summary, TargetMoments, summarise, s
 from dkl.linear.sums import calibration_rows
 from dkl.linear.target_statistics import TargetScale, target_record, task_targets
 from dkl.linear.temperature import best_multiplier, slope_and_shifts
-from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import PassResult, PlannedRun, Run
 from dkl.protocols.records import BlockSum, Record, RowSample
 from dkl.protocols.source import BlockSource
@@ -274,7 +273,7 @@ def fit_by_newton(
     """
     with one_blas_thread():
         # one BLAS thread, since the driver distributes its systems over the cores; the bits are those of one core
-        summary, choice = moments or target_moments(problem, source, run), None
+        summary, choice = moments or target_moments(problem, source, run, "targets"), None
         task = newton_problem(problem, summary)
         if problem.chooses_penalty:
             choice = problem.choice
@@ -412,7 +411,9 @@ def compare_penalties(candidates: Candidates, source: BlockSource, run: Run) -> 
         return _choose_jointly(candidates, source, run)
     state = newton_state(candidates.problem, source, run, "penalty")
     sums = candidates.judged_by_sums(state)
-    return candidates.choose(state, _summed(candidates.judged(state), source, run) if sums is None else sums)
+    if sums is None:
+        sums = _summed(candidates.judged(state), source, run, "judged")
+    return candidates.choose(state, sums)
 
 
 def _choose_jointly(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
@@ -438,7 +439,7 @@ def _choose_jointly(candidates: Candidates, source: BlockSource, run: Run) -> Pe
             state = newton_state(problem, source, run, f"penalty-{fold}-{number}")
             starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
         models = np.stack(starts, axis=1)
-        sums = _summed(candidates.judged_jointly(models), source, run)
+        sums = _summed(candidates.judged_jointly(models), source, run, f"judged-{number}")
         score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
         before, n_tried = scores.max(), number + 1
         scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
@@ -466,27 +467,26 @@ def newton_state(
     stage: str = "",
     model: Callable[[NewtonState], Any] | None = None,
 ) -> NewtonState:
-    """The last state of a Newton fit; stages before the last one have their checkpoints in subfolders."""
-    if stage and run.checkpoint is not None:
-        run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
+    """The last state of a Newton fit, or of one of its `stage` before the last."""
+    run = run.at_stage(stage) if stage else run
     state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
     return state
 
 
-def _summed(record: BlockSum, source: BlockSource, run: Run) -> dict[str, np.ndarray]:
-    """The sums of one record, by a pass over the rows."""
-    return run.read(source, [record], lambda passed: passed.results[0], record.planned)
+def _summed(record: BlockSum, source: BlockSource, run: Run, stage: str) -> dict[str, np.ndarray]:
+    """The sums of one record, by a pass over the rows; `stage` is that of `Run.read`."""
+    return run.read(source, [record], lambda passed: passed.results[0], record.planned, stage=stage)
 
 
-def target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
-    """The moments of the targets, from a pass that reads no X."""
+def target_moments(problem: LinearProblem, source: BlockSource, run: Run, stage: str = "") -> TargetMoments:
+    """The moments of the targets, from a pass that reads no X; `stage` is that of `Run.read`."""
 
     def moments(passed: PassResult) -> TargetMoments:
         return summarise_targets(passed.results[0], log_link=problem.loss in LOG_LINK)
 
     # no size in a plan depends on the moments, only on the number of rows
     n_rows, one = float(np.sum(source.block_rows)), np.ones(problem.n_targets)
-    return run.read(source, [problem.target_record], moments, TargetMoments(n_rows, n_rows, one, one))
+    return run.read(source, [problem.target_record], moments, TargetMoments(n_rows, n_rows, one, one), stage=stage)
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:

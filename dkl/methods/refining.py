@@ -80,7 +80,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     factors = None if problem.class_weight is None else tuple(problem.class_weight)
     moments = learner._context.once(
         (dataset.source, problem.held_out, factors),
-        lambda: target_moments(problem, dataset.source, replace(run, checkpoint=None)),
+        lambda: target_moments(problem, dataset.source, run, "targets"),
     )
     refined = fit_and_refine(problem, dataset.source, run, descent(learner.refine, dataset.n_rows), moments)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
@@ -236,7 +236,7 @@ def fit_and_refine(
         the penalty of the squared error.
     source : BlockSource
     run : Run or None
-        Its checkpoint is used for the descent.
+        Its checkpoint has the states of the descent, and in a subfolder those of the model before it.
     options : Refinement or None
         Of the descent; its loss, penalty, held-out rows, seed and dtype are those of the problem.
     moments : TargetMoments or None
@@ -252,7 +252,8 @@ def fit_and_refine(
     ValueError
         As in `refine_features`.
     """
-    run, inner = run or Run(), replace(run or Run(), checkpoint=None)
+    run = run or Run()
+    start = run.at_stage("start")
     options = replace(
         options or Refinement(),
         loss=problem.loss,  # type: ignore[arg-type]
@@ -263,8 +264,8 @@ def fit_and_refine(
     check_fourier(problem.feature_map)
     curvature = loss_of(problem.loss).largest_curvature
     alpha = problem.alpha if isinstance(problem.alpha, str) else problem.alpha / curvature
-    moments = moments or target_moments(problem, source, inner)
-    fit = fit_by_newton(replace(problem, loss="squared_error", alpha=alpha), source, inner, moments)
+    moments = moments or target_moments(problem, source, start, "targets")
+    fit = fit_by_newton(replace(problem, loss="squared_error", alpha=alpha), source, start, moments)
     units = fit.units
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     # weights of mean 1 and standardised targets, as in any stochastic fit

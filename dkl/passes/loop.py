@@ -102,6 +102,12 @@ class Run:
         estimator = self.estimator
         return None if estimator is None else lambda state: estimator(fit(state))
 
+    def at_stage(self, stage: str) -> Run:
+        """This run for a stage before its last one, whose states are in a subfolder of the checkpoint."""
+        if self.checkpoint is None:
+            return self
+        return replace(self, checkpoint=Checkpoint(f"{self.checkpoint.store}/{stage}"))
+
     def drive(
         self,
         driver: Driver[P, S],
@@ -226,13 +232,22 @@ class Run:
         taken: Callable[[PassResult], T],
         planned: T | None,
         *,
+        stage: str = "",
         is_read_again: bool = True,
     ) -> T:
         """The value of `taken` for the result of one pass.
 
-        A plan, which runs no pass, uses `planned` instead, a value of the same size; with None it ends there.
-        `is_read_again` is that of `run_pass`.
+        A plan, which runs no pass, uses `planned` instead, a value of the same size; with None it ends there. With a
+        `stage` the sums of the pass are kept in a subfolder of the checkpoint, where a resumed run finds them; its
+        records are block sums, and `taken` uses the results alone. `is_read_again` is that of `run_pass`.
         """
+        checkpoint = self.at_stage(stage).checkpoint if stage else None
+        saved = None if checkpoint is None else checkpoint.load(self.fingerprint)
+        if saved is not None:
+            sums = [
+                {name: saved.arrays[f"{number} {name}"] for name in names} for number, names in enumerate(saved.values)
+            ]
+            return taken(PassResult(tuple(sums), PassStats(pass_name(records))))
         passed = run_pass(
             source,
             records,
@@ -241,6 +256,9 @@ class Run:
             device=self.device,
             is_read_again=is_read_again,
         )
+        if checkpoint is not None:
+            arrays = {f"{at} {name}": value for at, sums in enumerate(passed.results) for name, value in sums.items()}
+            checkpoint.save(arrays, [list(sums) for sums in passed.results], fingerprint=self.fingerprint)
         return taken(passed)
 
 
@@ -796,6 +814,7 @@ class PlannedRun(Run):
         taken: Callable[[PassResult], T],
         planned: T | None,
         *,
+        stage: str = "",
         is_read_again: bool = True,
     ) -> T:
         """Record one pass; returns `planned` instead of the value for its results.

@@ -176,14 +176,20 @@ def test_a_block_is_read_with_no_more_memory_than_is_counted(tmp_path: Path, com
     reader, source = ds.source.reader(), ds.source
     assert source.read_nbytes == (4_000_000 if compressed else 0)
     reader.load(source.ticket(0))
-    for block in range(source.n_blocks):
+
+    def peak(block: int) -> int:
         tracemalloc.start()
         try:
             reader.load(source.ticket(block))
-            most = tracemalloc.get_traced_memory()[1]
+            return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert most <= source.block_nbytes + source.read_nbytes + 200_000
+
+    for block in range(source.n_blocks):
+        # other threads of this process, such as those of a scheduler that other tests use, are counted too: what a
+        # read takes by itself is the least of three counts
+        least = min(peak(block) for _ in range(3))
+        assert least <= source.block_nbytes + source.read_nbytes + 200_000
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lost", "swapped"])

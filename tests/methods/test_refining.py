@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dkl.data.coerce import as_dataset
+from dkl.data.create import create_dataset
+from dkl.events import Event
 from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods import refining
@@ -56,6 +59,43 @@ def test_held_out_rows_have_a_lower_loss_after_it(task: str, loss: str | None) -
         codes = np.searchsorted(dataset.classes, y)
         predicted = scores.argmax(axis=1) if task == "three" else scores[:, 0] > 0
         assert np.mean(predicted == codes) > (0.7 if task == "three" else 0.8)
+
+
+@pytest.mark.parametrize("task", ["three", "regression"])
+@pytest.mark.parametrize("often", [18, 25, 40])
+def test_a_descent_that_is_stopped_again_and_again_ends_with_the_same_bits(
+    tmp_path: Path, task: str, often: int
+) -> None:
+    """A pass has 8 events, and what an attempt finds in the checkpoint up to 9: with 18 each gets a pass further."""
+    X, y = wavy_rows(task, 600)
+    rows = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100)
+    events: list[Event] = []
+    options = {"n_features": 6, "rounds": 2, "refine": 2, "scaling": "standard", "random_state": 0}
+    whole = MarginFeatures(**options, progress=events.append).fit(rows)
+    n_passes = sum(event.kind == "finished" and event.name != "rounds" for event in events)
+
+    def attempt() -> MarginFeatures | None:
+        """The fitted learner, or None if it was stopped."""
+        heard = 0
+
+        def stop(event: Event) -> None:
+            nonlocal heard
+            heard += 1
+            if heard > often:
+                raise KeyboardInterrupt
+
+        try:
+            return MarginFeatures(**options, progress=stop, checkpoint=str(tmp_path / "states")).fit(rows)
+        except KeyboardInterrupt:
+            return None
+
+    attempts = [attempt()]
+    while attempts[-1] is None and len(attempts) <= n_passes:
+        attempts.append(attempt())
+    assert attempts[-1] is not None
+    for name in ("coef_", "intercept_", "points_", "weights_"):
+        assert getattr(attempts[-1], name).tobytes() == getattr(whole, name).tobytes(), name
+    assert attempts[-1].refinement_ == whole.refinement_
 
 
 def test_it_is_the_same_again() -> None:

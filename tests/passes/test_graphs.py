@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 
 from dkl.data.sources.lazy import DaskSource
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.random_features import RandomFeatures
 from dkl.passes.loop import run_pass, sum_blocks
 from dkl.passes.reading import LOADER
 from dkl.passes.session import culled, stand_alone
@@ -66,3 +71,22 @@ def test_a_task_sums_several_blocks_whose_graphs_stand_alone(
     (found,) = run_pass(source, (moments(),)).results
     assert found["sums"].tobytes() == tree_by_definition(source, moments())["sums"].tobytes()
     assert len([args for args in sent if args[1] is sum_blocks]) == len(source.rows) // blocks_a_task
+
+
+@pytest.mark.parametrize("kind", ["frame", "numbers"])
+def test_no_two_tasks_of_a_fit_have_one_name(client: Any, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A cluster may deadlock on them; the scheduler, a part of this process, warns."""
+    generator = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": generator.normal(size=400), "b": generator.normal(size=400)})
+    rows["y"] = (rows["a"] * rows["b"] > 0.0).astype(int)
+    if kind == "frame":
+        rows["c"] = generator.choice(["u", "v", "w"], 400)
+    given = dd.from_pandas(rows, npartitions=4)
+    logging.getLogger("distributed.scheduler").addHandler(caplog.handler)
+    try:
+        learner = RandomFeatures(n_features=8, random_state=0).fit(given.drop(columns="y"), given["y"])
+        assert learner.transform(given.drop(columns="y")).compute().shape == (400, 8)
+        KernelClassifier(learner, solver="newton", alpha=1e-3, random_state=0).fit(given.drop(columns="y"), given["y"])
+    finally:
+        logging.getLogger("distributed.scheduler").removeHandler(caplog.handler)
+    assert "run_spec" not in caplog.text

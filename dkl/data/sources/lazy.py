@@ -160,6 +160,15 @@ def chunks_together(*arrays: da.Array | None) -> list[list[Delayed] | None]:
     return [None if array is None else list(next(optimized).to_delayed(optimize_graph=False).flat) for array in arrays]
 
 
+def fused_chunks(array: da.Array | None) -> list[Delayed] | None:
+    """The chunks of one array, fused, so that only a part of a large chunk may be read where a chunk is such a part.
+
+    Tasks that are named as those of the array are always the same: a cluster may deadlock if it is given two different
+    tasks under one name.
+    """
+    return None if array is None else list(array.to_delayed().flat)
+
+
 @dataclass(frozen=True, eq=False)
 class MakeBlock:
     """Makes a checked Block from the computed chunks of one block."""
@@ -262,11 +271,7 @@ class DaskSource(BaseRows):
     def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:
         """The chunks of X, y and the weights of each block."""
         arrays = (self._X, self._y, self._weight)
-        if self._as_chunked:
-            chunks = chunks_together(*arrays)
-        else:
-            # fused, so that only a part of a large chunk may be read if a block is such a part
-            chunks = [None if array is None else list(array.to_delayed().flat) for array in arrays]
+        chunks = chunks_together(*arrays) if self._as_chunked else [fused_chunks(array) for array in arrays]
         columns: list[list[Any]] = [column or [None] * self.n_blocks for column in chunks]
         return list(zip(*columns, strict=True))
 
@@ -336,15 +341,18 @@ def lazy_source(
     chunks = own_chunks(X) if is_one_chunk else X.chunks[0]
     weight = _lazy_weights(weight, X.shape[0])
     y = _lazy_targets(y, X.shape[0], weight)
-    parts = chunks_together(X, cut_rows(y, chunks), cut_rows(weight, chunks))
+    beside = cut_rows(y, chunks), cut_rows(weight, chunks)
     look = []
-    if looked is not None:
+    if looked is None:
+        parts = [None, *map(fused_chunks, beside)]
+    else:
+        parts = chunks_together(X, *beside)
         # rows may also be cut by columns
         pieces, weights = parts[0] or [], parts[2] or [None] * len(chunks)  # type: ignore[list-item]
-        beside = np.repeat(np.arange(len(chunks)), X.numblocks[1])
+        places = np.repeat(np.arange(len(chunks)), X.numblocks[1])
         look = [
             delayed(_of_rows_that_count, pure=False)(looked, piece, weights[at])
-            for piece, at in zip(pieces, beside, strict=True)
+            for piece, at in zip(pieces, places, strict=True)
         ]
     decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
     source = DaskSource(X, y, weight, labels, repeats=repeats)
