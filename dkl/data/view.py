@@ -107,7 +107,15 @@ class RowNote(BlockStep, ABC):
 
 
 class ColumnsMade(BlockStep, ABC):
-    """Replaces the columns of X; does nothing if X is not needed."""
+    """Replaces the columns of X; does nothing if X is not needed.
+
+    Attributes
+    ----------
+    is_by_row : bool
+        Whether the bits of a row are independent of the other rows, so that it may follow later choices of rows.
+    """
+
+    is_by_row: ClassVar[bool] = False
 
     @abstractmethod
     def made(self, block: Block) -> Rows:
@@ -343,12 +351,25 @@ class ViewReader:
 
     def load(self, ticket: ViewTicket, parts: Parts = PARTS) -> Block:
         """The rows of `ticket`, with only the row columns of `parts`."""
-        steps: Any = tuple(own or shared for own, shared in zip(ticket.own, self.shared, strict=True))
+        steps: Any = _choices_first([own or shared for own, shared in zip(ticket.own, self.shared, strict=True)])
         for step in steps:
             if (block := step.instead()) is not None:
                 return block
         asked = _needed_parts(steps, tuple(dict.fromkeys([*parts, *(self.along if "X" in parts else ())])))
         return _after(self.base.load(ticket.base, asked[0]), steps, asked)
+
+
+def _choices_first(steps: list[Any]) -> list[Any]:
+    """The steps of a block in an order in which columns are computed, row by row, of the chosen rows alone."""
+    ordered: list[Any] = []
+    for step in steps:
+        place = len(ordered)
+        while isinstance(step, RowChoice) and "X" not in step.needs and place > 0:
+            if not (isinstance(ordered[place - 1], ColumnsMade) and ordered[place - 1].is_by_row):
+                break
+            place -= 1
+        ordered.insert(place, step)
+    return ordered
 
 
 def _needed_parts(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:

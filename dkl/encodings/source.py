@@ -76,6 +76,8 @@ class LearnedNumbers(Step, ColumnsMade):
 class CategoryNumbers(LearnedNumbers):
     """Numbers in place of codes: `places` is a `CodePlaces`, and `learned` has a table (`Rows`) for each key."""
 
+    is_by_row = True
+
     @cached_property
     def identity(self) -> str:  # type: ignore[override]
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from dkl.kernels.device import (
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import as_columns, dense_rows
 from dkl.protocols.block import Block
+from dkl.protocols.records import FewNumbers
 
 TEXT_ROWS = 1 << 13
 """Rows of a text's directions that are converted to double precision at once: 8 MiB at 128 directions."""
@@ -59,7 +60,7 @@ class CategorySum:
         return self.last - self.first
 
 
-def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray | FewNumbers]:
     """Sums of weights, or of weighted targets or numbers, by fold and code of a key.
 
     Parameters
@@ -77,23 +78,39 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     targets = target_columns(block.y, operands["n_classes"])
     keys = [key for key in dict.fromkeys(each.key for each in operands["sums"]) if key is not None]
     codes = dict(zip(keys, codes_of_keys(keys, block.X), strict=True))
-    sums = {}
+    sums: dict[str, np.ndarray | FewNumbers] = {}
+    # sums of one key over the same codes are computed together
+    together: dict[tuple[CategoryKey | None, int, int], list[CategorySum]] = {}
     for each in operands["sums"]:
-        values = block.weights
-        if each.target_power:
-            values = values * targets[:, each.target] ** each.target_power
-        if each.power:
-            numbers = dense_columns(block.X, each.number, each.number + 1)[:, 0].astype(np.float64)
-            values = values * (numbers - each.shift) ** each.power
-        place = fold * each.width
-        if each.key is not None:
-            code = codes[each.key]
-            place = place + code - each.first
-            if each.width < each.key.size:
-                inside = (each.first <= code) & (code < each.last)
-                place, values = place[inside], values[inside]
-        sums[each.name] = np.bincount(place, values, n_folds * each.width).reshape(n_folds, each.width)
+        together.setdefault((each.key, each.first, each.last), []).append(each)
+    for (key, first, last), some in together.items():
+        width, inside = last - first, np.arange(len(fold))
+        place = fold * width
+        if key is not None:
+            place = place + codes[key] - first
+            if width < key.size:
+                inside = np.flatnonzero((first <= codes[key]) & (codes[key] < last))
+                place = place[inside]
+        values = [_summed(block, targets, each) for each in some]
+        values = values if len(inside) == len(fold) else [one[inside] for one in values]
+        # a block fills few of the numbers of a cross with many values
+        if 8 * len(place) <= n_folds * width:
+            found: Sequence[np.ndarray | FewNumbers] = FewNumbers.counted((n_folds, width), place, values)
+        else:
+            found = [np.bincount(place, one, n_folds * width).reshape(n_folds, width) for one in values]
+        sums |= dict(zip((each.name for each in some), found, strict=True))
     return sums
+
+
+def _summed(block: Block, targets: np.ndarray, each: CategorySum) -> np.ndarray:
+    """The numbers of the rows that are summed, w x^power y^target_power: (n,) float64."""
+    values = block.weights
+    if each.target_power:
+        values = values * targets[:, each.target] ** each.target_power
+    if each.power:
+        numbers = dense_columns(block.X, each.number, each.number + 1)[:, 0].astype(np.float64)
+        values = values * (numbers - each.shift) ** each.power
+    return values
 
 
 def target_columns(y: Any, n_classes: int | None) -> Any:

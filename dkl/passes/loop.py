@@ -38,7 +38,7 @@ from dkl.passes.work import ReadCounts, StopFlag, Ticket, Work, computing, worki
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver, Passes, largest_held
-from dkl.protocols.records import BlockSum, Fold, Record, RowSample, of_share, often
+from dkl.protocols.records import Accumulator, BlockSum, FewNumbers, Fold, Record, RowSample, of_share, often
 from dkl.protocols.sampling import narrowed, sample_keys, smallest_keys, stays_first
 from dkl.protocols.source import BlockSource, row_bytes
 
@@ -58,7 +58,7 @@ LONG_TASK_FLOPS = 1e12
 # Long tasks are cut until each thread of a cluster has so many, so that the last ones end at similar times.
 TASKS_A_SLOT = 4
 
-Sums = dict[str, np.ndarray]
+Sums = dict[str, np.ndarray | FewNumbers]
 Values: TypeAlias = tuple[Any, ...]
 """One value a record of the pass: named arrays of a block sum, a Block of a sample."""
 
@@ -543,26 +543,39 @@ class SumReduction:
                 columns.write(name, block.index, np.asarray(returned[name]))
         sums: Sums = {}
         for name, accumulator in self.record.accumulators.items():
-            # in C order, as after a transfer between processes: NumPy's later sums over an axis depend on it
-            sums[name] = np.asarray(returned[name], dtype=accumulator.dtype, order="C")
-            if sums[name].shape != tuple(accumulator.shape):
+            value = returned[name]
+            if not isinstance(value, FewNumbers):
+                # in C order, as after a transfer between processes: NumPy's later sums over an axis depend on it
+                value = np.asarray(value, dtype=accumulator.dtype, order="C")
+            if value.shape != tuple(accumulator.shape):
                 raise ValueError(
-                    f"the block function of {self.record.name!r} returned {name!r} of shape {sums[name].shape}; "
-                    f"its accumulator has shape {tuple(accumulator.shape)}"
+                    f"the block function of {self.record.name!r} returned {name!r} of shape {value.shape}; its "
+                    f"accumulator has shape {tuple(accumulator.shape)}"
                 )
+            sums[name] = value
         return sums
 
     def merge(self, left: Sums, right: Sums) -> Sums:
         # always left with right, in the order of the blocks, as floating-point sums depend on it
-        combine = {"add": np.add, "max": np.maximum}
         accumulators = self.record.accumulators
-        return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
+        return {name: _combined(accumulators[name], left[name], right[name]) for name in left}
 
     def finish(self, value: Sums | None) -> Sums:
         if value is None:
             return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
         # the sums of a single task may be in a received message; the driver needs aligned arrays
         return {name: np.array(total) for name, total in value.items()}
+
+
+def _combined(
+    accumulator: Accumulator, left: np.ndarray | FewNumbers, right: np.ndarray | FewNumbers
+) -> np.ndarray | FewNumbers:
+    """The sum, or the larger numbers, of two values of an accumulator; an array unless both have few numbers."""
+    if accumulator.combine == "add" and isinstance(left, FewNumbers) and isinstance(right, FewNumbers):
+        both = left.added(right)
+        return both if both.are_few else np.asarray(both)
+    combine = {"add": np.add, "max": np.maximum}
+    return combine[accumulator.combine](np.asarray(left), np.asarray(right))
 
 
 class SampleReduction:

@@ -7,7 +7,7 @@ the first task, reads every block once for all of them, and reduces in a fixed o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -53,6 +53,63 @@ class Accumulator:
         return np.zeros(self.shape, self.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class FewNumbers:
+    """The value of an accumulator of which a block fills few numbers: a block function may return it for an array.
+
+    Its sum with another one has the bits of the sum of both arrays.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the array.
+    places : ndarray of shape (k,), int64
+        Positions in the flattened array, ascending; at all others it is 0.
+    values : ndarray of shape (k,), float64
+    """
+
+    shape: tuple[int, ...]
+    places: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def counted(cls, shape: tuple[int, ...], place: np.ndarray, weights: Sequence[np.ndarray]) -> list[FewNumbers]:
+        """The sums of each of several weights (n,) at the places (n,), as `numpy.bincount` adds them up."""
+        # the place of a row and its number in one integer, which NumPy sorts several times as fast as it sorts both
+        bits = len(place).bit_length()
+        ordered = np.sort((place << bits) | np.arange(len(place)))
+        rows, is_first = ordered & ((1 << bits) - 1), _are_first(ordered >> bits)
+        places, number = ordered[is_first] >> bits, np.cumsum(is_first) - 1
+        return [cls(shape, places, np.bincount(number, each[rows], len(places))) for each in weights]
+
+    def added(self, other: FewNumbers) -> FewNumbers:
+        """The sum of both."""
+        places, values = (np.concatenate(pair) for pair in ((self.places, other.places), (self.values, other.values)))
+        # a stable sort merges the two ascending parts, and leaves the own number of a place before the other one's
+        order = np.argsort(places, kind="stable")
+        places, values = places[order], values[order]
+        is_first = _are_first(places)
+        total, of_other = values[is_first], ~is_first
+        total[(np.cumsum(is_first) - 1)[of_other]] += values[of_other]
+        return FewNumbers(self.shape, places[is_first], total)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The array."""
+        array = np.zeros(math.prod(self.shape), dtype or self.values.dtype)
+        array[self.places] = self.values
+        return array.reshape(self.shape)
+
+    @property
+    def are_few(self) -> bool:
+        """Whether there is at most one number for eight of the array: they take a quarter of its bytes, or less."""
+        return 8 * len(self.places) <= math.prod(self.shape)
+
+
+def _are_first(places: np.ndarray) -> np.ndarray:
+    """Whether each of the ascending places differs from the one before it."""
+    return np.append(np.ones(min(len(places), 1), bool), places[1:] != places[:-1])
+
+
 def no_cost(rows: int, columns: int) -> Cost:
     """No cost, for calls that a plan may neglect."""
     return Cost()
@@ -83,8 +140,9 @@ class BlockSum:
     name : str
         Shown on Dask's dashboard: ``"potentials"``.
     function : callable
-        ``function(block, operands) -> {name: array}``: one array for each accumulator (combined over blocks) and one
-        of n_b rows for each written column. A pure function at module level, so that a retry is harmless.
+        ``function(block, operands) -> {name: array}``: one array, or `FewNumbers` of it, for each accumulator (combined
+        over blocks) and one array of n_b rows for each written column. A pure function at module level, so that a retry
+        is harmless.
     accumulators : mapping of str to Accumulator
     operands : mapping
         Arrays and small frozen objects, the same for every block; sent once a pass.
@@ -111,7 +169,7 @@ class BlockSum:
     """
 
     name: str
-    function: Callable[[Block, Mapping[str, Any]], Mapping[str, np.ndarray]]
+    function: Callable[[Block, Mapping[str, Any]], Mapping[str, Any]]
     accumulators: Mapping[str, Accumulator]
     operands: Mapping[str, Any] = field(default_factory=dict)
     cost: Callable[[int, int], Cost] = no_cost

@@ -16,6 +16,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.encodings import categories
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.encodings.fitted import FittedEncoding
+from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.target_means import PRIORS, CategoryFolds
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
@@ -134,6 +135,17 @@ def test_numbers_of_rows_in_memory_are_computed_in_one_pass_and_kept_for_the_nex
         first, second = (run_pass(source, [record]) for _ in range(2))
         assert (first.stats.cache_hits, second.stats.cache_hits) == (0, kept)
         np.testing.assert_array_equal(second.results[0].X, first.results[0].X)
+
+
+def test_numbers_of_a_sample_are_computed_for_its_rows_alone(monkeypatch):
+    numbered = with_categories(as_dataset(table(), targets("two", 600)), HELD_OUT, Run())
+    every, seen = numbered.source.reader().load(numbered.source.ticket(0)), []
+    made = CategoryNumbers.made
+    monkeypatch.setattr(CategoryNumbers, "made", lambda step, block: seen.append(block.n_rows) or made(step, block))
+    sample = numbered.thin(50, 0).source
+    drawn = sample.reader().load(sample.ticket(0))
+    assert seen == [50]
+    np.testing.assert_array_equal(drawn.X, every.X[np.isin(every.row_id, drawn.row_id)])
 
 
 def machine(**given):

@@ -468,6 +468,9 @@ CASES: dict[tuple[str, str], Any] = {
             CategorySum("number", CategoryKey((CategoryPart(2, 3, True),)), 0, 4, number=0, power=1, shift=0.5),
             CategorySum("pairs", CategoryKey((CategoryPart(1, 3, True), CategoryPart(2, 3, True))), 0, 10),
             CategorySum("one-hot", CategoryKey((CategoryPart(1, 3, True), CategoryPart(2, 2, False))), 2, 7),
+            # of many values, of which the rows have few
+            CategorySum("many", CategoryKey((CategoryPart(1, 3_000, True),)), 0, 3_001),
+            CategorySum("many targets", CategoryKey((CategoryPart(1, 3_000, True),)), 0, 3_001, target_power=1),
         ),
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import dask
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from dkl.passes.loop import map_blocks, run_pass
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.protocols.records import Accumulator, BlockSum, Cost, FewNumbers
 from tests.passes.sources import (
     Source,
     chain,
@@ -38,6 +39,28 @@ def assert_same_rows(got: Block, expected: Block) -> None:
     assert got.row_id.tolist() == expected.row_id.tolist()
     assert got.X.tobytes() == expected.X.tobytes()
     assert got.weights.tobytes() == expected.weights.tobytes()
+
+
+def counts(block: Block, operands: Any) -> dict[str, Any]:
+    """Weights by whole numbers of two columns, as arrays or as the few numbers of them."""
+    place = (np.abs(block.X[:, 0]) * 40).astype(np.int64) % operands["size"]
+    weights = [block.weights, block.weights * block.X[:, 1].astype(np.float64)]
+    if operands["few"]:
+        return dict(zip("ab", FewNumbers.counted((2, operands["size"] // 2), place, weights), strict=True))
+    return {
+        name: np.bincount(place, one, operands["size"]).reshape(2, -1) for name, one in zip("ab", weights, strict=True)
+    }
+
+
+@pytest.mark.parametrize("size", [2, 60, 200, 4_000])
+@pytest.mark.parametrize("rows", [(5,), (0, 7, 1), ragged(37)])
+def test_few_numbers_of_blocks_add_up_to_the_bits_of_arrays(rows, size):
+    accumulators = {name: Accumulator((2, size // 2)) for name in "ab"}
+    few, arrays = (
+        run_pass(Source(rows), [BlockSum("counts", counts, accumulators, {"size": size, "few": is_few})]).results[0]
+        for is_few in (True, False)
+    )
+    assert_same_sums(few, arrays)
 
 
 def sample_by_definition(source: Source, k: int) -> Block:
