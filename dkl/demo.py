@@ -32,7 +32,7 @@ from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.loading import load
 from dkl.passes.memory import peak_bytes
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
 from dkl.protocols.estimators import Estimator
@@ -257,10 +257,9 @@ class GrowthDisplay(Display):
                 axes[0].plot(ends, [extrapolated_seconds(fits, end) for end in ends], ":", color=colour)
         for panel, label in zip(axes, ("processor seconds of the fit", "share of errors on new rows"), strict=True):
             panel.set(xscale="log", xlabel="rows", ylabel=label)
-            quiet(panel)
         axes[0].set_yscale("log")
         axes[1].set_ylim(bottom=0.0)
-        axes[1].legend(frameon=False, fontsize="small")
+        axes[1].legend()
 
 
 @dataclass(frozen=True)

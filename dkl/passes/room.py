@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 # Memory by which a worker grew between its first pass and its last: 2 to 35 MiB were measured.
 _GROWN_BYTES = 40 << 20
+# what a process keeps for the next pass, and drops if its memory is needed
+_KEPT: tuple[Any, ...] = (LOADER, PIECES, SHARED, STAGING)
 
 
 @dataclass(frozen=True)
@@ -295,8 +297,7 @@ def held_bytes() -> int:
 
     Blocks and mapped rows that it keeps for the next pass are left out, since they are dropped if memory is needed.
     """
-    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
-    return psutil.Process().memory_info().rss - kept + mapped_later()
+    return psutil.Process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:
@@ -330,10 +331,8 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
 
 def drop_kept() -> None:
     """Drop what this process keeps for the next pass."""
-    LOADER.clear()
-    PIECES.clear()
-    SHARED.clear()
-    STAGING.clear()
+    for kept in _KEPT:
+        kept.clear()
 
 
 def give_up_kept() -> None:

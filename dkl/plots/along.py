@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dkl.explain.column_groups import Axis
-from dkl.plots.figure import Axes, class_colour, diverging, quiet
+from dkl.plots.figure import Axes, class_colour, diverging
 from dkl.plots.fitted_rows import near_rows
 
 
@@ -29,7 +29,6 @@ def draw_curves(ax: Axes, axis: Axis, values: np.ndarray, labels: Sequence[str])
         ax.set_xticks(places, axis.labels, rotation=45 if len(places) > 4 else 0)
         ax.set_xlim(-0.5, len(places) - 0.5)
     ax.set_xlabel(axis.name)
-    quiet(ax)
 
 
 def draw_bands(ax: Axes, axis: Axis, values: np.ndarray, deviations: np.ndarray) -> None:
@@ -59,7 +58,7 @@ def draw_pair(ax: Axes, axes: Sequence[Axis], values: np.ndarray) -> None:
         values, first, second = values.T, second, first
     draw_curves(ax, first, values, tuple(f"{second.name} = {label}" for label in second.labels))
     draw_rug(ax, first)
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend()
 
 
 def draw_rug(ax: Axes, axis: Axis) -> None:

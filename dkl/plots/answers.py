@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, class_colour, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, class_colour
 from dkl.protocols.estimators import FittedModel
 
 # Labels whose counts find room in their cells, and whose names find room beside the axes.
@@ -109,8 +109,7 @@ class AnswersDisplay(Display):
                 range(len(labels)), labels, rotation=45 if len(labels) > 4 and max(map(len, labels)) > 3 else 0
             )
             ax.set_yticks(range(len(labels)), labels)
-        ax.set(xlabel="predicted", ylabel="true")
-        ax.set_title("rows by true and predicted label", fontsize="medium")
+        ax.set(title="rows by true and predicted label", xlabel="predicted", ylabel="true")
 
     def _draw_calibration(self, ax: Axes, answers: ClassAnswers) -> None:
         """How often what was predicted with a probability came true; on the diagonal as often as was said."""
@@ -118,7 +117,7 @@ class AnswersDisplay(Display):
         _draw_kept(ax, predicted, observed, weight, "as often as it says")
         what = str(answers.labels[1]) if len(answers.labels) == 2 else "the predicted label"
         ax.set(xlabel=f"predicted probability of {what}", ylabel="share of the rows")
-        ax.set_title("calibration (bars: two standard errors)", fontsize="medium")
+        ax.set_title("calibration (bars: two standard errors)")
 
     def _draw_quantiles(self, axes: Sequence[Axes], answers: QuantileAnswers) -> None:
         """The share of targets at most each quantile; and quantiles and targets along the quantiles' median.
@@ -129,7 +128,7 @@ class AnswersDisplay(Display):
         asked, n = np.array(answers.quantiles), answers.weights.sum()
         _draw_kept(axes[0], asked, answers.shares_below, n, "as many as it says")
         axes[0].set(xlabel="quantile", ylabel="share of the targets at most there")
-        axes[0].set_title("quantiles (bars: two standard errors)", fontsize="medium")
+        axes[0].set_title("quantiles (bars: two standard errors)")
         step = -(-len(answers.truth) // _MOST_DOTS)
         truth, found = answers.truth[::step], answers.answers[::step]
         middle = np.median(found, axis=1)
@@ -137,11 +136,8 @@ class AnswersDisplay(Display):
         for place, quantile in enumerate(answers.quantiles):
             colour = class_colour(place)
             axes[1].scatter(middle, found[:, place], s=4, color=colour, linewidth=0, label=f"{quantile:g}")
-        axes[1].set(xlabel="median of the predicted quantiles", ylabel="target")
-        axes[1].set_title("quantiles beside the targets", fontsize="medium")
-        axes[1].legend(frameon=False, fontsize="small", markerscale=2.0)
-        for ax in axes:
-            quiet(ax)
+        axes[1].set(title="quantiles beside the targets", xlabel="median of the predicted quantiles", ylabel="target")
+        axes[1].legend(markerscale=2.0)
 
     def _draw_numbers(self, axes: Sequence[Axes], numbers: NumberAnswers) -> None:
         """Predictions against the truth, and the errors along the predictions."""
@@ -154,14 +150,10 @@ class AnswersDisplay(Display):
         ends = [min(truth.min(), answers.min()), max(truth.max(), answers.max())]
         axes[0].plot(ends, ends, "--", color="0.6", linewidth=1.0)
         axes[0].scatter(truth, answers, **dots)
-        axes[0].set(xlabel="true", ylabel="predicted")
-        axes[0].set_title("predicted against true", fontsize="medium")
+        axes[0].set(title="predicted against true", xlabel="true", ylabel="predicted")
         axes[1].axhline(0.0, linestyle="--", color="0.6", linewidth=1.0)
         axes[1].scatter(answers, truth - answers, **dots)
-        axes[1].set(xlabel="predicted", ylabel="true less predicted")
-        axes[1].set_title("errors along the predictions", fontsize="medium")
-        for ax in axes:
-            quiet(ax)
+        axes[1].set(title="errors along the predictions", xlabel="predicted", ylabel="true less predicted")
 
 
 def _draw_kept(ax: Axes, said: np.ndarray, seen: np.ndarray, weight: np.ndarray | float, as_said: str) -> None:
@@ -171,5 +163,4 @@ def _draw_kept(ax: Axes, said: np.ndarray, seen: np.ndarray, weight: np.ndarray 
     ax.plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label=as_said)
     ax.errorbar(said, seen, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")
     ax.set(xlim=(0, 1), ylim=(-0.02, 1.02))
-    ax.legend(frameon=False, fontsize="small", loc="upper left")
-    quiet(ax)
+    ax.legend(loc="upper left")

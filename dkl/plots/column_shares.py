@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,5 @@ class DriftDisplay(Display):
         ax.set_yticks(places, self.names)
         ax.invert_yaxis()
         ax.set_xlim(0.0, max(1.05 * float(self.distances.max(initial=0.0)), 0.05))
-        ax.set_xlabel("largest difference of shares of rows")
-        ax.set_title(self.title, fontsize="medium")
-        ax.legend(frameon=False, fontsize="small", loc="lower right")
-        quiet(ax)
+        ax.set(title=self.title, xlabel="largest difference of shares of rows")
+        ax.legend(loc="lower right")

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.stats import norm
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 
 _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -127,19 +127,15 @@ class CoverageDisplay(Display):
         ax.plot(ends, ends, color="0.6", linewidth=1.0, linestyle="--", label="as promised")
         for (name, shares), colour in zip(self.kept.items(), CLASS_COLOURS, strict=False):
             ax.plot(self.coverages, shares, marker="o", markersize=4, color=colour, label=name)
-        ax.set_xlabel("coverage that is asked for")
-        ax.set_ylabel("share of rows that are covered")
-        ax.legend(frameon=False, fontsize="small")
-        quiet(ax)
+        ax.set(xlabel="coverage that is asked for", ylabel="share of rows that are covered")
+        ax.legend()
         if self.half_widths is not None and self.errors is not None:
             self._draw_errors(axes[1], self.half_widths, self.errors)
         elif self.set_sizes is not None:
             sizes, counts = np.unique(self.set_sizes, return_counts=True)
             axes[1].bar(sizes, counts / counts.sum(), color=CLASS_COLOURS[0], width=0.7)
             axes[1].set_xticks(sizes)
-            axes[1].set_xlabel(f"classes in the set that covers {100 * self.coverage:g} %")
-            axes[1].set_ylabel("share of rows")
-            quiet(axes[1])
+            axes[1].set(xlabel=f"classes in the set that covers {100 * self.coverage:g} %", ylabel="share of rows")
 
     def _draw_errors(self, ax: Axes, half_widths: np.ndarray, errors: np.ndarray) -> None:
         """Errors against half widths; those above the diagonal are missed."""
@@ -152,5 +148,4 @@ class CoverageDisplay(Display):
             ax.plot(ends, ends, color="0.4", linewidth=1.0)
         ax.set_xlabel(f"half the width of the interval that covers {100 * self.coverage:g} %")
         ax.set_ylabel("distance of the target from its prediction")
-        ax.legend(frameon=False, fontsize="small")
-        quiet(ax)
+        ax.legend()

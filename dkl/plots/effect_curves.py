@@ -142,9 +142,9 @@ class EffectsDisplay(Display):
                     draw_bands(ax, grid[0], values, self.deviations[place])
             else:
                 draw_pair(ax, grid, values[..., 0])
-            ax.set_title(f"{' × '.join(self.names[place])}   ({self.strengths[place]:.2g})", fontsize="medium")
+            ax.set_title(f"{' × '.join(self.names[place])}   ({self.strengths[place]:.2g})")
         if self.labels and len(self.grids[0]) == 1:
-            axes[0].legend(frameon=False, fontsize="small")
+            axes[0].legend()
 
     def _draw_curve(self, ax: Axes, axis: Axis, values: np.ndarray, limit: float) -> None:
         """All curves have one scale, so that strengths compare; the rows are a histogram below."""

@@ -12,7 +12,7 @@ from dkl.explain.contributions import Contributions, contributions
 from dkl.explain.dependence import PartialDependence, partial_dependence
 from dkl.explain.importance import Importance, importance
 from dkl.plots.along import draw_curves, draw_pair, draw_rug
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 from dkl.protocols.estimators import FittedModel
 
 
@@ -62,11 +62,10 @@ class ImportanceDisplay(Display):
         # The energy by frequencies is another measure of the same importance: where both agree, trust is well placed.
         if self.importance.energy is not None:
             ax.plot(self.importance.energy[order], places, "|", color="black", markersize=10, label="by frequencies")
-            ax.legend(frameon=False, fontsize="small", loc="lower right")
+            ax.legend(loc="lower right")
         ax.set_yticks(places, self.shown)
         ax.invert_yaxis()
         ax.set_xlabel(f"change of the prediction ({self.importance.measure})")
-        quiet(ax)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +130,7 @@ class DependenceDisplay(Display):
             for mean in dependence.mean if len(dependence.mean) == 1 else ():
                 ax.axhline(mean, color="0.6", linewidth=0.8)
             if dependence.outputs:
-                ax.legend(frameon=False, fontsize="small")
+                ax.legend()
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,4 +220,3 @@ class ContributionsDisplay(Display):
         output = f" of {outputs[self.output]}" if len(outputs) > 1 else ""
         unit = f"{self.contributions.unit}{output}"
         ax.set_xlabel(f"{unit}: mean {base:.4g}, in this row {float(ends[0]):.4g}")
-        quiet(ax)

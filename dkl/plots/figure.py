@@ -22,6 +22,8 @@ else:
 # Okabe & Ito 2008: colours that people with any kind of colour vision can tell apart; the first two are farthest apart.
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
 RESOLUTION = 240
+# of every panel, whatever the style of the program
+_STYLE = {"axes.titlesize": "medium", "legend.fontsize": "small", "legend.frameon": False}
 
 
 def class_colour(place: int) -> str:
@@ -107,8 +109,14 @@ class Display:
         axes: list[Axes] = self._new_axes() if ax is None else list(np.ravel(np.asarray(ax, dtype=object)))
         if len(axes) != self._n_panels:
             raise ValueError(f"ax holds {len(axes)} Axes, and {type(self).__name__} draws {self._n_panels} panels")
-        self._draw(axes)
+        with pyplot().rc_context(_STYLE):
+            self._draw(axes)
         for panel in axes:
+            # an image fills its panel; others have a light grid below their curves, no frame above and to the right
+            if not panel.images:
+                panel.grid(alpha=0.25, linewidth=0.8)
+                panel.set_axisbelow(True)
+                panel.spines[["top", "right"]].set_visible(False)
             _draw_names_as_they_are(panel)
         if ax is None:
             _draw_as_they_are(axes[0].figure.texts, 60)
@@ -193,11 +201,3 @@ def bare(ax: Axes) -> None:
     ax.set_aspect("equal")
     ax.set_xticks([])
     ax.set_yticks([])
-
-
-def quiet(ax: Axes) -> None:
-    """A light grid and no frame above and to the right."""
-    ax.grid(alpha=0.25, linewidth=0.8)
-    # bars and curves cover the grid
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 from dkl.plots.fitted_rows import Fitted
 
 # The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.
@@ -134,15 +134,13 @@ class HistoryDisplay(Display):
             # A gap of 0 (a solver that has ended exactly) has no place on a logarithmic axis.
             positive = log and all((self._values(name)[np.isfinite(self._values(name))] > 0.0).all() for name in names)
             ax.set_yscale("log" if positive else "linear")
-            ax.set_title(title, fontsize="medium")
-            ax.set_xlabel(_LABELS.get(label, label))
+            ax.set(title=title, xlabel=_LABELS.get(label, label))
             # Rounds and features are counted: half of one means nothing.
             ax.locator_params(axis="x", integer=True)
             if len(names) == 1:
                 ax.set_ylabel(names[0].replace("_", " "))
             if len(names) > 1:
-                ax.legend(frameon=False, fontsize="small")
-            quiet(ax)
+                ax.legend()
 
     def _draw_line(self, ax: Axes, rounds: np.ndarray, name: str, colour: str) -> None:
         """One metric over the rounds that have it."""

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.features.families import Family
 from dkl.methods.density.spectral import shift_kernel, steepest_direction
-from dkl.plots.figure import Axes, Display, class_colour, quiet
+from dkl.plots.figure import Axes, Display, class_colour
 
 # Distances at which the kernels are evaluated.
 _POINTS = 241
@@ -179,8 +179,6 @@ class KernelDisplay(Display):
     def _draw(self, axes: Sequence[Axes]) -> None:
         self._draw_kernels(axes[0])
         self._draw_densities(axes[1])
-        for ax in axes:
-            quiet(ax)
 
     def _draw_kernels(self, ax: Axes) -> None:
         """The kernels over the distance, each divided by its value at 0, which the legend says."""
@@ -191,7 +189,7 @@ class KernelDisplay(Display):
             label = f"learned{f', {name}' if len(self.names) > 1 else ''} (k(0) = {values[0]:.3g})"
             ax.plot(self.distances, values / values[0], color=class_colour(place), linewidth=1.6, label=label)
         ax.set(xlabel="distance", ylabel="k(δ) / k(0)", xlim=(0.0, self.distances[-1]))
-        ax.legend(frameon=False, fontsize="small")
+        ax.legend()
 
     def _draw_densities(self, ax: Axes) -> None:
         """The density of each frequency over its length, with means of frequencies of similar length as a line."""
@@ -208,4 +206,4 @@ class KernelDisplay(Display):
         if spread.size == self.density.size and spread.max() > 30.0 * spread.min():
             ax.set_yscale("log")
         ax.set(xlabel="|w|", ylabel="u")
-        ax.legend(frameon=False, fontsize="small")
+        ax.legend()

@@ -94,7 +94,7 @@ class WeightedRowsDisplay(Display):
         ax.scatter(self.X[order, 0], self.X[order, 1], s=2.5 + 18.0 * share, c=rgba, linewidth=0)
         bare(ax)
         ax.spines[:].set_visible(False)
-        ax.set_title(self.title, fontsize="medium")
+        ax.set_title(self.title)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,8 +211,7 @@ class DecisionDisplay(Display):
         if not any(self.names):
             bare(ax)
         ax.spines[:].set_visible(any(self.names))
-        ax.set(xlabel=self.names[0], ylabel=self.names[1])
-        ax.set_title(self.title, fontsize="medium")
+        ax.set(title=self.title, xlabel=self.names[0], ylabel=self.names[1])
 
     @property
     def _extent(self) -> tuple[float, float, float, float]:

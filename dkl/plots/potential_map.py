@@ -228,7 +228,7 @@ class LandscapeDisplay(Display):
         _scatter(ax, self.frequencies[:old], color="#ff5fd2", size=10)
         _scatter(ax, self.frequencies[old:], color="#35f0ff", size=30)
         ax.set(xlim=(-limit_x, limit_x), ylim=(-limit_y, limit_y), xlabel=self.names[0], ylabel=self.names[1])
-        ax.set_title(self.title, fontsize="medium")
+        ax.set_title(self.title)
 
 
 def _scatter(ax: Axes, frequencies: np.ndarray, *, color: str, size: float) -> None:

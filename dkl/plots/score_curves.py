@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, pyplot, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display, pyplot
 
 # So many names find room between the lines of a panel; more of them stand beside the last panel.
 _MOST_INSIDE = 5
@@ -144,8 +144,7 @@ class ComparisonDisplay(Display):
         panel.set_xlabel(f"{self.measure} (the axis begins at {begin:g})" if begin else self.measure)
         # the size that all learners have, where it is known
         size = f", {self.n_features[0]:,} {self.along}" if len(self.n_features) else ""
-        panel.set_title(f"{setting}{size}", fontsize="medium")
-        quiet(panel)
+        panel.set_title(f"{setting}{size}")
 
     def _draw_bars_of_time(self, panel: Axes, setting: str) -> None:
         """The seconds of each bar of the scores, in the same order, as dots on a logarithmic axis."""
@@ -162,17 +161,10 @@ class ComparisonDisplay(Display):
             # References are marks in the panel of times, and lines in the others: the marks say both.
             handles, labels = axes[-1].get_legend_handles_labels()
             known = dict(zip(lines[1], lines[0], strict=True)) | dict(zip(labels, handles, strict=True))
-            axes[-1].legend(
-                list(known.values()),
-                list(known),
-                frameon=False,
-                loc="center left",
-                bbox_to_anchor=(1.0, 0.5),
-                fontsize="small",
-            )
+            axes[-1].legend(list(known.values()), list(known), loc="center left", bbox_to_anchor=(1.0, 0.5))
             return
         for panel in axes if self.references else axes[-1:]:
-            panel.legend(frameon=False, loc="best", fontsize="small")
+            panel.legend(loc="best")
 
     def _draw_setting(self, panel: Axes, setting: str) -> None:
         """Scores against the number of features, on a logarithmic axis: sizes are multiples of each other."""
@@ -190,9 +182,7 @@ class ComparisonDisplay(Display):
         sizes = [size for size, there in zip(self.n_features, scored, strict=True) if there]
         panel.set_xticks(sizes, [f"{n:,}" if isinstance(n, Integral) else f"{n:g}" for n in sizes])
         panel.minorticks_off()
-        panel.set_xlabel(f"number of {self.along}" if self.along == "features" else self.along)
-        panel.set_title(setting, fontsize="medium")
-        quiet(panel)
+        panel.set(title=setting, xlabel=f"number of {self.along}" if self.along == "features" else self.along)
 
     def _draw_times(self, panel: Axes, setting: str) -> None:
         """Scores against the seconds of the fit: of two learners the upper left one is better."""
@@ -228,9 +218,7 @@ class ComparisonDisplay(Display):
         ticks = [tick for tick in np.outer(10.0 ** np.arange(-4, 7), [1, 3]).ravel() if low <= tick <= high]
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.minorticks_off()
-        panel.set_xlabel("seconds to learn and fit")
-        panel.set_title(f"{setting}: time" if len(self.scores) > 1 else "time", fontsize="medium")
-        quiet(panel)
+        panel.set(title=f"{setting}: time" if len(self.scores) > 1 else "time", xlabel="seconds to learn and fit")
 
     def _style(self, learner: str) -> dict[str, Any]:
         """How the line of a learner is drawn; the baseline is grey and dashed, since it is there to be beaten."""

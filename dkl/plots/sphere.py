@@ -160,7 +160,7 @@ class SphereDisplay(Display):
                 self._draw_rows(ax)
             ax.set_axis_off()
             ax.set(xlim=(-1.02, 1.02), ylim=(-1.02, 1.02), aspect="equal")
-            ax.set_title(title, fontsize="medium", pad=8)
+            ax.set_title(title, pad=8)
 
     def _draw_rows(self, ax: Axes) -> None:
         """The rows on the side of the sphere that faces the viewer, by their classes."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, quiet
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +78,10 @@ class TrialsDisplay(Display):
         axes[0].plot(trials, self.scores, "o", color="0.6", markersize=3.5, label="trial")
         for trial in trials[failed]:
             axes[0].axvline(trial, color=CLASS_COLOURS[1], linewidth=0.8, alpha=0.6)
-        axes[0].set_xlabel("trial (a line: failed)" if failed.any() else "trial")
-        axes[0].set_ylabel(self.measure)
-        axes[0].legend(frameon=False, fontsize="small", loc="lower right")
+        axes[0].set(xlabel="trial (a line: failed)" if failed.any() else "trial", ylabel=self.measure)
+        axes[0].legend(loc="lower right")
         for ax, (name, values) in zip(axes[1:], self.parameters.items(), strict=True):
             self._draw_parameter(ax, name, values)
-        for ax in axes:
-            quiet(ax)
 
     def _draw_parameter(self, ax: Axes, name: str, values: Sequence[Any]) -> None:
         """The scores over the values of one parameter; the best trial is a star."""
