@@ -89,12 +89,14 @@ def plain_array(values: GivenValues, name: str) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"{name} is ragged, its rows have different lengths: {error}") from error
     if isinstance(values, str | os.PathLike):
-        remedy = (
-            "open a store with dkl.open_dataset, read files with dkl.ingest or pandas"
-            if name == "X"
-            else f"pass the values, as in X[{shown_value(values)}], and leave the column out of X"
+        remedies = {
+            "X": "open a store with dkl.open_dataset, read files with dkl.ingest or pandas",
+            "y": f"pass the values, as in X[{shown_value(values)}], and leave the column out of X",
+        }
+        raise ValueError(
+            f"{name} is {shown_value(values)}, of type {type(values).__name__}, which holds no rows; "
+            f"{remedies.get(name, 'pass the values')}"
         )
-        raise ValueError(f"{name} is the text {shown_value(values)}, and no rows are read by their name: {remedy}")
     if isinstance(values, Mapping):
         raise ValueError(
             f"{name} is of type {type(values).__name__}; make a data frame of it, pandas.DataFrame([{name}]) "

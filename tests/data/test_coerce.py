@@ -358,9 +358,9 @@ def test_values_at_the_edge_of_a_dtype_are_finite_and_accepted() -> None:
 def test_names_and_dicts_in_place_of_rows_are_refused_with_what_to_do(tmp_path: Path) -> None:
     X, y = pd.DataFrame({"a": np.arange(9.0), "y": np.arange(9.0)}), np.arange(9.0)
     for rows in ("rows.zarr", tmp_path / "rows.csv"):
-        with pytest.raises(ValueError, match=r"X is the text .*rows.* dkl.open_dataset, read files with dkl.ingest"):
+        with pytest.raises(ValueError, match=r"X is .*rows.* dkl.open_dataset, read files with dkl.ingest"):
             as_dataset(rows, y)
-    with pytest.raises(ValueError, match=r"y is the text 'y', .* as in X\['y'\], and leave the column out of X"):
+    with pytest.raises(ValueError, match=r"y is 'y', .* as in X\['y'\], and leave the column out of X"):
         as_dataset(X, "y")
     with pytest.raises(ValueError, match=r"X is of type dict; make a data frame of it, pandas.DataFrame\(\[X\]\)"):
         as_dataset({"a": 1.0}, y[:1])
