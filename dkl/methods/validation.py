@@ -292,14 +292,20 @@ def _check_width(estimator: BaseEstimator, found: int, expected: int, why: str =
 def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:
     """Further rows, encoded as in `fit`; the columns of a Dataset are checked.
 
-    Rows of weight 0 may hold anything.
+    Rows of weight 0 may hold anything; the caller ignores what they become.
     """
     X = as_known_rows(X)
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
         return dask_rows(estimator, X, weight=weight)
-    return rows_like_those_of_fit(estimator, X, weight=weight)
+    if is_frame(X) or is_raw(getattr(estimator, "encoding_", None), X):
+        return rows_like_those_of_fit(estimator, X, weight=weight)
+    # The caller checks the number of columns, as a picture of a plane says which picture has more.
+    (weight,) = dask.compute(weight)
+    rows = as_rows(X)
+    check_rows(rows, weight=checked_weight(weight, rows.shape[0]))
+    return rows
 
 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:

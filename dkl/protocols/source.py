@@ -140,7 +140,8 @@ class BaseSource:
 
 def are_kept(source: BlockSource) -> bool:
     """Whether a process keeps blocks for the next pass: of stores, and those whose X takes long to compute."""
-    return source.stored_nbytes > 0 or (source.n_columns > 0 and any(step.is_costly for step in source.steps))
+    # also in a pass without X, which would drop the blocks of the passes around it
+    return source.stored_nbytes > 0 or any(step.is_costly for step in source.steps)
 
 
 def rows_within(nbytes: int, source: BlockSource) -> int:
