@@ -265,7 +265,7 @@ def penalty_candidates(
         Use one fold only, however few rows it has.
     near : PenaltyChoice or None
         The choice on fewer features of the same kind: only its best penalty and the neighbours are candidates; for
-        jointly fitted classes the stronger neighbour and weaker ones.
+        jointly fitted classes the stronger neighbour and weaker ones. A choice of one penalty has no neighbours.
     calibrated : bool
     rule : str
         As in `Candidates`.
@@ -286,9 +286,11 @@ def penalty_candidates(
     if near is not None and len(near.strengths):
         # the best penalty hardly changes with the number of features
         away = np.abs(np.log(strengths / near.strengths[near.best]))
-        nearest = np.sort(np.argsort(away, kind="stable")[:NEIGHBOURS])
+        # of a single penalty only the nearest one is fitted
+        nearest = np.sort(np.argsort(away, kind="stable")[: min(NEIGHBOURS, len(near.strengths))])
         # jointly fitted classes continue with weaker penalties while these gain
-        strengths = strengths[nearest[0] : nearest[0] + _MOST_JOINT] if is_joint else strengths[nearest]
+        is_path = is_joint and len(nearest) > 1
+        strengths = strengths[nearest[0] : nearest[0] + _MOST_JOINT] if is_path else strengths[nearest]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # a single output has cheap Hessians, and exact ones compare penalties slightly better
