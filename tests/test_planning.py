@@ -521,7 +521,7 @@ def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_l
 
 
 def test_the_plan_of_long_work_names_a_cheaper_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.planning._LONG_S", 3.0)
+    monkeypatch.setattr("dkl.planning._LONG_S", 2.0)
     X, y = made_rows("waves", 5_000)
     planned = plan(KernelClassifier(), X, y)
     assert 'effort="fast" takes about' in planned.cheaper

@@ -177,7 +177,7 @@ class MachineOptions:
     effort: Annotated[
         Literal["fast", "balanced", "best"] | None,
         typer.Option(
-            help="Amount of work of auto for its choice: about 1, 5 and up to some hundred seconds for usual tables.",
+            help="Amount of work of auto for its choice: about 1, 3 and up to some hundred seconds for usual tables.",
             show_default="balanced",
         ),
     ] = None

@@ -22,7 +22,7 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # With fewer judging rows than the first number further folds judge, too; the most folds; and the most judging rows,
 # since more do not make comparisons better.
-_ENOUGH_ROWS, _MOST_FOLDS, _MOST_JUDGING_ROWS = 900, 5, 50_000
+_ENOUGH_ROWS, MOST_FOLDS, _MOST_JUDGING_ROWS = 900, 5, 50_000
 # Rows that compared models are fitted to, for each feature and at least: the best C hardly depends on their number.
 _SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
 # Inverse temperatures for compared models: fitted to -1 and +1, their decision values have about that size.
@@ -442,7 +442,7 @@ def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
     n_rows = max(n_rows, 1.0)
     share = min(held_out.share, _MOST_JUDGING_ROWS / n_rows)
     most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
-    count = max(1, min(most, _MOST_FOLDS, int(1.0 / share)))
+    count = max(1, min(most, MOST_FOLDS, int(1.0 / share)))
     # all candidates are fitted to rows outside the folds, but no more than 20 for each feature (or 20,000)
     return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
 
@@ -464,7 +464,7 @@ def judging_folds(
         would leave none of a few heavy ones.
     """
     folds = folds_of(held_out, total_weight, 1)
-    count = min(_MOST_FOLDS, most or _MOST_FOLDS)
+    count = min(MOST_FOLDS, most or MOST_FOLDS)
     if folds.count == 1 or count == 1:
         fewest = min(total_weight, total_weight if n_rows is None else n_rows)
         return [folds_of(held_out, fewest, 1).held_out]
@@ -678,7 +678,7 @@ def penalty_candidates(
         Use one fold only, however few rows it has.
     near : PenaltyChoice or None
         The choice on fewer features of the same kind: only its best penalty and the neighbours are candidates; for
-        jointly fitted classes the stronger neighbour and weaker ones.
+        jointly fitted classes the stronger neighbour and weaker ones. A choice of one penalty has no neighbours.
     calibrated : bool
     rule : str
         As in `Candidates`.
@@ -699,9 +699,11 @@ def penalty_candidates(
     if near is not None and len(near.strengths):
         # the best penalty hardly changes with the number of features
         away = np.abs(np.log(strengths / near.strengths[near.best]))
-        nearest = np.sort(np.argsort(away, kind="stable")[:NEIGHBOURS])
+        # of a single penalty only the nearest one is fitted
+        nearest = np.sort(np.argsort(away, kind="stable")[: min(NEIGHBOURS, len(near.strengths))])
         # jointly fitted classes continue with weaker penalties while these gain
-        strengths = strengths[nearest[0] : nearest[0] + _MOST_JOINT] if is_joint else strengths[nearest]
+        is_path = is_joint and len(nearest) > 1
+        strengths = strengths[nearest[0] : nearest[0] + _MOST_JOINT] if is_path else strengths[nearest]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # a single output has cheap Hessians, and exact ones compare penalties slightly better

@@ -26,7 +26,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PenaltyChoice, comparing_loss, gains, mean_over_folds
+from dkl.linear.judge import MOST_FOLDS, NEIGHBOURS, PenaltyChoice, comparing_loss, gains, mean_over_folds
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
     ColumnChoice,
@@ -37,16 +37,14 @@ from dkl.machines.columns import (
 )
 from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
-    ENOUGH_ROWS,
     EQUAL_LOSS,
     FEWEST_ROWS,
-    MOST_JOINED,
     SIDE_SHARE,
     Candidate,
     Ended,
     Race,
 )
-from dkl.machines.effort import EFFORTS, Clock
+from dkl.machines.effort import ENOUGH_ROWS, Clock
 from dkl.machines.reasons import Tried, reasons_of, sentence_of, shown_score, tried_table
 from dkl.machines.suggest import (
     DENSE_SCALINGS,
@@ -317,11 +315,10 @@ def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
     """
     terms, rows = bench.terms, columns.dataset
     # each fold takes a row at least
-    least = EFFORTS["best"].folds
-    if rows.n_rows < least:
+    if rows.n_rows < MOST_FOLDS:
         raise ValueError(
             f"n_samples = {rows.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
-            f"{least} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
+            f"{MOST_FOLDS} rows; give it features and alpha, as in {terms.name}('random', alpha=0.1)"
         )
     columns_alone = terms.contenders(rows)[0]
     chosen = Chosen(
@@ -331,7 +328,7 @@ def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
         summary=f"Chose {columns_alone.name}: {why}.",
         reasons=(f"Features: {columns_alone.name}; {why}.", *columns.reasons),
     )
-    sample = bench.sample(rows, columns.own_columns, EFFORTS["best"], columns.judging_seed)
+    sample = bench.sample(rows, columns.own_columns, MOST_FOLDS, columns.judging_seed)
     judged: dict[int, Judged] = {}
     for fold in range(len(sample.folds)):
         # with so few rows a fold may lack a class
@@ -377,7 +374,9 @@ def race_of(
         terms.allowed(columns.dataset, columns.own_columns),
         # the race asks for the work of every candidate before each trial
         judging=cache(lambda contender, is_near: judged.trial_work(contender.learner, is_near)),
-        joining=cache(lambda contender: judged.comparing(contender.learner, True)),
+        comparing=cache(
+            lambda contender, is_near: judged.comparing(contender.learner, NEIGHBOURS if is_near else None)
+        ),
         fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scalings=scalings
@@ -449,6 +448,9 @@ class LogLoss:
         self._most_features = most_log_loss_features(dataset.schema.n_classes or 1)
         self._is_possible = may_take_log_loss(bench.terms, dataset)
         self._is_promising = False
+        # The best C of the log loss over that of squares, on the candidate that was asked of: it hardly depends on the
+        # features, so that only this penalty is fitted on others.
+        self._ratio: float | None = None
         self._comparisons: dict[Candidate, Compared] = {}
 
     def kept_work(self, contender: Contender) -> float:
@@ -457,7 +459,11 @@ class LogLoss:
             return 0.0
         learner = contender.learner
         more = self._shape.fitting(learner) - self._squares_shape.fitting(learner)
-        return min(SIDE_SHARE * self._budget, self._sample_shape.comparing(learner, True) + more)
+        return min(SIDE_SHARE * self._budget, self._comparing(learner) + more)
+
+    def _comparing(self, learner: FeatureLearner) -> float:
+        """Work of a comparison on learned features."""
+        return self._sample_shape.comparing(learner, NEIGHBOURS if self._ratio is None else 1)
 
     def ask(self, one: Candidate, rounds: int) -> float:
         """Compare the losses on the best kind of features before its variants are tried; returns the work this took.
@@ -465,10 +471,12 @@ class LogLoss:
         With the squared error, a class that lies between others rarely has the largest score; the log loss then gains
         more than additional features.
         """
-        work = self._sample_shape.comparing(one.contender.learner, True)
+        work = self._comparing(one.contender.learner)
         if not self.can_fit(one, work) or work > SIDE_SHARE * self._budget:
             return 0.0
-        _, least, squared = self.compared(one, rounds)
+        choice, least, squared = self.compared(one, rounds)
+        squares = near_squares(one.choices[:rounds])
+        self._ratio = float(choice.strengths[choice.best] / squares.strengths[squares.best])
         self._is_promising = gains(least, squared)
         return work
 
@@ -482,6 +490,9 @@ class LogLoss:
         """Compare the penalties of the log loss on the first fold, near the best penalty of squares on all folds."""
         if one not in self._comparisons:
             pilot, by_squares, near = one.pilots[0], one.choices[0], near_squares(one.choices[:rounds])
+            if self._ratio is not None:
+                strength = near.strengths[[near.best]] * self._ratio
+                near = replace(near, alphas=np.ones(1), scores=np.zeros(1), strengths=strength, rule="auto")
             choice = self._bench.penalties(pilot, self._sample, 0, f"{one.number}-log_loss", "log_loss", near)
             least, squared = (self._bench.log_loss([(pilot, each)], self._sample) for each in (choice, by_squares))
             self._comparisons[one] = choice, least, squared
@@ -505,8 +516,8 @@ class LogLoss:
             The scores of its penalties; None for the squared error.
         reasons : tuple of str
         """
-        work = 0.0 if won in self._comparisons else self._sample_shape.comparing(won.contender.learner, True)
-        if not self.can_fit(won, race.spent + work):
+        work = 0.0 if won in self._comparisons else self._comparing(won.contender.learner)
+        if not self.can_fit(won, race.spent + work) or work > SIDE_SHARE * self._budget:
             return None, ()
         race.spent += work
         choice, least, squared = self.compared(won, race.rounds)
@@ -541,7 +552,7 @@ class PlannedChoice:
         self._terms, self._dataset, self._weights = terms, dataset, weights
         # too few rows to compare candidates have the plainest one alone, as in `plainest`
         is_alone = dataset.total_weight < FEWEST_ROWS
-        self._sample = terms.sample(dataset, effort=EFFORTS["best"] if is_alone else None)
+        self._sample = terms.sample(dataset, most_folds=MOST_FOLDS if is_alone else None)
         kinds = terms.contenders(dataset)
         scalings = SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
@@ -571,7 +582,7 @@ class PlannedChoice:
         costliest = sorted(known.values(), key=race.fitting)[::-1]
         join = race.join
         pairs = () if join is None else (join(first, second) for second in costliest for first in costliest)
-        return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
+        return [*known.values(), *islice(filter(affordable, pairs), len(race.contenders))]
 
     def _replayed(self, reachable: list[Contender]) -> list[tuple[Candidate, PlannedRun, int]]:
         """A trial of each candidate, its passes, and the number of candidates with the same ones.
@@ -669,7 +680,8 @@ class PlannedChoice:
         log_loss = LogLoss(bench, self._sample, dataset)
         judged = terms.shape(rows, "log_loss")
         tried = [one for one, _, _ in self._tried]
-        able = [one for one in tried if log_loss.can_fit(one, judged.comparing(one.contender.learner, True))]
+        # a single penalty is compared at least
+        able = [one for one in tried if log_loss.can_fit(one, judged.comparing(one.contender.learner, 1))]
         # losses are compared before variants are tried, and of another candidate in the end
         if self._takes_log_loss and able:
             one = max(able, key=n_features)

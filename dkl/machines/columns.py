@@ -24,8 +24,9 @@ from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.judge import gains
 from dkl.linear.minibatches import HeldOut
+from dkl.machines.contenders import Contender
 from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
-from dkl.machines.effort import JUDGING_SHARE, MOST_ADVISED
+from dkl.machines.effort import JUDGING_SHARE
 from dkl.machines.suggest import GROWTH
 from dkl.machines.trials import Bench, Sample, Terms, gathered
 from dkl.plain_text import first_few
@@ -43,6 +44,8 @@ _MOST_NUMBERS = 3
 TOO_GOOD, ROW_NUMBERS = "Too good", "Row numbers"
 """The first words of the sentences on columns that predict the target almost perfectly, and on columns with another
 whole number in each row; the shell always shows them."""
+# The most rows by which columns are looked at alone: enough to tell whether up to 200,000 rows are numbered.
+_LOOKED_AT = 2_000
 # Quantile bins of a column; the mean target of its bin is the prediction for a row.
 _BINS = 64
 # Columns or pairs that the warning names; further ones are counted.
@@ -201,7 +204,7 @@ class ColumnChoice:
         which rows share values. For crosses the kernel is a large one, fitted only where the linear model gains enough.
         """
         # with more rows a kernel learns crosses by itself, so they must gain as much as one fold can show
-        least = BEHIND[0] if change == "crosses" else _CLEARLY
+        least = BEHIND if change == "crosses" else _CLEARLY
         before = after = -np.inf
         judged, others = self._sample(rows), self._sample(other)
         for kind in ("columns", "kernel"):
@@ -215,28 +218,32 @@ class ColumnChoice:
     def _plain_score(self, sample: Sample, change: str, kind: str, stage: str) -> float:
         """The score of one plain model on the first fold: a linear one on the columns, or a kernel."""
         terms = self._terms
-        candidates = terms.contenders(sample.rows)
-        chosen = candidates[0]
-        if kind == "kernel":
-            # a kernel without a learned metric; where no kernel is a candidate, the last candidate
-            kernels = [one for one in candidates if one.is_kernel and not one.is_learned]
-            chosen = (kernels or candidates)[-1]
-            if kernels and change == "crosses" and terms.knobs.n_features == "auto":
-                size = min(int(GROWTH * terms.budget.n_features), terms.budget.most_features)
-                chosen = chosen.changed(f"up to {size:,}", n_features=size)
+        columns, kernel = _plain_models(terms, sample.rows, change)
+        chosen = kernel if kind == "kernel" else columns
         self._spent += terms.shape(sample.rows).trial_work(chosen.learner)
         return self._bench.trial(chosen.learner, sample, 0, f"{stage}-{change}-{kind}")[1].score
 
 
+def _plain_models(terms: Terms, dataset: Dataset, change: str) -> tuple[Contender, Contender]:
+    """The plain models that compare columns with and without a change: a linear one on them, and a kernel."""
+    candidates = terms.contenders(dataset)
+    # a kernel without a learned metric; where no kernel is a candidate, the last candidate
+    kernels = [one for one in candidates if one.is_kernel and not one.is_learned]
+    kernel = (kernels or candidates)[-1]
+    if kernels and change == "crosses" and terms.knobs.n_features == "auto":
+        size = min(int(GROWTH * terms.budget.n_features), terms.budget.most_features)
+        kernel = kernel.changed(f"up to {size:,}", n_features=size)
+    return candidates[0], kernel
+
+
 def looks_for_categories(terms: Terms, dataset: Dataset) -> bool:
     """Whether numbers and crosses are tried as categories: if the user left it open and the trials are cheap."""
-    candidates = terms.contenders(dataset)
-    judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.judged_rows))
-    trials = sum(
-        judged.trial_work(kind.learner)
-        for kind in (candidates[0], next((one for one in candidates if one.is_kernel), candidates[-1]))
+    judged = replace(terms.shape(dataset), n_rows=min(dataset.n_rows, terms.budget.least_judged))
+    # each model is tried with and without each change
+    trials = 2 * sum(
+        judged.trial_work(one.learner) for change in _CHANGES for one in _plain_models(terms, dataset, change)
     )
-    return terms.finds_categories and CATEGORY_TRIALS * trials <= SIDE_SHARE * terms.budget.allowed(judged)
+    return terms.finds_categories and trials <= SIDE_SHARE * terms.budget.allowed(judged)
 
 
 def columns_ahead(sample: Dataset, newest: HeldOut, run: Run, seed: int) -> list[str]:
@@ -319,7 +326,7 @@ def doubtful_columns(sample: Dataset, run: Run, seed: int) -> Doubts:
     """
     if sample.column_names is None or sample.source.is_sparse or sample.task is None:
         return Doubts()
-    record = RowSample("rows to look at columns alone", min(sample.n_rows, MOST_ADVISED), seed)
+    record = RowSample("rows to look at columns alone", min(sample.n_rows, _LOOKED_AT), seed)
 
     def found(rows: Block) -> Doubts:
         has_rivals = sample.n_columns > 1 and sample.schema.n_targets is None

@@ -263,8 +263,7 @@ def variants(
         larger = min(int(GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
     more = _MORE_BAGS * bags
-    may_repeat = knobs.n_features == "auto" and "bags" in given and bags < effort.most_bags
-    if may_repeat and more * size <= effort.most_features:
+    if knobs.n_features == "auto" and "bags" in given and more * size <= effort.most_features:
         found.append(contender.changed(f"bags {more}", bags=more))
     # On rows far from all others waves and straight lines give any number, unless the scaling is bounded. A bandwidth
     # that was found in one scaling means nothing in another.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,6 +12,8 @@ from sklearn.base import clone
 
 from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds, near_least
 from dkl.machines.contenders import Contender
+from dkl.machines.effort import ENOUGH_ROWS
+from dkl.machines.suggest import GROWTH
 from dkl.methods.base import FeatureLearner
 
 # The constants of the rule, which the page of the guide on how the machine chooses (`choosing.md`) explains. They were
@@ -18,24 +21,19 @@ from dkl.methods.base import FeatureLearner
 
 # Fewest rows for a comparison, and for one that gives candidates up.
 FEWEST_ROWS = 60
-# Relative excess of a loss over the least, after one fold and after more, above which a candidate is behind: a kind is
-# given up, a variant is not made larger. From ENOUGH_ROWS held-out rows on they are constant; for fewer they grow like
-# the standard error of a loss.
-BEHIND, ENOUGH_ROWS = (0.15, 0.05), 800
+# Relative excess of a loss over the least above which a candidate is behind: a kind is given up, a variant is not made
+# larger. From ENOUGH_ROWS held-out rows on it is constant; for fewer it grows like the standard error of a loss.
+BEHIND = 0.1
 # Relative difference of losses below which two candidates are equally good: the plainer one wins, and no larger one is
 # tried.
 EQUAL_LOSS = 0.005
 # Share of the budget up to which a learned metric is tried though no other kind is ahead of the kernels: if it is never
 # tried then, the log loss of car is 1.6 times as large; if always, five tables take 1.04 times the seconds.
 _CHEAP = 0.1
-# Most candidates that join the features of two.
-MOST_JOINED = 4
 # Share of the budget for trials of kinds and folds; and the most that is reserved for a last fit with more landmarks.
 MOST_SPENT = 0.8
 # Share of the budget for a question beside the trials: whether categories gain, and whether the log loss does.
 SIDE_SHARE = 1.0 - MOST_SPENT
-# Factor by which the landmarks of the last fit grow while the budget allows it.
-_LAST_GROWTH = 1.1
 
 
 class Ended(Exception):
@@ -153,8 +151,8 @@ class Race:
         Returns the variants of a contender; the second argument is whether it is the best one.
     join : callable or None
         Combines the features of two contenders; None joins none.
-    joining : callable or None
-        Counted work of a trial of joined contenders if the features of both have been learned for that fold.
+    comparing : callable or None
+        Counted work of a trial of a contender whose features are known; the second argument is that of `judging`.
     of_losses : callable or None
         Work to reserve for the log loss on a contender's features, beyond its fit by the squared error.
     judging_rows : float
@@ -190,7 +188,7 @@ class Race:
     fitting: Callable[[Contender], float]
     vary: Callable[[Contender, bool], list[Contender]]
     join: Callable[[Contender, Contender], Contender] | None = None
-    joining: Callable[[Contender], float] | None = None
+    comparing: Callable[[Contender, bool], float] | None = None
     of_losses: Callable[[Contender], float] | None = None
     judging_rows: float = ENOUGH_ROWS
     plan: Sequence[int] | None = None
@@ -278,9 +276,9 @@ class Race:
 
     def alive(self) -> list[Candidate]:
         """The kinds that are not behind on the folds that all have been scored on."""
-        behind = BEHIND[min(self.rounds, len(BEHIND)) - 1] * max(1.0, np.sqrt(ENOUGH_ROWS / self.judging_rows))
-        able = [one for one in self.scored() if not one.parents]
-        return able if self.rounds * self.judging_rows < FEWEST_ROWS else self._within(able, behind)
+        able, n_rows = [one for one in self.scored() if not one.parents], self.rounds * self.judging_rows
+        behind = BEHIND * max(1.0, np.sqrt(ENOUGH_ROWS / n_rows))
+        return able if n_rows < FEWEST_ROWS else self._within(able, behind)
 
     def scored(self) -> list[Candidate]:
         """The candidates that have been scored on the folds on which all remaining kinds have been."""
@@ -335,7 +333,7 @@ class Race:
         if not contender.is_learned or self.judging(contender, False) <= _CHEAP * self.allowed:
             return False
         of_kernels = [one.loss() for one in able if one.contender.is_kernel]
-        return bool(of_kernels) and not gains(min(one.loss() for one in able), min(of_kernels), BEHIND[1])
+        return bool(of_kernels) and not gains(min(one.loss() for one in able), min(of_kernels), BEHIND)
 
     def _next_variant(self) -> Candidate:
         """The next variant to try, on one fold after the other, while its loss is less than the best one's.
@@ -355,8 +353,8 @@ class Race:
         # a search that found fewer features than it was allowed would find no more with a larger limit
         found = [one for one in found if not (one.parents[0].found_features and one.is_grown)]
         # candidates of other kinds make errors on other rows than the best
-        other, n_joined = self._best_of_other_kinds(best), sum(len(one.kinds) > 1 for one in self.candidates)
-        if self.join is not None and other is not None and n_joined < MOST_JOINED:
+        other = self._best_of_other_kinds(best)
+        if self.join is not None and other is not None:
             found.insert(0, Candidate(0, self.join(best.contender, other.contender), (best, other)))
         # up to a thousand landmarks gain most often, so that they come first, then the joined candidate, then the rest
         known = {one.contender.key for one in self.candidates}
@@ -385,23 +383,30 @@ class Race:
         return "as the effort allows no more" if is_short else "as held-out rows gain no more"
 
     def _is_near(self, one: Candidate, best: Candidate) -> bool:
-        """Whether a candidate's loss is near the least and, for a variant, clearly below that of its parents.
+        """Whether a candidate may overtake the best with more features, by its loss on its own folds so far.
 
-        Compares them on the folds that the candidate has been scored on.
+        It is near the least and, for a variant, clearly below that of its parents. Kernels gain most with more
+        landmarks, so that one may be farther behind; they keep their order, so that only the best of them is near.
         """
         folds = len(one.choices)
         if one is best or one.left_out == "failed" or not folds:
             return False
         if not all(gains(one.loss(), parent.loss(folds), EQUAL_LOSS) for parent in one.parents):
             return False
-        return one.loss() <= (1.0 + BEHIND[0]) * best.loss(folds)
+        behind = BEHIND
+        if one.contender.is_kernel and not one.parents:
+            kernels = [kind for kind in self.kinds if kind.contender.is_kernel and kind.choices]
+            if any(kernel.ratio(one) < 1.0 for kernel in kernels):
+                return False
+            behind *= GROWTH
+        return one.loss() <= (1.0 + behind) * best.loss(folds)
 
     def _best_of_other_kinds(self, best: Candidate) -> Candidate | None:
         """The candidate with the least loss among kinds that the best does not contain."""
         kinds = best.kinds
-        # kernels with and without a learned metric make errors on the same rows, as do waves that descend or do not
+        # kernels with and without a learned metric make errors on the same rows, as do waves, drawn or searched
         kernels = {kind.number for kind in self.kinds if kind.contender.is_kernel}
-        waves = {kind.number for kind in self.kinds if kind.contender.is_searched}
+        waves = {kind.number for kind in self.kinds if kind.contender.is_searched or kind.contender.is_drawn}
         kinds = kinds.union(*(alike for alike in (kernels, waves) if kinds & alike))
         others = [one for one in self.candidates if one.left_out != "failed" and one.choices and not one.kinds & kinds]
         return min(others, key=lambda one: one.ratio(best), default=None)
@@ -426,8 +431,10 @@ class Race:
     def trial_work(self, one: Candidate, fold: int | None = None) -> float:
         """The counted work of a candidate's next trial, or of its trial on `fold`."""
         contender, fold = one.contender, len(one.choices) if fold is None else fold
-        if self.joining is not None and one.learned_parts(fold):
-            return self.joining(contender)
+        # features that use no target are the same for all folds
+        is_known = one.learned_parts(fold) or (one.pilots and not contender.learner._supervised)
+        if self.comparing is not None and is_known:
+            return self.comparing(contender, bool(one.parents))
         if one.with_metric(fold) is not None:
             contender = Contender("", clone(contender.learner).set_params(metric=None))
         if one.found_features:
@@ -452,7 +459,7 @@ class Race:
         similar factor. The second value is None and the third 1 if no more landmarks are possible or expected to gain.
         """
         best = self.winner
-        near = self._within(self.scored(), BEHIND[1], best)
+        near = self._within(self.scored(), BEHIND, best)
         ends = {one: self.end_of(one) for one in (best, *near)}
         growing = [one for one in near if ends[one][1] is not None]
         won = min((best, *growing), key=lambda one: ends[one][0])
@@ -498,13 +505,12 @@ class Race:
 
     def largest(self, contender: Contender, size: int) -> Contender | None:
         """A candidate with as many landmarks above `size` as a fit within the budget allows; None for no more."""
-        found = None
-        while (larger := min(int(_LAST_GROWTH * size), self.most_landmarks)) > size:
-            grown = contender.with_landmarks(larger)
-            if self.spent + self.fitting(grown) > self.allowed:
-                break
-            found, size = grown, larger
-        return found
+
+        def is_too_much(landmarks: int) -> bool:
+            return self.spent + self.fitting(contender.with_landmarks(landmarks)) > self.allowed
+
+        more = bisect_left(range(size + 1, self.most_landmarks + 1), True, key=is_too_much)
+        return contender.with_landmarks(size + more) if more else None
 
 
 def _comes_later(one: Candidate) -> int:

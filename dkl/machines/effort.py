@@ -9,80 +9,91 @@ import numpy as np
 
 from dkl.features.families import FiniteFamily
 from dkl.linear import head
-from dkl.linear.judge import NEIGHBOURS, OTHER_PENALTIES, PENALTIES
+from dkl.linear.judge import MOST_FOLDS, NEIGHBOURS, OTHER_PENALTIES, PENALTIES
 from dkl.machines.suggest import JUDGED_ROWS
 from dkl.methods.base import FeatureLearner
+from dkl.methods.margin.driver import (
+    CHAINS_A_CANDIDATE,
+    ROUNDS_BEFORE_DESCENT,
+    RoundSchedule,
+    ascent_steps,
+    first_sample,
+)
+from dkl.methods.metric.driver import MetricProblem
 from dkl.methods.metric.learner import LEAST_LANDMARKS
 from dkl.methods.refining import descent
 from dkl.methods.rounds.learner import columns_a_round
 from dkl.methods.steps.atoms import PARENTS
 from dkl.passes.memory import LARGEST_DEFAULT_CACHE
 
-# Work is counted in nanoseconds of one core. These costs were measured on tables of 2,000 to 8,000 rows and 5 to 70
-# columns, on two cores with AVX2.
+# Work is counted in nanoseconds of one core, from the operations and values of each step. The costs were measured on
+# 450 trials of 21 tables of 750 to 250,000 rows and 4 to 309 columns, on two cores with AVX2. The trials of a table
+# take .7 to 1.5 times their count, 1.0 in the median.
 
 # Nanoseconds of one operation of linear algebra: in single precision (Gram matrices, maps), and in double precision
 # (triangular systems and factors).
 SINGLE, _DOUBLE = 1.0 / 100.0, 1.0 / 40.0
-# Nanoseconds of one cosine or kernel value; and of one number that a compiled loop adds to a distance or a histogram.
-_VALUE, _NUMBER = 4.0, 0.35
-# Nanoseconds of the passes of one trial, whatever its features; and of the beginning of a round of steps.
-_TRIAL, _ROUND = 5e7, 1.5e7
-# Nanoseconds of a search for waves, at its beginning and for each row and feature.
-_SEARCH_BEGINS, _SEARCH = 1.5e8, 160.0
-# Nanoseconds of the steps of gradient descent for each row, beside the map of its features: 10,000 and 20,000 rows of 8
-# to 100 columns, with 50 to 800 features.
+# Nanoseconds of one cosine, of which a value of a kernel or of a step takes two; and of one number that a compiled loop
+# adds to a distance or a histogram.
+_VALUE, _NUMBER = 3.0, 0.1
+# Nanoseconds of a pass over few rows, with what the driver computes after it; a trial has two.
+_PASS = 5e6
+# Nanoseconds of the steps of gradient descent for each row, beside the maps of its features: steps of 64 rows, of 8 to
+# 100 columns, with 50 to 800 features.
 _DESCENT = 1_200.0
-# Rows for each atom that rounds of steps usually end with; usual rounds of a learned metric.
-_ROWS_AN_ATOM, _METRIC_ROUNDS = 8, 5
+# Models that are added to a bin of a histogram in the time in which the bin of a row is found.
+_MODELS_A_BIN = 16.0
 # Passes that fit several classes by the log loss at one penalty, and the nanoseconds of one probability in them.
 _PASSES, _PROBABILITY = 30.0, 45.0
-# Comparing scalings and bandwidths: nanoseconds for each triple of rows; the share of the budget that may be spent on
-# more rows than usual; and the most rows, whose matrices take 130 MB.
-_ADVICE, _SHARE_OF_ADVICE, MOST_ADVISED = 1.4, 0.0035, 2_000
+# Nanoseconds for each triple of rows on which scalings and bandwidths are compared: of seven kernels, each with an
+# eigendecomposition of some 8 n^3 operations.
+_ADVICE = 7 * 8 * _DOUBLE
+# Share of the constant part of the budget for this: 246, 421 and 1,000 rows by effort. With 600 rows it was 6 % of the
+# seconds of 24 tables with more than twice the budget.
+_ADVICE_SHARE = 0.035
+# Features of the first candidate of each kind, or landmarks; half of the most of an effort, if these are fewer.
+_FIRST_FEATURES = 400
 # The most rows of the sample; where memory allows more, one row for this many rows of the data.
 MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
-# Share of the sample that is held out for each trial (with few rows, for each of five folds).
-JUDGING_SHARE = 0.2
+# Share of the sample that is held out for each trial: with few rows, for each of five folds. So many held-out rows tell
+# enough: fewer have further folds, and a sample of more rows usually has at least these for each of five folds.
+JUDGING_SHARE, ENOUGH_ROWS = 1.0 / MOST_FOLDS, 800
 # Factor on the expected time of a trial, so that it ends within the limit; the measured pace of work is averaged with
-# this many seconds at the counted pace, since short trials are slower.
+# this many seconds at the counted pace, since short trials are slower, and the first of a process compiles.
 _CAUTION, _USUAL = 1.3, 1.0
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The budget of a machine, and the sizes that its choice begins with.
+    """The budget of a machine, and the largest size and number of folds that its choice tries.
 
     Parameters
     ----------
     work, work_a_value : float
         Counted nanoseconds of the whole fit: a constant, and a term for each number of the table and model.
-    judged_rows : int
-        Rows of the sample that candidates are tried on, at least; more where trying them all is cheap.
-    advised_rows : int
-        Rows on which scalings and bandwidths are compared, at least.
-    n_features, most_features : int
-        Features of the first candidate of a kind, and of the largest.
+    most_features : int
+        Features of the largest candidate of a kind, of all bags together.
     folds : int
         Largest number of folds that candidates are scored on.
-    most_bags : int
-        Repetitions of the rounds of steps at most, each with other rows held out.
+    least_judged : int
+        Rows of the sample, unless there are fewer; it has more where trying all kinds on them is cheap.
     """
 
     work: float
     work_a_value: float
-    judged_rows: int
-    advised_rows: int
-    n_features: int
     most_features: int
-    folds: int = round(1.0 / JUDGING_SHARE)
-    most_bags: int = 1
+    folds: int = MOST_FOLDS
+    least_judged: int = MOST_FOLDS * ENOUGH_ROWS
 
-    def advised(self, shape: Shape) -> int:
-        """Rows on which scalings and bandwidths are compared; more than usual where the fit takes long anyway."""
-        of_rows = self.allowed(shape) - self.work
-        worth = int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE))
-        return max(self.advised_rows, min(worth, MOST_ADVISED))
+    @property
+    def advised_rows(self) -> int:
+        """Rows on which scalings and bandwidths are compared: as many as a share of the work pays for."""
+        return min(int(np.cbrt(_ADVICE_SHARE * self.work / _ADVICE)), JUDGED_ROWS)
+
+    @property
+    def n_features(self) -> int:
+        """Features of the first candidate of a kind, which can grow."""
+        return min(_FIRST_FEATURES, self.most_features // 2)
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
         """The most rows of the sample; with many rows, no more than fit in memory."""
@@ -90,17 +101,20 @@ class Effort:
 
     def advising(self, shape: Shape) -> float:
         """Work of comparing scalings and bandwidths, in counted nanoseconds."""
-        return _ADVICE * min(self.advised(shape), shape.n_rows) ** 3
+        return _ADVICE * min(self.advised_rows, shape.n_rows) ** 3
 
     def allowed(self, shape: Shape) -> float:
         """The budget of a fit to rows of this shape, in counted nanoseconds."""
         return self.work + self.work_a_value * shape.n_rows * shape.n_columns * shape.n_models
 
 
+# With 2.25 s in place of 3 the balanced losses of three tables whose kernels gain with landmarks were .8 to 2.4 %
+# larger. The least effort has the seconds that it took before work was counted by operations. With 1,600 rows (800 for
+# each of two folds) it had .7 % more loss on ten tables than with 2,000.
 EFFORTS = {
-    "fast": Effort(1e9, 2e2, judged_rows=2_000, advised_rows=300, n_features=200, most_features=400, folds=2),
-    "balanced": Effort(5e9, 3e3, judged_rows=5_000, advised_rows=600, n_features=400, most_features=4_000),
-    "best": Effort(2e11, 2e4, MOST_JUDGED, advised_rows=JUDGED_ROWS, n_features=500, most_features=8_000, most_bags=16),
+    "fast": Effort(6e8, 2e2, most_features=400, folds=2, least_judged=2_000),
+    "balanced": Effort(3e9, 2e3, most_features=4_000),
+    "best": Effort(2e11, 2e4, most_features=8_000),
 }
 
 
@@ -142,7 +156,9 @@ class Shape:
             return 0.0
         if "landmarks" in parameters:
             # whitening multiplies by a triangular matrix
-            return n * D * (_VALUE + _NUMBER * d + D * SINGLE)
+            return n * D * (2.0 * _VALUE + _NUMBER * d + D * SINGLE)
+        if "bins" in parameters:
+            return n * D * 2.0 * _VALUE
         return n * D * (_VALUE + 2.0 * d * SINGLE)
 
     def learning(self, learner: FeatureLearner) -> float:
@@ -157,38 +173,59 @@ class Shape:
             whitening = D**3 * 2.0 / 3.0 * _DOUBLE if "landmarks" in parameters else 0.0
             return whitening + (self._metric() if parameters.get("metric") else 0.0)
         if "bins" in parameters:
-            atoms, bags = min(parameters["n_features"], n / _ROWS_AN_ATOM), parameters["bags"]
-            # a bin, whose gain is computed for each model, takes as long as four rows
-            histograms = min(PARENTS, atoms) * d * (n + 4.0 * parameters["bins"]) * K
-            return bags * (atoms / columns_a_round(n) + parameters["patience"]) * (_ROUND + _NUMBER * histograms)
-        return _SEARCH_BEGINS + n * D * _SEARCH + self._refining(learner)
+            rows, bins, bags = min(n, parameters["search_rows"] or n), parameters["bins"], parameters["bags"]
+            # usual rounds end before there is an atom for two rows
+            atoms = min(parameters["n_features"], rows / 2.0)
+            histograms = min(PARENTS, atoms) * d * (_NUMBER * rows + 2.0 * _VALUE * bins) * (1.0 + K / _MODELS_A_BIN)
+            # in each round half of the atoms on average
+            rounds = bags * (atoms / columns_a_round(n) + parameters["patience"])
+            return rounds * (_PASS + rows * atoms * _VALUE + histograms)
+        return self._searching(learner) + self._refining(learner)
+
+    def _searching(self, learner: FeatureLearner) -> float:
+        """Work of the rounds that search for waves: ascents on a sample, and passes that map all rows."""
+        n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
+        if learner.get_params(deep=False).get("refine"):
+            rounds, maps = float(ROUNDS_BEFORE_DESCENT), (ROUNDS_BEFORE_DESCENT + 1) / 2.0
+        else:
+            # each round adds a share of the present points; some four times e-fold the first ones
+            maps = 1.0 / RoundSchedule.growth
+            rounds = 4.0 * maps
+        # two chains climb for each of 1.5 candidates a point, which has a cosine and a sine
+        chains = CHAINS_A_CANDIDATE * RoundSchedule.candidates * D / 2.0
+        climbing = chains * ascent_steps(n, d) * min(n, first_sample(n)) * (2.0 * _VALUE + 4.0 * d * SINGLE)
+        return rounds * _PASS + climbing + maps * self.mapping(learner) + n * D**2 * SINGLE
 
     def _refining(self, learner: FeatureLearner) -> float:
-        """Work of gradient descent on searched frequencies: in each epoch, its steps and a map of the rows."""
+        """Work of gradient descent on searched frequencies: in each epoch its steps, which map each row, and a pass.
+
+        The gradient takes as long as the map.
+        """
         planned = descent(learner.get_params(deep=False).get("refine", 0), self.n_rows)
         visited = replace(self, n_rows=min(self.n_rows, planned.epoch_rows or self.n_rows))
-        return planned.epochs * (visited.n_rows * _DESCENT + visited.mapping(learner))
+        return planned.epochs * (2.0 * _PASS + visited.n_rows * _DESCENT + 2.0 * visited.mapping(learner))
 
     def _metric(self) -> float:
         """Work of learning a metric; a round has a Gram matrix, its linear systems, and gradients at every landmark."""
         n, d, K, landmarks = self.n_rows, self.n_columns, self.n_models, min(LEAST_LANDMARKS, self.n_rows)
-        # kernel values and their derivatives, distances, the Gram matrix of all values, and the gradients
-        values = n * landmarks * (2.0 * (1.0 + K) * _VALUE + 2.0 * (2.0 * d + landmarks + K * d) * _DOUBLE)
-        systems = len(PENALTIES["squared_error"]) * landmarks**3 / 3.0 * _DOUBLE
-        return _METRIC_ROUNDS * (values + systems)
+        # kernel values and distances in both passes of a round, the Gram matrix, and the gradients
+        values = n * landmarks * (4.0 * _VALUE + (4.0 * d + landmarks + 2.0 * K * d) * _DOUBLE)
+        # the ridge of the round before with its neighbours, and the one of the gradients
+        systems = (NEIGHBOURS + 1) * landmarks**3 / 3.0 * _DOUBLE
+        return MetricProblem.rounds * (2.0 * _PASS + values + systems)
 
     def trial_work(self, learner: FeatureLearner, is_near: bool = False) -> float:
-        """Work of one trial: learning the features, and comparing penalties on them."""
-        return self.learning(learner) + self.comparing(learner, is_near)
+        """Work of one trial: learning the features, and comparing penalties on them, or only those near a given one."""
+        return self.learning(learner) + self.comparing(learner, NEIGHBOURS if is_near else None)
 
-    def comparing(self, learner: FeatureLearner, is_near: bool = False) -> float:
-        """Work of comparing penalties on learned features; with `is_near`, only of those near a given penalty."""
-        n_penalties = NEIGHBOURS if is_near else len(PENALTIES.get(self.loss, OTHER_PENALTIES))
-        return _TRIAL + self._fits_at_penalties(learner, n_penalties)
+    def comparing(self, learner: FeatureLearner, n_penalties: int | None = None) -> float:
+        """Work of comparing penalties on learned features; None compares all of the loss."""
+        n_penalties = n_penalties or len(PENALTIES.get(self.loss, OTHER_PENALTIES))
+        return 2.0 * _PASS + self._fits_at_penalties(learner, n_penalties)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of the last fit: learning the features, and fitting the models at one penalty."""
-        return _TRIAL + self.learning(learner) + self._fits_at_penalties(learner, 1)
+        return 2.0 * _PASS + self.learning(learner) + self._fits_at_penalties(learner, 1)
 
     def _fits_at_penalties(self, learner: FeatureLearner, n_penalties: int) -> float:
         """Work of fitting models at several penalties: Hessians, n D^2 each, linear systems, D^3 / 3 each, and maps."""
@@ -206,7 +243,7 @@ class Shape:
         maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes
         products = hessians * n * D**2 * SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
         # a pass computes the scores of all classes, their change along the step, and the gradients
-        one_pass = K * n * (6.0 * D * SINGLE + _PROBABILITY)
+        one_pass = _PASS + K * n * (6.0 * D * SINGLE + _PROBABILITY)
         return maps * self.mapping(learner) + products + passes * one_pass
 
 

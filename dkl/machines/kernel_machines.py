@@ -1037,7 +1037,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         The bandwidth. If it is set, only features that have a bandwidth are tried.
     effort : {"fast", "balanced", "best"}
         How much work the choice of features may take. It is counted from rows and columns, never by a clock: about 1,
-        5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
+        3 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
         Seconds, at least 10: no trial begins that is expected to end later. Only this parameter reads the clock,
         between trials; `reasons_` then gives the `trials` that reproduce the model without it.

@@ -34,8 +34,8 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import Contender, contenders, has_columns_alone, usual_advice
-from dkl.machines.contest import ENOUGH_ROWS, MOST_SPENT
-from dkl.machines.effort import EFFORTS, JUDGING_SHARE, Effort, Shape
+from dkl.machines.contest import MOST_SPENT
+from dkl.machines.effort import EFFORTS, ENOUGH_ROWS, JUDGING_SHARE, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
 from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
@@ -120,39 +120,37 @@ class Terms:
         n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
         return self.budget.allowed(replace(shape, n_columns=n_columns))
 
-    def contenders(
-        self, dataset: Dataset, advice: Advice | None = None, effort: Effort | None = None
-    ) -> list[Contender]:
+    def contenders(self, dataset: Dataset, advice: Advice | None = None) -> list[Contender]:
         """The kinds of features that apply to a dataset, the plainest first; without advice those that plans assume."""
-        return contenders(dataset, advice or usual_advice(), effort or self.budget, self.knobs, loss=self.settings.loss)
+        return contenders(dataset, advice or usual_advice(), self.budget, self.knobs, loss=self.settings.loss)
 
     def advised_rows(self, dataset: Dataset) -> int:
         """The rows on which scalings and bandwidths are compared; 0 where there are only the columns themselves."""
-        return 0 if has_columns_alone(dataset, self.knobs) else self.budget.advised(self.shape(dataset))
+        return 0 if has_columns_alone(dataset, self.knobs) else self.budget.advised_rows
 
-    def sample(self, dataset: Dataset, own_columns: int | None = None, effort: Effort | None = None) -> Sample:
+    def sample(self, dataset: Dataset, own_columns: int | None = None, most_folds: int | None = None) -> Sample:
         """The rows that candidates are tried on (all of them if they are few), and the folds that judge them."""
-        effort = effort or self.budget
-        n_rows = self._sampled_rows(dataset, effort, own_columns)
+        n_rows = self._sampled_rows(dataset, own_columns)
         rows = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed)
         folds = judging_folds(held_out, rows.total_weight, rows.source.most_folds, rows.n_rows)
         enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * rows.total_weight)))
-        return Sample(rows, tuple(folds[: min(effort.folds, enough)]))
+        return Sample(rows, tuple(folds[: min(most_folds or self.budget.folds, enough)]))
 
-    def _sampled_rows(self, dataset: Dataset, effort: Effort, own_columns: int | None) -> int:
-        """The size of the sample: `effort.judged_rows`, doubled while trying every candidate once stays cheap.
+    def _sampled_rows(self, dataset: Dataset, own_columns: int | None) -> int:
+        """The size of the sample: the most rows, halved while trying every candidate once is not cheap.
 
         More rows matter, since some features rank last on few rows and first on many.
         """
-        shape, n_rows = self.shape(dataset), effort.judged_rows
-        candidates = [one.learner for one in self.contenders(dataset, effort=effort) if not one.is_learned]
+        shape = self.shape(dataset)
+        candidates = [one.learner for one in self.contenders(dataset) if not one.is_learned]
         left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in candidates)
-        most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
-        while (more := min(2 * n_rows, most)) > n_rows:
-            if sum(replace(shape, n_rows=more).trial_work(learner) for learner in candidates) > MOST_SPENT * left:
+        n_rows = min(dataset.n_rows, self.budget.most_judged(dataset.n_rows, most_gathered(dataset)))
+        while n_rows > self.budget.least_judged:
+            judged = replace(shape, n_rows=n_rows)
+            if sum(judged.trial_work(learner) for learner in candidates) <= MOST_SPENT * left:
                 break
-            n_rows = more
+            n_rows = max(n_rows // 2, self.budget.least_judged)
         return n_rows
 
 
@@ -190,11 +188,11 @@ class Bench:
         self,
         dataset: Dataset,
         own_columns: int | None = None,
-        effort: Effort | None = None,
+        most_folds: int | None = None,
         judging_seed: int | None = None,
     ) -> Sample:
         """`Terms.sample`, with its rows in memory where they are few enough."""
-        found = self.terms.sample(dataset, own_columns, effort)
+        found = self.terms.sample(dataset, own_columns, most_folds)
         return replace(found, rows=gathered(found.rows, self.run, self.terms.seed), judging_seed=judging_seed)
 
     def trial(

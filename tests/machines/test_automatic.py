@@ -432,7 +432,7 @@ def test_many_rows_are_fitted_by_one_pass_or_stochastically_and_judged_on_a_samp
     # all classes share the Hessian of the squared error
     assert settled(given, "classification", 10_000, n_models=100) == Settings("squared_error", "auto", "newton", True)
     assert settled(given, "regression", 10_000) == Settings("squared_error", "auto", "newton", True)
-    assert max(effort.judged_rows for effort in EFFORTS.values()) <= 20_000
+    assert max(effort.least_judged for effort in EFFORTS.values()) <= 20_000
 
 
 def test_features_of_the_user_keep_the_defaults_that_they_had() -> None:
@@ -537,11 +537,11 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
         machine._settle(dataset)
         return machine._terms.sample(dataset).rows.n_rows
 
-    usual = EFFORTS["balanced"].judged_rows
+    usual = EFFORTS["balanced"].least_judged
     assert judged(usual, 5, "balanced") == usual
     assert usual < judged(30_000, 5, "balanced") <= 20_000
     # on so many columns all kinds on more rows would take more than is left
-    assert judged(30_000, 300, "fast") == EFFORTS["fast"].judged_rows
+    assert judged(30_000, 300, "fast") == EFFORTS["fast"].least_judged
 
 
 def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_columns_allow_no_more(

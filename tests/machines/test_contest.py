@@ -17,8 +17,8 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.judge import PenaltyChoice
 from dkl.machines.contenders import Contender, contenders, joined, usual_advice, variants
-from dkl.machines.contest import BEHIND, ENOUGH_ROWS, Candidate, Race
-from dkl.machines.effort import EFFORTS, Shape
+from dkl.machines.contest import BEHIND, Candidate, Race
+from dkl.machines.effort import EFFORTS, ENOUGH_ROWS, Shape
 from dkl.machines.reasons import reasons_of
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import GROWTH, Advice
@@ -113,7 +113,7 @@ def features(n_features: int = 1_000_000) -> Any:
 
 def race_of(*kinds: Contender, n: int = 0, folds: int = 1, allowed: float = 100.0, **settings: Any) -> Race:
     """A race of these kinds, or of n that are told apart by their number; each trial and each fit is a unit of work."""
-    made = [Contender(str(number), dkl.RandomFeatures(n_features=number + 1)) for number in range(n)]
+    made = [Contender(str(number), dkl.StepFeatures(n_features=number + 1)) for number in range(n)]
     rules = {"judging": lambda *_: 1.0, "fitting": lambda _: 1.0, "vary": lambda *_: []}
     return Race([*kinds, *made], folds, allowed, **{**rules, **settings})
 
@@ -281,7 +281,12 @@ def test_steps_are_searched_for_again_with_other_rows_held_out_where_the_effort_
     more = steps.changed("bags 4", bags=4)
     # a number of features that was asked for is kept
     assert variants(steps, best, Knobs(n_features=400), 900) == []
-    assert [one.name for one in variants(steps, EFFORTS["balanced"], Knobs(), 900)] == [f"{steps.name} (up to 1,000)"]
+    first = next(
+        one
+        for one in contenders(as_dataset(np.zeros((900, 3))), usual_advice(), EFFORTS["fast"], Knobs())
+        if "steps" in one.name
+    )
+    assert [one.name for one in variants(first, EFFORTS["fast"], Knobs(), 900)] == [f"{steps.name} (up to 400)"]
     # all bags together have no more features than one may have
     most = steps.changed("bags 16", bags=16, n_features=500)
     assert variants(most, best, Knobs(), 900) == []
@@ -315,7 +320,7 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
     assert grown is not None
     # with twice the landmarks three quarters of the loss stayed, as is expected of each further doubling
     assert stays == pytest.approx(0.75 ** np.log2(grown.learner.n_features / 400))
-    assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
+    assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.01 * race.fitting(grown)
     race.most_landmarks = 450
     assert race.winner_after_growth()[1].learner.n_features == 450
     assert f"Fit: kernel (up to {grown.learner.n_features:,})" in reasons_of(race, 10, won, grown, measure="R^2")[2]
@@ -430,26 +435,27 @@ def test_a_metric_is_learned_where_another_kind_is_ahead_of_kernels_or_where_it_
 
 
 def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> None:
-    shape, wider = Shape(1_000, 10, 1, "squared_error"), Shape(1_000, 100, 1, "squared_error")
+    # searches of up to ten columns climb longer
+    shape, wider = Shape(1_000, 11, 1, "squared_error"), Shape(1_000, 100, 1, "squared_error")
     allowed = [EFFORTS[effort].allowed(shape) for effort in ("fast", "balanced", "best")]
     assert allowed == sorted(allowed)
     assert EFFORTS["fast"].allowed(wider) > allowed[0]
     for contender in tried_on(np.zeros((300, 4))):
         assert wider.trial_work(contender.learner) >= shape.trial_work(contender.learner) > 0.0
-        assert Shape(9_000, 10, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
+        assert Shape(9_000, 11, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
 
 
-def test_scalings_and_kinds_are_judged_on_more_rows_where_a_fit_of_all_takes_long() -> None:
+def test_scalings_are_judged_on_rows_that_take_a_small_share_of_the_budget_and_kinds_on_more_of_many() -> None:
+    rows = [EFFORTS[name].advised_rows for name in ("fast", "balanced", "best")]
+    assert rows == [246, 421, 1_000]
     balanced = EFFORTS["balanced"]
     few, many, more = (Shape(n_rows, 28, 1, "squared_error") for n_rows in (1_000_000, 2_000_000, 10_000_000))
-    assert balanced.advised(few) == balanced.advised_rows < balanced.advised(many) < balanced.advised(more)
-    for shape in (many, more):
-        assert balanced.advising(shape) < 0.02 * balanced.allowed(shape)
+    for shape in (few, many, more):
+        assert balanced.advising(shape) < 0.07 * balanced.work
     judged = [balanced.most_judged(shape.n_rows, in_memory=460_000) for shape in (few, many, more)]
     assert judged == [20_000, 20_000, 50_000]
     # of a billion rows no kernel matrix fills the memory, and no trial reads a store for what would not stay
     billion = Shape(1_000_000_000, 28, 1, "squared_error")
-    assert balanced.advised(billion) == 2_000
     assert balanced.most_judged(billion.n_rows, in_memory=460_000) == 460_000
     assert balanced.most_judged(billion.n_rows, in_memory=0) == 20_000
 
@@ -543,7 +549,7 @@ def test_the_best_is_joined_with_the_best_of_another_kind_and_that_with_a_third(
 
 
 def test_what_both_found_on_a_fold_is_not_learned_again_where_they_are_joined() -> None:
-    race = race_of(n=2, join=joined, joining=lambda _: 0.25, folds=2)
+    race = race_of(n=2, join=joined, comparing=lambda contender, is_near: 0.25, folds=2)
     parts = []
 
     def trial(one: Candidate, fold: int) -> None:
@@ -577,7 +583,7 @@ def test_of_few_judging_rows_kinds_are_given_up_for_larger_differences() -> None
 
     # a loss of .13 beside .1 is too far behind on many rows, and stays on a few
     assert folds_of(800.0) == [(0, 0), (1, 0)]
-    assert folds_of(130.0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert folds_of(70.0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
     # of fewer than sixty none is given up, however far behind
     scores[0][1] = -10.0
     assert folds_of(130.0) == [(0, 0), (1, 0)]
@@ -622,8 +628,9 @@ def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "examples" / "guide" / "choosing.md").read_text(encoding="utf-8")
     for name, effort in EFFORTS.items():
         budget = f"{effort.work / 1e9:g} s | {effort.work_a_value / 1e3:g} us"
-        sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.most_bags} |"
-        assert f'| `"{name}"` | {budget} | {effort.judged_rows:,} | {effort.folds} | {sizes}' in page
-    behind = "{:.0f} % after one fold, and {:.0f} % after more".format(*(1e2 * x for x in BEHIND))
-    for said in (behind, f"until {ENOUGH_ROWS} rows have been held out", f"up to {GROWTH:g} times the features"):
+        sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.least_judged:,} | {effort.folds}"
+        assert f'| `"{name}"` | {budget} | {sizes} | {effort.advised_rows:,} |' in page
+    behind = f"larger than the best one's by {1e2 * BEHIND:.0f} %"
+    said_so = (f"until {ENOUGH_ROWS} rows have been held out",)
+    for said in (behind, *said_so, f"up to {GROWTH:g} times the features"):
         assert said in " ".join(page.split())

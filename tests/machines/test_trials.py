@@ -23,7 +23,6 @@ from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.machines import effort, trials
 from dkl.machines.choice import PlannedChoice
-from dkl.machines.effort import EFFORTS
 from dkl.machines.trials import GatheredSource, gathered, gathered_bytes
 from dkl.methods.room import planned_kinds
 from dkl.passes.loop import PlannedRun, run_pass
@@ -97,6 +96,7 @@ def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
     # as if these were ten million rows, of which more than the usual number may judge
     monkeypatch.setattr(effort, "MOST_JUDGED", 2_000)
     monkeypatch.setattr(effort, "_ROWS_A_JUDGED_ONE", 2)
+    monkeypatch.setitem(effort.EFFORTS, "balanced", replace(effort.EFFORTS["balanced"], least_judged=1_000))
     monkeypatch.setattr(trials, "LARGEST_ACCUMULATOR", 3_000 * (4 * 4 + 32))
     generator = np.random.default_rng(0)
     X, y = generator.normal(size=(10_000, 4)).astype(np.float32), generator.normal(size=10_000)
@@ -105,7 +105,7 @@ def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
     for dataset in (as_dataset(X, y), dkl.create_dataset(tmp_path / "rows.zarr", X, y)):
         machine = dkl.KernelRegressor(random_state=0)._unfitted_copy()
         machine._settle(dataset)
-        rows = machine._terms.sample(dataset, effort=replace(EFFORTS["balanced"], judged_rows=1_000)).rows
+        rows = machine._terms.sample(dataset).rows
         samples.append(np.sort(np.concatenate([block.row_id for block in rows.source.blocks_without_x()])))
     assert len(samples[0]) == (2_000 if is_sparse else 3_000)
     np.testing.assert_array_equal(*samples)

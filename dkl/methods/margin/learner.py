@@ -45,7 +45,17 @@ from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner,
 from dkl.methods.frequency_search.peak_search import LEAST_COLUMNS, SearchOptions
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.game.learner import GameSolver
-from dkl.methods.margin.driver import CorrectiveDriver, CorrectiveProblem, CorrectiveState, RoundSchedule
+from dkl.methods.margin.driver import (
+    CHAINS_A_CANDIDATE,
+    LOW_DIMENSION,
+    ROUNDS_BEFORE_DESCENT,
+    CorrectiveDriver,
+    CorrectiveProblem,
+    CorrectiveState,
+    RoundSchedule,
+    ascent_steps,
+    first_sample,
+)
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.nystrom.driver import whitening_of
@@ -66,22 +76,18 @@ from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
 Solver = Literal["corrective", "game"]
-# Rows of the first search: a 20th of all, but at least 10,000, at most 400,000, and at most 64 MiB.
-_FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
+# The most rows of the first search, and their bytes.
+_MOST_SAMPLED, _SAMPLE_BYTES = 400_000, 64 << 20
 # The most points with n_features="auto", and its patience in rounds.
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
-_CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
-_STEPS, _STRIDE = 5, 0.2
+_CHAINS, _STRIDE = 20, 0.2
 # Share of the chains that move on neighbourhoods of correlated columns, and the number of points from which they are
 # used: on held-out rows of MNIST 1,000 features improve by it (4 v 9 0.1 %, ten digits 0.4 to 0.6), the first hundred
 # do not.
 _NEAR_SHARE, _NEAR_FROM = 0.85, 50
-# Steps of an ascent on at least _MANY_ROWS rows, where longer ascents improve the features.
-_LONG_STEPS, _MANY_ROWS = 20, 200_000
-# Up to _LOW_DIMENSION columns there is less noise to fit. Peaks are farther apart there, so ascents are long, and the
-# first step is at least _LEAST_STRIDE / sqrt(d).
-_LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
-# On few rows an ascent fits noise. Below _FEW rows for each column, of which at most _LOW_DIMENSION count, half of the
+# Up to LOW_DIMENSION columns peaks are farther apart, so the first step is at least _LEAST_STRIDE / sqrt(d).
+_LEAST_STRIDE = 1.4
+# On few rows an ascent fits noise. Below _FEW rows for each column, of which at most LOW_DIMENSION count, half of the
 # features are random draws, and the number of searched ones is bounded by a share of the rows; below _VERY_FEW searched
 # points are the best of many starts, without ascent.
 _FEW, _VERY_FEW = 500, 150
@@ -93,9 +99,6 @@ _STARTS = 200
 # Growth of a late round with several classes, which find equally good features in fewer, larger rounds; one model does
 # not.
 _LATE_GROWTH = 0.35
-# Rounds before a descent, which moves all waves afterwards: with four the area under the curve is the same to 1e-4 on a
-# million smooth rows, in .6 of the seconds, and held-out errors of 18 tables are level.
-_ROUNDS_BEFORE_DESCENT = 4
 # For n rows below this number the last model's penalty is multiplied by n / _ENOUGH_ROWS.
 _ENOUGH_ROWS = 10_000
 # The last steps under the log loss and with several classes use an upper bound of the curvature: they are shorter than
@@ -474,7 +477,7 @@ class CorrectiveSolver(SearchStrategy):
         targets = loss.targets(dataset, self._target_units(rows, loss.name), rows.class_weight)
         n_models = len(targets.models)
         most = max(1_000, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))
-        first = self.search_rows or min(max(_FIRST_SAMPLE, int(_SAMPLED_SHARE * dataset.n_rows)), most)
+        first = self.search_rows or min(first_sample(dataset.n_rows), most)
         # |u|^2 / 2 + C sum loss on features of amplitude 1 / sqrt(m) is ridge m |w|^2 / 2 + sum loss on unscaled ones
         ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.C is None else self.C))
         # a strong penalty keeps features diverse during the search, but on few rows it is too strong for predictions
@@ -587,7 +590,7 @@ class CorrectiveSolver(SearchStrategy):
             schedule = replace(schedule, settling=0)
         each = self.features_per_round
         if each is None and self.refine and isinstance(self.n_features, Integral):
-            each = -(-int(self.n_features) // _ROUNDS_BEFORE_DESCENT)
+            each = -(-int(self.n_features) // ROUNDS_BEFORE_DESCENT)
         if each is not None:
             first = max(1, each // space.columns_a_point)
             return replace(schedule, first=first, growth=0.0, late_growth=0.0)
@@ -599,8 +602,7 @@ class CorrectiveSolver(SearchStrategy):
         """The set of features to search, with longer ascents on more rows."""
         dataset = rows.dataset
         d, very_few = dataset.n_columns, _are_fewer(dataset, _VERY_FEW)
-        is_long = dataset.total_weight >= _MANY_ROWS or d <= _LOW_DIMENSION
-        steps = 1 if very_few else (_LONG_STEPS if is_long else _STEPS)
+        steps = 1 if very_few else ascent_steps(dataset.total_weight, d)
         # finding correlated columns takes memory, and is useful for many dense rows with many columns
         has_neighbours = not (_are_fewer(dataset, _FEW) or dataset.source.is_sparse or d < LEAST_COLUMNS)
         options = SearchOptions(
@@ -613,15 +615,15 @@ class CorrectiveSolver(SearchStrategy):
             near_steps=max(SearchOptions.near_steps, steps) if self.steps is None else self.steps,
             max_norm=self.max_norm,
         )
-        space = rows.frequency_space("MarginFeatures", options, _CHAINS_A_CANDIDATE if self.chains is None else 0.0)
+        space = rows.frequency_space("MarginFeatures", options, CHAINS_A_CANDIDATE if self.chains is None else 0.0)
         if not isinstance(space, FourierSpace):
             return space
         return replace(space, near_room=max(0, self._n_points(rows, space) - _NEAR_FROM))
 
 
 def _are_fewer(dataset: Dataset, rows_a_column: int) -> bool:
-    """Whether there are fewer rows than this number for each column, of which at most _LOW_DIMENSION count."""
-    return dataset.total_weight < rows_a_column * min(dataset.n_columns, _LOW_DIMENSION)
+    """Whether there are fewer rows than this number for each column, of which at most LOW_DIMENSION count."""
+    return dataset.total_weight < rows_a_column * min(dataset.n_columns, LOW_DIMENSION)
 
 
 @dataclass(frozen=True, eq=False)
