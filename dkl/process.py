@@ -32,10 +32,10 @@ _PIECE_BYTES = 1 << 17
 # Code and constants of libraries that a fit maps after it has loaded two kernels, which map most of them: 8 to 11 MiB
 # were seen. And all that it maps, where this was not measured: 21 MiB, where Linux keeps files in small pieces.
 _FURTHER_BYTES, _USED_BYTES = 12 << 20, 28 << 20
-# What a process that compiles all its kernels keeps of it: with 8 MiB, a later pass of the game, which compiles most,
-# lacked 3 MiB. And what it takes while it compiles one, beyond the 28 MiB above: its file mappings rose from 10 to 77
-# MiB.
-_COMPILED_BYTES, _COMPILER_BYTES = 24 << 20, 40 << 20
+# What a process that compiles all its kernels keeps of it: 27 MiB for searched waves and stochastic steps; with 24 MiB,
+# a later pass of the game, which compiles most, lacked 0.1 MiB. And what it takes while it compiles one, beyond the 28
+# MiB above: its file mappings rose from 10 to 77 MiB.
+_COMPILED_BYTES, _COMPILER_BYTES = 30 << 20, 40 << 20
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
@@ -341,9 +341,12 @@ def expect_compiling(held: int) -> None:
     _Compiler.held, _Compiler.expected = held, _COMPILED_BYTES
 
 
-def compiler_bytes() -> int:
-    """Bytes of the compiler, in place of what this process keeps for the next pass; 0 if it compiles no kernel."""
-    return _COMPILER_BYTES if _Compiler.expected else 0
+def compiler_bytes(held: int) -> int:
+    """Bytes of the compiler, in place of what this process keeps for the next pass; 0 if it compiles no kernel.
+
+    Also 0 once the process has grown by what its kernels were expected to keep: `held` is that of `compiled_later`.
+    """
+    return _COMPILER_BYTES if compiled_later(held) else 0
 
 
 @cache

@@ -288,7 +288,7 @@ def own_memory(name: str = "this process") -> ProcessMemory:
         free_memory(),
         cores=usable_cores(),
         later=later,
-        compiler=compiler_bytes(),
+        compiler=compiler_bytes(held),
     )
 
 
