@@ -162,6 +162,15 @@ def test_alternating_projections_take_ten_reductions_and_play_nearly_the_same_ga
     assert state.history[-1]["upper"] < 1.1 * value
 
 
+def test_the_guaranteed_steps_are_those_of_theorem_4_1() -> None:
+    X, y = rows()
+    problem = game(rounds=3, rate=None, C=0.5)
+    state = play(GameDriver(), problem, table_of(problem, X, y))
+    diameter, steepest = 0.5 * np.sqrt(N), (1 + 0.5 * N) * np.sqrt(N)
+    expected = [diameter / (steepest * np.sqrt(t)) for t in (1, 2, 3)]
+    np.testing.assert_allclose([entry["step"] for entry in state.history], expected)
+
+
 def test_a_target_gap_ends_the_game() -> None:
     X, y = rows()
     problem = game(rounds=500, tol=0.1)

@@ -53,10 +53,6 @@ from dkl.protocols.records import Record
 
 __all__ = ["GameDriver"]
 
-# The longest step of a dual weight in round t, in units of the weight's scale over sqrt(t). The steps of theorem 4.1 of
-# the paper are far smaller.
-DUAL_RATE = 0.3
-
 
 class GameDriver:
     """Algorithm 2 on any number of rows; see `dkl.protocols.driver.Driver`."""
@@ -258,7 +254,7 @@ def _verified_state(problem: GameProblem, state: GameState, results: Sequence[An
     state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[chosen])
     # the multiplier of the next projection is probably within the largest move of a coordinate
-    reach = rules.unit * DUAL_RATE + 2.0 * np.abs(state.shifts).max(initial=0.0)
+    reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
     # later rounds weigh more, since the dual weights of the first ones are far from the solution
     weight = size * (len(state.history) + 1)
     state = replace(
@@ -294,10 +290,20 @@ def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
 
 
 def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> float:
-    """eta of round t, so that no dual weight moves by more than `DUAL_RATE` times its unit over sqrt(t)."""
-    # |1 - y f| <= 1 + |f|, and |phi| <= 1, so that |f| is at most the mean length of (C, Q) over the chosen features
-    steepest = 1.0 + float(np.sqrt(np.square(answer).sum(axis=1)).mean(axis=0).max())
-    return DUAL_RATE * problem.rules.unit / (steepest * float(np.sqrt(len(state.history) + 1)))
+    """eta of this round: no coordinate moves by more than rate C / sqrt(t), or the step of theorem 4.1."""
+    rules, t = problem.rules, len(state.history) + 1
+    # theorem 4.1: D / (G sqrt(t)) for the hinge, with D the diameter of the box and G the largest gradient, and C' / t
+    # for the squared hinge, whose dual is strongly concave
+    n, K = state.total, problem.n_blocks
+    if rules.rate is not None:
+        # |1 - y f| <= 1 + |f|, and |phi| <= 1, so that |f| is at most the mean length of (C, Q) over the chosen
+        # features
+        steepest = 1.0 + float(np.sqrt(np.square(answer).sum(axis=1)).mean(axis=0).max())
+        return rules.rate * rules.unit / (steepest * float(np.sqrt(t)))
+    if rules.loss == "squared_hinge":
+        return rules.curvature / t
+    diameter, steepest = rules.C * np.sqrt(n * K), (1.0 + rules.C * n) * np.sqrt(n * K)
+    return float(diameter / (steepest * np.sqrt(t)))
 
 
 def _state_after_dual_step(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:

@@ -55,6 +55,9 @@ class GameRules:
         Frequencies that the kernel player adds in one round, equally weighted.
     most : int
         Largest number of frequencies.
+    rate : float or None
+        Limits the step of the dual player to rate C / sqrt(t) in any coordinate. None takes the steps of theorem 4.1, D
+        / (G sqrt(t)) for the hinge and C' / t for the squared hinge, which are far smaller.
     tol : float or None
         Stop at this relative duality gap.
     patience : int or None
@@ -67,6 +70,7 @@ class GameRules:
     rounds: int = 100
     per_round: int = 1
     most: int = 1_000_000
+    rate: float | None = 0.3
     tol: float | None = None
     patience: int | None = None
     projection: Projection = "exact"
