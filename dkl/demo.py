@@ -65,7 +65,7 @@ def digits_dataset(store: str | Path) -> Dataset:
 def beside_rivals(
     dataset: Dataset, *, seed: int = 0, said: Callable[[Compared], None] = lambda compared: None
 ) -> tuple[Comparison, KernelMachine]:
-    """The machine that chooses for itself, with the least effort, beside scikit-learn's models; one fit each.
+    """The machine that chooses for itself beside scikit-learn's models; one fit each.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def beside_rivals(
     """
     train, test = dataset["train"], dataset["test"]
     own: KernelMachine = KernelClassifier() if train.task == "classification" else KernelRegressor()
-    own.set_params(effort="fast", random_state=seed, progress=False)
+    own.set_params(random_state=seed, progress=False)
     results: list[Compared] = []
     for name, model in {**rivals(train, seed=seed), type(own).__name__: own}.items():
         started = time.perf_counter()

@@ -232,14 +232,10 @@ def _entry_gradient(
     # rows are x / (2 pi), while the gradient is that for x
     unit = np.dtype(waves.dtype).type(1.0 / TURN)
     # the derivative in the angles z = W x: cos' = -sin and sin' = cos
-    if xp is np:
-        angle_gradient = np.empty_like(cosines)
-        _write_angle_gradient(waves, wave_gradient, unit, angle_gradient)
-    else:
-        angle_gradient = -sines * wave_gradient[:, :m]
-        if feature_map.columns_a_frequency == 2:
-            angle_gradient += cosines * wave_gradient[:, m:]
-        angle_gradient *= unit
+    angle_gradient = -sines * wave_gradient[:, :m]
+    if feature_map.columns_a_frequency == 2:
+        angle_gradient += cosines * wave_gradient[:, m:]
+    angle_gradient *= unit
     parts = []
     for span in spans(m, _FREQUENCIES):
         slopes = angle_gradient[:, span]
@@ -266,21 +262,6 @@ def _write_waves(z: np.ndarray, first: int, waves: np.ndarray) -> None:
         return
     for i in range(n):
         cos_sin_rows(z[i], waves[0, i, first : first + width], waves[1, i, first : first + width])
-
-
-# without flags that let the compiler fuse operations, so that the bits equal those of NumPy
-@numba.njit(nogil=True, cache=True)
-def _write_angle_gradient(waves: np.ndarray, wave_gradient: np.ndarray, unit: float, out: np.ndarray) -> None:
-    """out (n, m) = unit (cos z g_sin - sin z g_cos), with the derivative g in the waves that are features, else 0."""
-    n, m = out.shape
-    for i in range(n):
-        if wave_gradient.shape[1] == m:
-            for j in range(m):
-                out[i, j] = -waves[1, i, j] * wave_gradient[i, j] * unit
-        else:
-            for j in range(m):
-                of_cosine = -waves[1, i, j] * wave_gradient[i, j]
-                out[i, j] = (of_cosine + waves[0, i, j] * wave_gradient[i, m + j]) * unit
 
 
 @dataclass(frozen=True, eq=False)
