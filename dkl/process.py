@@ -360,16 +360,20 @@ def compile_alone(drop_kept: Callable[[], None]) -> None:
     class Alone(event.Listener):
         depth = 0
 
-        def on_start(self, event: Any) -> None:
-            # a kernel compiles those that it calls inside its own compilation; one thread compiles at a time
-            if not self.depth and event.data["dispatcher"].py_func.__module__.partition(".")[0] == "dkl":
+        def on_start(self, compilation: Any) -> None:
+            if self._is_own(compilation):
                 drop_kept()
             self.depth += 1
 
-        def on_end(self, event: Any) -> None:
+        def on_end(self, compilation: Any) -> None:
             self.depth -= 1
-            if not self.depth and event.data["dispatcher"].py_func.__module__.partition(".")[0] == "dkl":
+            if self._is_own(compilation):
                 give_back_memory()
+
+        def _is_own(self, compilation: Any) -> bool:
+            # a kernel compiles those that it calls inside its own compilation; one thread compiles at a time
+            module = compilation.data["dispatcher"].py_func.__module__
+            return not self.depth and module.partition(".")[0] == "dkl"
 
     event.register("numba:compile", Alone())
 

@@ -191,7 +191,8 @@ def libsvm_like_fit(
 ) -> LibsvmFormat | None:
     """The format of libsvm text for a fitted model, with the columns of its fit; None if files are no libsvm text.
 
-    The index of the first column is that of the libsvm text of the fit, or the user's choice.
+    libsvm text numbers its columns from 0 or from 1. It is read from the number that the text of the fit began with, or
+    that the user names if the model was fitted on arrays: from the wrong one, all columns would be shifted by one.
 
     Parameters
     ----------
@@ -206,8 +207,9 @@ def libsvm_like_fit(
     Raises
     ------
     ValueError
-        If the index of the first column is unknown, the user's choice differs from that of the fit or is of other
-        files, or the model was fitted on a table.
+        If neither the fit nor the user says whether columns are numbered from 0 or from 1, if the user says otherwise
+        than the fit, if the user says it of files that are no libsvm text, or if the model was fitted on a table, whose
+        columns have names.
     """
     from dkl.data.ingest.libsvm_files import LibsvmFormat
     from dkl.data.ingest.paths import file_format, find_files

@@ -346,7 +346,9 @@ class _RatesStep(RowStep, RowNote):
 
 
 def exposure_values(X: Any, given: Any) -> Any:
-    """`given` itself, or the column of the data frame or Dataset `X` with this name; that of a Dataset is read.
+    """The exposures of rows: `given`, unless it is the name of a column of `X`, whose values are returned then.
+
+    A column of a data frame is returned as it is. That of a Dataset of n rows is read from its store, (n,).
 
     Raises
     ------

@@ -422,9 +422,11 @@ def tables_to_encode(
     ids: Collection[str] = (),
     format: Format | None = None,
 ) -> tuple[Iterator[pa.Table], TableEncoding | None]:
-    """The raw rows of CSV or Parquet files, and the encoding for the decimal marks of these files.
+    """The raw rows of CSV or Parquet files, and the encoding that turns them into numbers.
 
-    Rows come a few thousand at a time, with columns checked across files.
+    Rows come a few thousand at a time, with columns checked across files. The encoding is the given one, which also
+    reads the decimal mark of these files, a point or a comma, where they were written with another than those of the
+    fit.
 
     Parameters
     ----------
@@ -467,9 +469,9 @@ def tables_to_encode(
 
 
 def described(schema: Schema, *, brief: bool = False) -> str:
-    """What a dataset predicts and how its columns are encoded, as lines of text for the user.
+    """Lines of text for the user: what is predicted, then how columns become numbers, or how many numbers rows have.
 
-    `brief` is that of `TableEncoding.describe`.
+    With `brief` the columns are named without what each missing value is filled with; see `TableEncoding.describe`.
     """
     if schema.classes is not None:
         labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
