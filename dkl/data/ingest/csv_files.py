@@ -35,14 +35,6 @@ from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
 from dkl.data.ingest.tables import MistypedColumnsError, NoRowsError, Probe
 from dkl.data.ingest.text_chunks import text_chunks
 
-# Number of rows below which the last one is not checked for totals: with few rows it may be their sum by chance.
-_FEWEST_ROWS = 10
-# The labels of totals in several languages.
-_TOTAL_LABELS = re.compile(
-    r"\W*(grand |sub-?)?(totals?|sums?|average|totale?s?|summe|gesamt(summe|ergebnis)?|insgesamt|mittelwert|"
-    r"durchschnitt|somme|total général|totaux|moyenne|media|suma|promedio|razem|итого|合計|总计)\W*",
-    re.IGNORECASE,
-)
 _PROBE_BYTES = 2**20
 # Bytes at the beginning of a file from which its encoding and delimiter are detected.
 _FIRST_BYTES = 2**16
@@ -206,17 +198,11 @@ class CsvFormat:
                     )
                 return table, int(len(chunk) * packed)
 
-            rows, above = 0, TotalsCheck({})
+            rows = 0
             try:
                 for table, n_bytes in in_order(pool, parse, chunks, self.threads + 1):
                     rows += table.num_rows
-                    above = above.and_rows(table)
                     yield table, n_bytes
-                if totals := above.totals():
-                    raise ValueError(
-                        f"'{file.name}', row {rows} after the header, the last one, is no row but a line of totals: "
-                        f"{totals}; remove the line"
-                    )
             except _ChunkError as fault:
                 raise fault.after(rows) from fault.__cause__
 
@@ -483,82 +469,3 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
         # a value is not of the type that the first megabyte suggested
         return f"{place}: {_of_another_type(name, text.split('invalid value ')[-1])}"
     return f"{place}: {text}"
-
-
-@dataclass(frozen=True, eq=False)
-class TotalsCheck:
-    """Sums of the rows of a file read so far, which show whether the last row is a line of totals.
-
-    Parameters
-    ----------
-    sums : mapping of str to (float, float)
-        For each column of numbers the sum and the largest magnitude of all rows but the last.
-    last : pyarrow.Table or None
-        The last table.
-    n_rows : int
-    """
-
-    sums: Mapping[str, tuple[float, float]]
-    last: pa.Table | None = None
-    n_rows: int = 0
-
-    def and_rows(self, table: pa.Table) -> TotalsCheck:
-        """The sums after the next table."""
-        if not table.num_rows:
-            return self
-        # the last row so far is followed by others and joins the sums
-        known = [] if self.last is None else [self.last.slice(self.last.num_rows - 1)]
-        above, sums = pa.concat_tables([*known, table.slice(0, table.num_rows - 1)]), {}
-        for field in table.schema:
-            if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
-                continue
-            (before, largest), values = self.sums.get(field.name, (0.0, 0.0)), _numbers(above.column(field.name))
-            # a sum that overflows equals no total
-            with np.errstate(over="ignore"):
-                sums[field.name] = before + float(values.sum()), max(largest, float(np.abs(values).max(initial=0.0)))
-        return TotalsCheck(sums, table, self.n_rows + table.num_rows)
-
-    def totals(self) -> str:
-        """The reason why the last row is a line of totals, in words; empty if it is an ordinary row."""
-        if self.last is None or self.n_rows < _FEWEST_ROWS:
-            return ""
-        last = self.last
-        row = last.slice(last.num_rows - 1).to_pylist()[0]
-        added = [name for name in self.sums if row[name] is not None]
-        if not all(self._is_sum(name, row[name]) for name in added):
-            added = []
-        word = next(
-            (
-                name
-                for name, value in row.items()
-                if isinstance(value, str) and _is_total_label(last.column(name), value)
-            ),
-            None,
-        )
-        has_gap = any(value is None for value in row.values())
-        if word is not None and (has_gap or added or _holds_mostly_numbers(last.column(word))):
-            return f"column '{word}' holds {row[word]!r}"
-        if added and (has_gap or len(added) > 1):
-            return f"its {'value' if len(added) == 1 else 'values'} of {added} add up the rows above"
-        return ""
-
-    def _is_sum(self, name: str, value: float) -> bool:
-        """Whether a number is the sum of all above it, and larger than each of them."""
-        above, largest = self.sums[name]
-        return abs(value) > largest and abs(value - above) <= 1e-6 * abs(above)
-
-
-def _is_total_label(column: pa.ChunkedArray, value: str) -> bool:
-    """Whether a text is a label of totals that occurs only once in the last table."""
-    return _TOTAL_LABELS.fullmatch(value) is not None and pc.sum(pc.equal(column, value)).as_py() == 1
-
-
-def _holds_mostly_numbers(column: pa.ChunkedArray) -> bool:
-    """Whether most of the first 1,000 texts of a column are numbers, so that a word among them is a label."""
-    texts = column.drop_null().slice(0, 1_000).to_pylist()
-    return sum(map(reads_as_number, texts)) > len(texts) / 2
-
-
-def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """The values as float64, 0 for missing ones."""
-    return np.nan_to_num(pc.fill_null(column.cast(pa.float64(), safe=False), 0.0).to_numpy(), nan=0.0)

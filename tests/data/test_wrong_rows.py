@@ -1,8 +1,7 @@
-"""What spreadsheets add is no row: totals at the end and lines of blanks are named, with file and remedy."""
+"""What spreadsheets and typing errors add is no row: footnotes, lines of blanks, wrong values, with file and row."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +24,6 @@ def ingested(folder: Path, lines: list[str], **options: Any) -> dkl.Dataset:
     (folder / "rows.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = {"target": "y", "progress": False, "shuffle": False, **options}
     return dkl.ingest(folder / "rows.csv", folder / "rows.zarr", **settings)
-
-
-@pytest.mark.parametrize(
-    ("last", "why"),
-    [
-        (f"Total,{B.sum()},,{Y.sum()}", "column 'a' holds 'Total'"),
-        (f"Total,{B.sum()},,", "column 'a' holds 'Total'"),
-        (f"{A.sum():.3f},{B.sum()},Gesamt,{Y.sum()}", "column 'town' holds 'Gesamt'"),
-        (f',"{B.sum():,}",Total:,', "column 'town' holds 'Total:'"),
-        (f",{B.sum()},,", "its value of ['b'] add up the rows above"),
-        (f"{A.sum():.3f},{B.sum()},,{Y.sum()}", "its values of ['a', 'b', 'y'] add up the rows above"),
-    ],
-)
-def test_a_line_of_totals_is_named_with_file_row_and_remedy(tmp_path: Path, last: str, why: str) -> None:
-    said = f"rows.csv', row {N + 1} after the header, the last one, is no row but a line of totals: {why}; remove"
-    with pytest.raises(ValueError, match=re.escape(said)):
-        ingested(tmp_path, ["a,b,town,y", *ROWS, last], task="classification")
-
-
-def test_totals_that_reach_beyond_one_piece_of_text_are_found(tmp_path: Path) -> None:
-    lines = ["a,b,town,y", *ROWS, f",{B.sum()},,"]
-    with pytest.raises(ValueError, match="add up the rows above"):
-        ingested(tmp_path, lines, format=dkl.CsvFormat(chunk_bytes=100))
-
-
-@pytest.mark.parametrize("last", ["0.5,1500,Total,1", "0.5,1500,Rom,0", "0.5,,Rom,1"])
-def test_a_last_row_like_others_stays(tmp_path: Path, last: str) -> None:
-    assert ingested(tmp_path, ["a,b,town,y", *ROWS, last]).n_rows == N + 1
 
 
 def test_a_footnote_is_named_with_its_row(tmp_path: Path) -> None:
