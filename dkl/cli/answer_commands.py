@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, table_of
+from dkl.cli.command import Result, Running
 from dkl.cli.compare_command import saved_picture
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
 from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
@@ -24,7 +23,6 @@ from dkl.data.store.outputs import written_whole
 
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
-    from dkl.explain.contributions import Contributions
     from dkl.explain.importance import Importance
     from dkl.plots.figure import Display
     from dkl.protocols.estimators import FittedModel
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 _SUFFIXES = (".onnx", ".joblib")
 # Path of the model in the command that `suggest` prints.
 _MODEL = "model.zarr"
-# Number of rows over which the base of a row's contributions is averaged.
-_ROWS = 1_000
 # Number of columns in the picture of dependence.
 _DRAWN = 4
 
@@ -47,83 +43,35 @@ def explain(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Split whose rows are used (default: test if it exists).")] = None,
-    row: Annotated[int | None, typer.Option(help="Also explain the answer for the row with this row_id.")] = None,
     most: Annotated[int, typer.Option(min=1, help="Number of columns to show.")] = 20,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for pictures: importance.png, dependence.png, row.png.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for pictures: importance.png, dependence.png.")] = None,
 ) -> Result:
     """Rank the columns by how much the predictions change with them, in one pass over the rows.
 
     The strength of a column is how much the decision values change with it, as a standard deviation; for numbers it is
-    in units of the target. With --row: the contribution of each column to the answer for one row (Shapley values).
-    With --output: pictures, also of how the predictions depend on the most important columns.
+    in units of the target. With --output: pictures, also of how the predictions depend on the most important columns.
     """
-    from dkl.explain.contributions import contributions
-    from dkl.methods.validation import checked_dataset
     from dkl.model_io import load_model
 
-    names = ["importance.png", "dependence.png", *([] if row is None else ["row.png"])]
     if output is not None:
-        OutputFolder(output, names, inputs=[model, data])
+        OutputFolder(output, ["importance.png", "dependence.png"], inputs=[model, data])
     estimator = load_model(model)
     rows = store_like_fit(data, model, estimator, files, split, compute=compute, running=running, needs_target=False)
     with rows as store, computing_on(compute):
         dataset = chosen_split(store, split, "test")
         found, ordered, shown = strengths(estimator, dataset, compute, running, most)
-        parts = None
-        if row is not None:
-            (places,) = (dataset.row_id.compute() == row).nonzero()
-            if not len(places):
-                split = f"the split {dataset.name} of " if dataset.name else ""
-                elsewhere = "; --split '' looks among all rows of the store" if dataset.name else ""
-                raise ValueError(
-                    f"none of the {dataset.n_rows:,} rows of {split}{data!r} has the row_id {row}; each prediction of "
-                    f"dkl predict carries its own{elsewhere}"
-                )
-            # with codes of categories replaced by numbers, as the model needs them
-            alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()
-            parts = contributions(estimator, alone, dataset.thin(_ROWS))
-        pictures = [] if output is None else _pictures(estimator, dataset, found, parts, output)
+        pictures = [] if output is None else _pictures(estimator, dataset, found, output)
     facts: dict[str, Any] = {"rows": dataset.n_rows, "measure": found.measure, "importance": ordered}
-    if parts is not None:
-        facts["row"], table = _row_facts(parts, row or 0, most)
-        shown += [Text(""), table]
     if pictures:
         facts["pictures"] = pictures
         shown += [Text(f"picture: {picture}") for picture in pictures]
     return Result(facts, Group(*shown))
 
 
-def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any], Table]:
-    """The contributions to one answer as JSON values, and the largest ones as a table."""
-    # of several outputs, the one with the largest decision value, which is the answer
-    output = int(parts.predictions[0].argmax())
-    own = parts.values[0, :, output]
-    order = (-abs(own)).argsort(kind="stable")
-    of_class = f" of {parts.outputs[output]!r}" if parts.outputs else ""
-    table = table_of("column", "adds", title=f"the decision value{of_class} of row {row}")
-    table.add_row("the mean over rows", f"{parts.base[output]:.4g}")
-    for g in order[:most]:
-        table.add_row(Text(parts.label(0, int(g))), f"{own[g]:+.4g}")
-    if len(order) > most:
-        table.add_row(f"{len(order) - most} others", f"{own[order[most:]].sum():+.4g}")
-    table.add_row("in all", f"{parts.predictions[0, output]:.4g}")
-    facts = {
-        "row_id": row,
-        "base": float(parts.base[output]),
-        "contributions": {parts.label(0, int(g)): float(own[g]) for g in order},
-        "decision": float(parts.predictions[0, output]),
-    }
-    return facts, table
-
-
-def _pictures(
-    estimator: FittedModel, dataset: Dataset, found: Importance, parts: Contributions | None, output: Path
-) -> list[str]:
+def _pictures(estimator: FittedModel, dataset: Dataset, found: Importance, output: Path) -> list[str]:
     """Draw and write the pictures; returns their paths, none without matplotlib, with a message."""
     from dkl.explain.column_groups import columns_of, has_axis
-    from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
+    from dkl.plots.explanations import DependenceDisplay, ImportanceDisplay
     from dkl.plots.fitted_rows import in_memory_rows
 
     displays: dict[str, Display] = {"importance.png": ImportanceDisplay(found)}
@@ -132,8 +80,6 @@ def _pictures(
     drawn = [int(g) for g in found.order if g < len(known) and has_axis(rows[:, known.members[g]])][:_DRAWN]
     if drawn:
         displays["dependence.png"] = DependenceDisplay.from_estimator(estimator, dataset, drawn)
-    if parts is not None:
-        displays["row.png"] = ContributionsDisplay(parts, output=int(parts.predictions[0].argmax()))
     saved = [saved_picture(display, output / name) for name, display in displays.items()]
     return [picture for picture in saved if picture is not None]
 

@@ -23,7 +23,6 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand
 
 from dkl.errors import DklHint
 from dkl.plain_text import plain_text
@@ -104,28 +103,7 @@ def add_command(app: typer.Typer, function: Callable[..., Result], *examples: st
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     epilog = f"Example{'s' * (len(examples) > 1)}: {', '.join(f'[bold]{example}[/bold]' for example in examples)}"
     text = paragraphs(function.__doc__ or "")
-    app.command(function.__name__, cls=_Command, help=text, epilog=epilog, no_args_is_help=False)(run)
-
-
-class _Command(TyperCommand):
-    """A command whose errors name the value of an option that could not be read, and how several are given."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            # typer repeats the words of the library that reads the value, which leave the value out
-            errors: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-            found = errors[0] if errors else {}
-            what = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(found.get("type", ""))
-            error.message = error.message.removeprefix("Value error, ")
-            if what is not None:
-                error.message = f"{found['input']!r} is not {what}"
-            values = [value for value in re.split(r"[,\s]+", str(found.get("input", ""))) if value]
-            if getattr(error.param, "multiple", False) and len(values) > 1:
-                option = max(getattr(error.param, "opts", ()), key=len)
-                error.message += f"; several are given one by one: {' '.join(f'{option} {value}' for value in values)}"
-            raise
+    app.command(function.__name__, help=text, epilog=epilog, no_args_is_help=False)(run)
 
 
 def paragraphs(text: str) -> str:
