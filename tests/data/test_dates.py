@@ -227,34 +227,6 @@ def test_texts_of_several_forms_or_of_days_that_are_not_are_names(texts, are_dat
     assert rule.kind == "category"
 
 
-@pytest.mark.parametrize(
-    ("form", "kept"),
-    [
-        ("%d%b%Y", "d b y"),
-        ("%d%b%Y:%H:%M:%S", "d b y"),
-        ("%d-%b-%Y", "d b y"),
-        ("%-d. %B %Y %H:%M", "d b y"),
-        ("%a, %d %b %Y %H:%M:%S", "d b y"),
-        ("%b %-d, %Y", "b d y"),
-        ("%B %d %Y %I:%M %p", "b d y"),
-    ],
-)
-def test_dates_with_names_of_months_are_those_of_pandas(form, kept):
-    moments = pd.date_range("2021-01-29 17:05", periods=90, freq="301h")
-    written = pd.DataFrame({"d": moments.strftime(form).str.replace("Jan", "JAN")})
-    encoding = learn_encoding([written])
-    (rule,) = encoding.rules
-    assert (rule.kind, rule.form) == ("date", kept)
-    expected = pd.DataFrame({"d": pd.to_datetime(moments.strftime(form), format=form.replace("%-", "%"))})
-    np.testing.assert_array_equal(encoding.transform(written), encoding.transform(expected))
-
-
-@pytest.mark.parametrize("text", ["32JAN2023", "5 Janus", "market 5, 20", "31-Feb-2023"])
-def test_texts_that_begin_as_months_are_names(text):
-    (rule,) = learn_encoding([pd.DataFrame({"d": [text, "other"] * 10})]).rules
-    assert rule.kind == "category"
-
-
 def test_lengths_of_time_are_those_of_the_frame_in_its_file(tmp_path):
     lengths = pd.to_timedelta(np.arange(-20, 70) * 977.25, unit="min")
     frame = pd.DataFrame({"wait": lengths, "x": np.arange(90) / 7})

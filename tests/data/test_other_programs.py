@@ -68,7 +68,6 @@ class Text:
     encoding: str = "utf-8"
     end: str = "\n"
     index: str = "none"
-    first: str = ""
     amount: str = "{:.2f}"
     thousands: str = ""
     escape_backslash: bool = False
@@ -112,7 +111,7 @@ class Text:
         lines = [self.delimiter.join(self.cell(name, "text") for name in names)] if header else []
         for row in self.rows(frame.rename(columns={"count": "count_"})):
             lines.append(self.delimiter.join(self.cell(value, kind) for value, kind in row))
-        return (self.first + self.end.join([*lines, ""])).encode(self.encoding)
+        return self.end.join([*lines, ""]).encode(self.encoding)
 
 
 R = {"missing": "NA", "quotes": "texts", "truths": ("TRUE", "FALSE")}
@@ -138,7 +137,6 @@ TEXTS: dict[str, Text] = {
         **(EXCEL_GERMAN | {"day": "%d/%m/%Y", "truths": ("VRAI", "FAUX")}), amount="{:,.2f}", thousands="\u202f"
     ),
     "Excel, United States": Text(day="%m/%d/%Y", end="\r\n", truths=("TRUE", "FALSE"), amount="{:,.2f}", thousands=","),
-    "Excel, with its own first line": Text(delimiter=";", end="\r\n", first="sep=;\r\n", truths=("TRUE", "FALSE")),
     "Google Sheets": Text(end="\r\n", truths=("TRUE", "FALSE"), amount="${:,.2f}", thousands=","),
     "PostgreSQL, COPY as CSV": Text(truths=("t", "f"), at="%Y-%m-%d %H:%M:%S+00"),
     "PostgreSQL, COPY as text": Text(delimiter="\t", missing="\\N", truths=("t", "f"), at="%Y-%m-%d %H:%M:%S+00"),

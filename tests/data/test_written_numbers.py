@@ -208,13 +208,6 @@ def test_a_point_groups_digits_where_another_column_has_decimal_commas(tmp_path:
     np.testing.assert_array_equal(ds.X.compute()[:3], [[1100, 0.25], [2101, 1.25], [3102, 2.25]])
 
 
-def test_points_before_three_digits_between_semicolons_are_told(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("\n".join(["v;x", *(f"{k + 1}.{100 + k};{k}" for k in range(60))]))
-    with pytest.warns(UserWarning, match=r"column 'v' .* the point is taken for a decimal mark.*decimal=','"):
-        ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", **SHUFFLED)
-    assert ds.X.compute()[0, 0] == np.float32(1.1)
-
-
 @pytest.mark.parametrize(
     "mark", ["-", "--", "?", ".", "*", "n/a", "None", "<NA>", "\\N", "NaN", "#N/A", "—", "missing"]
 )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.columns.free_text import TextDirections
-from dkl.data.columns.numbers import LEADING_ZERO, DefaultMark, Mark, NumberForm, NumberParts, two_spellings
+from dkl.data.columns.numbers import DefaultMark, Mark, NumberForm, two_spellings
 from dkl.data.columns.text_statistics import SHARE_READ, Reading, TextStatistics
 from dkl.data.ingest.column_rules import (
     DIRECTION,
@@ -23,15 +21,11 @@ from dkl.data.ingest.column_rules import (
     zeros_for_missing,
 )
 from dkl.data.ingest.dates import form_in_words
-from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
 from dkl.errors import Problems, hint, warn_user
-from dkl.plain_text import first_few
 
 # Share of a column's values that must be numbers (or dates) for the warning that they were nearly read as such.
 _MAJORITY = 0.5
-# Number of forms of numbers that the warning on mixed forms shows with an example; it only counts the others.
-_SHOWN_FORMS = 4
 # A column of texts is set aside as names of rows if its distinct values exceed this share of the rows.
 _DISTINCT_SHARE = 0.9
 # A column whose values hold several words is free text if at least this share of its values occurs once.
@@ -174,14 +168,6 @@ def decide_columns(
             elif not chosen:
                 rule = replace(rule, why=_why_no_number(column.texts))
                 decided.warnings += _category_warnings(column, marks)
-            if rule.kind in ("category", "code"):
-                # no doubt about names if the user or the column's type calls them names, or if a warning on mixed
-                # forms of numbers was added already
-                are_meant = chosen or column.texts is None or bool(column.texts.mixed_forms)
-                otherwise = f"or say that they do not: categorical=['{column.name}']"
-                decided.warnings += similar_names_warnings(
-                    f"column '{column.name}'", column.categories or {}, otherwise, are_meant=are_meant
-                )
             decided.rules.append(rule)
     if problems or not decided.rules:
         for column in empty.values():
@@ -316,126 +302,6 @@ def _two_spellings_in(column: ColumnStatistics, reading: Reading) -> tuple[str, 
     return two_spellings(texts, form.numbers(texts))
 
 
-def mixed_forms_warning(name: str, texts: TextStatistics, otherwise: str = "") -> str:
-    """The warning about a column whose numbers have several forms, such as 5% and 5, 1 kg and 500 g, 5,5 and 5.5.
-
-    Empty if they have one form, or if the values are not numbers.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column in messages.
-    texts : TextStatistics
-    otherwise : str
-        The caller's option to declare the values names, for the message; empty if there is none.
-    """
-    ways = texts.mixed_forms
-    if not ways:
-        return ""
-    *first, last = [f"{of.first[1]!r} in row {of.first[0]} ({of.count:,} values)" for of in ways[:_SHOWN_FORMS]]
-    shown = f"{', '.join(first)} and {last}" if len(ways) <= _SHOWN_FORMS else f"{', '.join([*first, last])}, ..."
-    sentence = f"{name} writes its numbers in {len(ways)} ways, {shown}, which need not mean the same"
-    if not otherwise:
-        return f"{sentence}: write all of them in one way"
-    return f"{sentence}; all are taken as names. Write all of them in one way to have numbers, {otherwise}"
-
-
-def leading_zeros_warnings(name: str, texts: TextStatistics, otherwise: str = "") -> list[str]:
-    """A warning if a few numbers with a leading zero, perhaps typing errors, make all values of a column names.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column in messages.
-    texts : TextStatistics
-    otherwise : str
-        The caller's option to declare the values names, for the message; empty if there is none.
-    """
-    zeros = texts.leading_zeros
-    numbers = sum(statistics.count for statistics in texts.numbers.values())
-    if zeros is None or zeros.count > (1.0 - SHARE_READ) * texts.count or 2 * numbers < texts.count:
-        return []
-    return [
-        f"{name} is taken for names, since {zeros.count:,} of its {texts.count:,} values have a zero in front, the "
-        f"first is {_with_rows([zeros.first])}; write these as the others to have numbers"
-        f"{otherwise and f', {otherwise}'}"
-    ]
-
-
-def similar_names_warnings(
-    name: str, counts: Mapping[str, int], otherwise: str = "", *, are_meant: bool = False
-) -> list[str]:
-    """A warning about names that may mean the same: they differ by blanks, by case, or by the spelling of a number.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column in messages.
-    counts : mapping of str to int
-        How often each of its names occurs.
-    otherwise : str
-        The caller's option to declare the names different, for the message; empty if there is none.
-    are_meant : bool
-        Whether the user has declared the values names. Then only blanks around them, which are invisible, are reported.
-    """
-    texts = pa.array(list(counts), pa.string())
-    keys = pc.utf8_trim_whitespace(texts)
-    if not are_meant:
-        numbers = _names_as_numbers(texts, np.fromiter(counts.values(), np.int64, len(counts)))
-        keys = pc.coalesce(pa.array(numbers + 0.0, from_pandas=True).cast(pa.string()), pc.utf8_lower(keys))
-    coded = pc.dictionary_encode(keys)
-    if len(coded.dictionary) == len(texts):
-        return []
-    codes = coded.indices.to_numpy()
-    alike: dict[int, list[str]] = {}
-    for place in np.flatnonzero(np.bincount(codes)[codes] > 1).tolist():
-        alike.setdefault(int(codes[place]), []).append(texts[place].as_py())
-    # the name without blanks comes first
-    found = [sorted(group, key=lambda text: (len(text), text)) for group in alike.values()]
-    found.sort(key=lambda group: (group[0].strip(), group))
-    by = [how for how in _WAYS_TO_DIFFER if any(_differ_by(group) == how for group in found)]
-    remedy = " (of a frame: rows[column].str.strip() removes blanks)" if _WAYS_TO_DIFFER[0] in by else ""
-    if otherwise and by != [_WAYS_TO_DIFFER[0]]:
-        remedy += f", {otherwise}"
-
-    def text_of(group: list[str]) -> str:
-        return " and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group)
-
-    return [
-        f"{name} holds names that differ by {' or by '.join(by)} alone, and are taken for different ones: "
-        f"{'; '.join(first_few(found, 3, text_of=text_of))}. Where they mean the same, write them in one way{remedy}"
-    ]
-
-
-_WAYS_TO_DIFFER = ("the blanks around them", "capital letters", "the spelling of a number")
-
-
-def _differ_by(group: list[str]) -> str:
-    """How the names of a group differ: by blanks alone, else by case and blanks alone, else by spelling a number."""
-    if len({text.strip() for text in group}) == 1:
-        return _WAYS_TO_DIFFER[0]
-    return _WAYS_TO_DIFFER[1] if len({text.strip().lower() for text in group}) == 1 else _WAYS_TO_DIFFER[2]
-
-
-def _names_as_numbers(texts: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """The number that each text spells, such as 12.5 for "12.5", (n,) float64; NaN for texts that spell none.
-
-    All are NaN unless nearly all values (`SHARE_READ` of them) spell numbers in the same unit.
-    """
-    parts = NumberParts.of(texts)
-    values = np.full(len(texts), np.nan)
-    is_number = parts.place >= 0
-    # numbers with different units are not comparable: 5% is not 5
-    if len({spelling.unit for spelling in parts.spellings}) != 1 or counts[is_number].sum() < SHARE_READ * counts.sum():
-        return values
-    for place, spelling in enumerate(parts.spellings):
-        at = np.flatnonzero(parts.place == place)
-        # with a leading zero it is a different name: 0123 is not 123
-        values[at] = np.nan if spelling.shape == LEADING_ZERO else parts.numbers(at, spelling.thousands)
-    # float64 would round larger whole numbers to the same value
-    return np.where(np.abs(values) < EXACT, values, np.nan)
-
-
 def _category_warnings(column: ColumnStatistics, marks: Marks) -> list[str]:
     """Warnings about a column of texts that are categories though most of them look like numbers or dates."""
     texts, name = column.texts, f"column '{column.name}'"
@@ -454,26 +320,8 @@ def _category_warnings(column: ColumnStatistics, marks: Marks) -> list[str]:
             "names. Write all of them as 2014-03-27 to have dates (of a frame: pandas.to_datetime with a format), "
             f"{names}"
         ]
-    if texts.short_years >= _MAJORITY * (texts.count - texts.missing_marks) and texts.short_years:
-        return [
-            f"{name} looks like dates whose year has two digits ({_with_rows(texts.first_short_year)}), which does not "
-            "tell the century, nor day, month and year apart; its values are taken as names. Write the year with four "
-            f"digits, as in 2014-03-27, to have dates (of a frame: pandas.to_datetime with a format), {names}"
-        ]
-    if ways := mixed_forms_warning(name, texts, names):
-        return [ways]
-    if marks.decimal is not None:
-        other: Mark = "." if marks.decimal == "," else ","
-        if (read := texts.reading(other, marks.default)) is not None and read.kind == "number":
-            return [
-                f"{name} writes numbers such as {read.statistics.first[1]!r}, whose decimal mark is not "
-                f"{marks.decimal!r}; all are taken as names. {marks.remedy.format(repr(other))} takes them for "
-                f"numbers, {names}"
-            ]
     if column.categories is not None and len(column.categories) <= MOST_ONE_HOT:
         return []
-    if texts.leading_zeros is not None:
-        return leading_zeros_warnings(name, texts, names)
     most = texts.reading(marks.decimal, marks.default, share=_MAJORITY)
     if most is None:
         return []

@@ -5,36 +5,17 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import re
 from collections.abc import Sequence
 from typing import IO
-
-import numpy as np
 
 DELIMITERS = (",", ";", "\t", "|")
 """The delimiters that are detected, the preferred ones first."""
 DELIMITER_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
-# The line that Excel reads as the choice of a delimiter, ``sep=;``.
-_SEP = re.compile(r"\s*\"?sep=(.)\"?(?:\r\n|\n|\r)", re.IGNORECASE)
-_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def encoding_of(start: bytes) -> str:
-    """The encoding of a text by its byte order mark or by the zeros among its first bytes; empty for UTF-8.
-
-    Encodings with one byte for each letter cannot be distinguished and count as UTF-8.
-    """
-    for mark, name in _MARKS.items():
-        if start.startswith(mark):
-            return name
-    zeros = np.frombuffer(start[: len(start) // 2 * 2], np.uint8).reshape(-1, 2) == 0
-    if not len(zeros):
-        return ""
-    # in UTF-16 every second byte of Latin letters is 0
-    first, second = zeros.mean(axis=0)
-    if first < 0.05 and second > 0.5:
-        return "utf-16-le"
-    return "utf-16-be" if second < 0.05 and first > 0.5 else ""
+    """The encoding of a text: UTF-16 if it begins with that byte order mark; empty for UTF-8, which others count as."""
+    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
 
 
 def checked_encoding(name: str) -> str:
@@ -86,12 +67,6 @@ class Transcoded(io.RawIOBase):
                 return text.encode()
 
 
-def excel_delimiter(text: str) -> str | None:
-    """The delimiter that the first line chooses, as Excel writes it: ``sep=;``; None without such a line."""
-    found = _SEP.match(text)
-    return None if found is None else found[1]
-
-
 def delimiter_of(text: str, default: str, names: Sequence[str] | None = None, *, is_whole: bool) -> str:
     """The delimiter that cuts all first lines of a text into as many values as its header, and into the most values.
 
@@ -119,39 +94,3 @@ def delimiter_of(text: str, default: str, names: Sequence[str] | None = None, *,
         if width > most and all(len(row) == width for row in rows):
             best, most = delimiter, width
     return best
-
-
-def columns_with_leading_zeros(chunk: bytes, delimiter: str, n_columns: int) -> np.ndarray | None:
-    """The numbers of the columns that hold whole numbers such as 0123; None if quotes make that unclear.
-
-    Parameters
-    ----------
-    chunk : bytes
-        Whole rows.
-    delimiter : str
-    n_columns : int
-    """
-    text = np.frombuffer(chunk, np.uint8)
-    is_digit = (text >= ord("0")) & (text <= ord("9"))
-    ends = (text == ord(delimiter)) | (text == ord("\n")) | (text == ord("\r"))
-    quotes = text == ord('"')
-    # a value begins after a delimiter, a line end or a quote; a blank and a sign may precede its digits
-    begins = np.append(True, (ends | quotes)[:-1])
-    for sign in (b" ", b"+-"):
-        begins |= np.append(False, (np.isin(text, list(sign)) & begins)[:-1])
-    places = np.flatnonzero((text == ord("0")) & begins & np.append(is_digit[1:], False))
-    if not len(places):
-        return np.empty(0, np.int64)
-    others = np.append(np.flatnonzero(~is_digit), len(text))
-    after = others[np.searchsorted(others, places)]
-    is_end = np.append(ends | quotes, True)[after]
-    places = places[is_end]
-    if not len(places):
-        return np.empty(0, np.int64)
-    if quotes.any() or b"\n" not in chunk:
-        return None
-    starts, cuts = np.flatnonzero(text == ord("\n")), np.flatnonzero(text == ord(delimiter))
-    line = np.searchsorted(starts, places) - 1
-    first = np.where(line >= 0, starts[np.maximum(line, 0)], 0) if len(starts) else np.zeros(len(places), np.int64)
-    columns = np.searchsorted(cuts, places) - np.searchsorted(cuts, first)
-    return np.unique(columns[columns < n_columns])

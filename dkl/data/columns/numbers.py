@@ -36,14 +36,6 @@ _NUMBER = (
     r"(?P<inner>[+-]?)(?P<body>(?:\d(?:[\d.,' _]*\d)?[.,]?|[.,]\d+)(?:[eE][+-]?\d+)?)"
     r" ?(?P<after>[^\d\s()+.,'_-](?:[^\d()]{0,14}[^\d\s()+-])?[23]?)?(?P<close>[)-]?)$"
 )
-# Letters behind a number that are always a unit; other letters may be a part of a name, as in 1st, 10a, 1234AB.
-_MEASURES = frozenset(
-    (
-        "b|bn|c|cl|cm|d|day|days|dl|f|ft|g|gal|gb|ghz|h|ha|hour|hours|hp|hr|hrs|hz|in|inch|k|kb|kcal|kg|kj|km|kmh|kn|kw|"
-        "kwh|l|lb|lbs|liter|litre|m|mb|mg|mi|min|mins|minutes|mio|ml|mm|mo|month|months|mph|ms|mw|mwh|nm|oz|pb|pct|"
-        "percent|pt|s|sec|secs|seconds|t|tb|v|w|week|weeks|y|yd|year|years|yr|yrs|°c|°f|µg|µm|" + _CURRENCIES.lower()
-    ).split("|")
-)
 _WHOLE = re.compile(r"[9zo]+")
 _ONE_MARK = re.compile(r"([9zo]*)([.,])(9*)")
 # Groups of three digits; with commas also groups of two digits before a last group of three, as written in India.
@@ -66,16 +58,6 @@ class Spelling(NamedTuple):
     def unit(self) -> tuple[str, str]:
         """Currency and unit, the unit in lower case."""
         return self.before, self.after.lower()
-
-    @property
-    def letters(self) -> str:
-        """The unit behind the number in lower case if it contains letters; else empty."""
-        return self.after.lower() if any(map(str.isalpha, self.after)) else ""
-
-    @property
-    def is_measure(self) -> bool:
-        """Whether the letters after the number are a known unit of measure or a currency: kg, km/h, m², EUR."""
-        return all(part.strip(" 23²³") in _MEASURES for part in self.letters.split("/"))
 
     @property
     def is_whole(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dkl.data.checks import WITHOUT_TARGET
-from dkl.data.columns.deciding import Marks, ambiguous_mark_warning, mixed_forms_warning
+from dkl.data.columns.deciding import Marks, ambiguous_mark_warning
 from dkl.data.columns.text_statistics import Reading, TextStatistics
 from dkl.errors import RowError
 
@@ -60,15 +60,13 @@ class TargetTexts:
         Raises
         ------
         ValueError
-            For numbers in several forms, and for the first text that is not a number if most are.
+            For the first text that is not a number if nearly all are.
         """
         texts, reading = self.statistics, self.reading
         if reading is None:
             # texts of plain digits have no reading, as they are labels unless the task is regression
             if texts.count and texts.digits_only == texts.count:
                 return ""
-            if ways := mixed_forms_warning(self.name, texts):
-                raise ValueError(ways)
             return None
         if unread := sorted((*reading.first_unread, *texts.first_missing_mark)):
             written = f" written as {reading.form}" if reading.form else ""

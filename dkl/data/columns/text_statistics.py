@@ -24,7 +24,7 @@ from dkl.data.columns.numbers import (
     means_missing,
     most_common_form,
 )
-from dkl.data.ingest.dates import CLOCK, NAIVE, SPAN, ZONED, days, has_short_year, written_times
+from dkl.data.ingest.dates import CLOCK, NAIVE, SPAN, ZONED, days, written_times
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32
 
 Key = TypeVar("Key")
@@ -164,10 +164,6 @@ class TextStatistics:
         Number of values that are neither numbers nor dates nor mean "missing".
     first_other_values : tuple of (int, str)
         Rows and texts of the first of these.
-    short_years : int
-        Number of `other_values` that are dates whose year has two digits.
-    first_short_year : tuple of (int, str)
-        Row and text of the first of these; empty without any.
     inexact : str
         A whole number that float64 does not represent exactly; empty without any.
     words : int
@@ -184,8 +180,6 @@ class TextStatistics:
     first_missing_mark: tuple[tuple[int, str], ...] = ()
     other_values: int = 0
     first_other_values: tuple[tuple[int, str], ...] = ()
-    short_years: int = 0
-    first_short_year: tuple[tuple[int, str], ...] = ()
     inexact: str = ""
     words: int = 0
     sample: TextSample | None = None
@@ -227,7 +221,6 @@ class TextStatistics:
             is_date[at] = True
             dates[form] = ValueStatistics.of(days(times.take(pa.array(at))), counts[at], first(at))
         others = np.flatnonzero((parts.place < 0) & ~is_date & ~is_mark)
-        short = others[has_short_year(texts.take(pa.array(others)))]
         spaces = pc.count_substring(pc.utf8_trim_whitespace(texts.take(pa.array(others))), " ").to_numpy()
         words = int(((spaces + 1) * counts[others]).sum())
         is_wordy = words >= _SAMPLED_WORDS * counts.sum()
@@ -241,8 +234,6 @@ class TextStatistics:
             first_missing_mark=(first(np.flatnonzero(is_mark)),) if is_mark.any() else (),
             other_values=int(counts[others].sum()),
             first_other_values=tuple(first(others[place:]) for place in range(min(len(others), _MOST_NAMED))),
-            short_years=int(counts[short].sum()),
-            first_short_year=(first(short),) if len(short) else (),
             inexact=texts[int(inexact[0])].as_py() if len(inexact) else "",
             words=words,
             sample=TextSample.of(column, first_row) if is_wordy else None,
@@ -260,8 +251,6 @@ class TextStatistics:
             tuple(sorted(self.first_missing_mark + other.first_missing_mark)[:1]),
             self.other_values + other.other_values,
             tuple(sorted(self.first_other_values + other.first_other_values)[:_MOST_NAMED]),
-            self.short_years + other.short_years,
-            tuple(sorted(self.first_short_year + other.first_short_year)[:1]),
             self.inexact or other.inexact,
             self.words + other.words,
             samples[0].merge(samples[1]) if len(samples) == 2 else samples[0] if samples else None,
@@ -274,40 +263,16 @@ class TextStatistics:
         return reduce(ValueStatistics.merge, found) if found else None
 
     @property
-    def mixed_forms(self) -> list[ValueStatistics]:
-        """Counts and first rows of the numbers, one entry for each form, if the column mixes several forms.
-
-        Empty unless 95 % of the values are numbers and no single form reads all of them. Letters after a number make a
-        form of its own (1 kg and 500 g; 5 pieces and 5) if they are a known measure or currency, or if the column has
-        only one such word, of two letters or more. Other letters make names, which have no forms: 1st and 2nd, 10a.
-        """
-        count = sum(statistics.count for statistics in self.numbers.values())
-        letters = {spelling.letters for spelling in self.numbers if spelling.letters}
-        others = {spelling.letters for spelling in self.numbers if spelling.letters and not spelling.is_measure}
-        are_names = len(others) > 0 and (len(letters) > 1 or len(max(others)) == 1)
-        if are_names or not count or count < SHARE_READ * (self.count - self.missing_marks):
-            return []
-        left, found = dict(self.numbers), []
-        while left:
-            form, _ = most_common_form({spelling: statistics.count for spelling, statistics in left.items()})
-            # spellings that no form reads are counted as one more form
-            read = [spelling for spelling in left if form.reads(spelling)] or list(left)
-            found.append(reduce(ValueStatistics.merge, map(left.pop, read)))
-        return sorted(found, key=lambda statistics: statistics.first) if len(found) > 1 else []
-
-    @property
     def first_dates(self) -> list[tuple[int, str]]:
         """Row and text of the first date or time of each form, if nearly all values are dates or times; else empty.
 
-        Dates with a year of two digits, and dates whose day and month cannot be distinguished, are counted. A text that
-        is a date in two forms is listed once.
+        Dates whose day and month cannot be distinguished count. A text that is a date in two forms is listed once.
         """
         there = self.count - self.missing_marks
         numbers = sum(statistics.count for statistics in self.numbers.values())
-        dated = there - self.other_values - numbers + self.short_years
-        if not (self.dates or self.first_short_year) or dated < SHARE_READ * there:
+        if not self.dates or there - self.other_values - numbers < SHARE_READ * there:
             return []
-        return sorted({*self.first_short_year, *(statistics.first for statistics in self.dates.values())})
+        return sorted({statistics.first for statistics in self.dates.values()})
 
     @property
     def holds_words(self) -> bool:

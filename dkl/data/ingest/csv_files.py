@@ -20,10 +20,8 @@ from dkl.data.columns.dialect import (
     DELIMITER_NAMES,
     Transcoded,
     checked_encoding,
-    columns_with_leading_zeros,
     delimiter_of,
     encoding_of,
-    excel_delimiter,
 )
 from dkl.data.columns.first_rows import FirstRows, is_not_of_type, is_zero_padded
 from dkl.data.columns.numbers import Mark
@@ -135,10 +133,9 @@ class CsvFormat:
             return Probe(file, table.select(kept).schema, 0)
         found = FirstRows(table.select(kept), written.select(kept))
         commas = self.decimal is None and dialect.delimiter == ";" and found.has_decimal_commas
-        ambiguous_columns = found.ambiguous_columns() if dialect.delimiter == ";" or self.decimal == "," else []
-        schema = found.schema(
-            as_text=(*found.with_leading_zeros, *(ambiguous_columns if commas or self.decimal == "," else ()))
-        )
+        # a point before three digits is a thousands mark where others are decimal commas
+        grouped = found.ambiguous_columns() if commas or self.decimal == "," else []
+        schema = found.schema(as_text=(*found.with_leading_zeros, *grouped))
         # numbers are staged in `plain_type`, not in the type that the parser chose
         plain_types = [plain_type(dtype) for dtype in schema.types]
         plain_bytes = [
@@ -152,7 +149,6 @@ class CsvFormat:
             ("",) if left_out else (),
             two_spellings=found.two_spellings,
             default="," if commas else ";" if dialect.delimiter == ";" else ".",
-            ambiguous_columns=() if commas or self.decimal is not None else tuple(ambiguous_columns),
             dialect=dialect.description(file, self, bool(left_out)),
         )
 
@@ -213,9 +209,6 @@ class CsvFormat:
         encoding = encoding_of(start) if self.encoding is None else checked_encoding(self.encoding)
         text = start.decode(encoding or "utf-8", errors="replace").lstrip("\ufeff")
         is_whole = len(start) < _FIRST_BYTES
-        excel_choice = excel_delimiter(text)
-        if excel_choice is not None:
-            return _Dialect(self.delimiter or excel_choice, encoding, skips_first_line=True)
         default = "\t" if file.suffix == ".tsv" else ","
         delimiter = self.delimiter or delimiter_of(text, default, self.column_names, is_whole=is_whole)
         return _Dialect(delimiter, encoding)
@@ -241,9 +234,9 @@ class CsvFormat:
         self, chunk: bytes, names: Sequence[str], typed: set[str], dialect: _Dialect
     ) -> dict[str, tuple[int, str]]:
         """The columns of numbers with leading zeros, such as 0123, each with the row and the text of the first one."""
-        places = columns_with_leading_zeros(chunk, dialect.delimiter, len(names))
-        suspects = typed if places is None else typed & {names[place] for place in places.tolist()}
-        return {} if not suspects else self._mistyped(chunk, names, dict.fromkeys(suspects), dialect)
+        ends = re.escape(dialect.delimiter.encode()) + rb'\r\n"'
+        may_hold = re.search(rb"(?:\A|[%b])[ +-]{0,2}0[0-9]+ ?(?:[%b]|\Z)" % (ends, ends), chunk)
+        return self._mistyped(chunk, names, dict.fromkeys(typed), dialect) if may_hold else {}
 
     def _mistyped_in_error(
         self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
@@ -308,8 +301,6 @@ class CsvFormat:
         rules = QuoteRules(dialect.delimiter.encode(), self.longest_text)
         chunks = text_chunks(stream, chunk_bytes, name=file.name, quotes=rules)
         first = next(chunks, b"")
-        if dialect.skips_first_line:
-            first = first[QuotedText(first, rules).first_row_end() :] or next(chunks, b"")
         # lines of blanks before the header are skipped like empty ones
         while first and not (first := _BLANK_LINES.sub(b"", first, count=1)):
             first = next(chunks, b"")
@@ -363,13 +354,10 @@ class _Dialect:
     delimiter : str
     encoding : str
         Empty for UTF-8.
-    skips_first_line : bool
-        Whether the first line is ``sep=;``, with which Excel chooses the delimiter.
     """
 
     delimiter: str
     encoding: str
-    skips_first_line: bool = False
 
     def description(self, file: InputFile, chosen: CsvFormat, has_unnamed: bool) -> str:
         """A description of what was detected; empty for defaults and for what the user chose."""

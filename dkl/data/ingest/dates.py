@@ -30,9 +30,8 @@ _STAGED: dict[DateKind, pa.DataType] = {
     "time": pa.time64("us"),
     "duration": pa.duration("us"),
 }
-FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y", "d b y", "b d y")
-"""The forms of dates in texts other than ISO 8601; b is the English name of a month, with any separators around it.
-No form with dots has the month first, as nobody writes such dates."""
+FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y")
+"""The forms of dates in texts other than ISO 8601; none with dots has the month first, as nobody writes such dates."""
 NAIVE, ZONED, CLOCK, SPAN = "", "+", "t", "s"
 """Names of the other forms: ISO 8601 dates without a time zone, with one, times of day, lengths of time."""
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
@@ -40,24 +39,10 @@ _ISO_DAY = r"(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})"
 # The zone in the forms of databases, JavaScript, Java and Python: Z, UTC, +01, +0100, +01:00, +01:00[Europe/Berlin].
 _OFFSET = r" ?(?:[Zz]|UTC|GMT|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?)(?:\[[\w/+-]+\])?"
 _DIGITS = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = rf"(?i:(?P<b>{'|'.join(_MONTHS)})[a-z]{{0,6}})"
-# 05JAN2023, 5-Jan-2023, Thu, 5 January 2023; Jan 5, 2023. SAS separates the time by a colon: 05JAN2023:17:30.
-_NAMED = {
-    "d b y": rf"(?:\p{{L}}{{2,9}}\.?, ?)?(?P<d>\d{{1,2}})[ .-]{{0,2}}{_MONTH}[ .,-]{{0,2}}(?P<y>\d{{4}})",
-    "b d y": rf"(?:\p{{L}}{{2,9}}\.?, ?)?{_MONTH}[ .-]{{1,2}}(?P<d>\d{{1,2}}),? ?(?P<y>\d{{4}})",
-}
 # Days, and hours that may exceed 24: "1 days 05:30:00" and "-1 days +18:30:00" of pandas, "29:30:00".
 _SPAN = (
     r"(?:(?P<span>-?\d{1,7}) days?,? )?(?P<minus>[+-]?)(?P<hour>\d{1,6}):(?P<minute>\d{2}):(?P<second>\d{2})"
     r"(?:[.,](?P<fraction>\d{1,9}))?"
-)
-
-# A day, a month and two digits of a year, in any order.
-_SHORT_YEAR = (
-    "^(?:"
-    + "|".join(rf"\d{{1,2}}{sign}\d{{1,2}}{sign}\d{{2}}" for sign in ("/", "-", r"\."))
-    + rf"|\d{{1,2}}[ .-]?{_MONTH}[ .-]?\d{{2}})"
 )
 
 
@@ -143,8 +128,8 @@ def times_in_form(texts: pa.Array, form: str) -> pa.Array:
     elif form in (CLOCK, SPAN):
         pattern = rf"^{_TIME}$" if form == CLOCK else rf"^{_SPAN}$"
     else:
-        written = _NAMED.get(form) or re.escape(form[1]).join(f"(?P<{part}>{_DIGITS[part]})" for part in form[::2])
-        pattern = rf"^{written}(?:[ T{':' * (form in _NAMED)}]{_TIME}(?: ?(?P<half>[AaPp][Mm]))?)?$"
+        written = re.escape(form[1]).join(f"(?P<{part}>{_DIGITS[part]})" for part in form[::2])
+        pattern = rf"^{written}(?:[ T]{_TIME}(?: ?(?P<half>[AaPp][Mm]))?)?$"
     fields = _Fields(pc.extract_regex(plain, pattern))
     clock, is_time = fields.clock()
     if form == SPAN:
@@ -158,21 +143,12 @@ def times_in_form(texts: pa.Array, form: str) -> pa.Array:
     return pa.array(moment, pa.int64(), mask=~(fields.matched & is_time & is_day)).cast(dtype)
 
 
-def has_short_year(texts: pa.Array) -> np.ndarray:
-    """Whether each text is a date whose year has two digits, with or without a time: (n,) bool."""
-    plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
-    found = pc.match_substring_regex(plain, _SHORT_YEAR + rf"(?:[ T]{_TIME}(?: ?[AaPp][Mm])?)?$")
-    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False))
-
-
 # The beginnings of texts in a form: texts that begin otherwise are not parsed.
 _STARTS = {
     NAIVE: r"^\d{4}-\d{2}-",
     ZONED: r"^\d{4}-\d{2}-",
     CLOCK: r"^(?:\d{2}:\d{2}|\d:\d{2}:\d{2})",
     SPAN: r"^[+-]?\d+(?: days?,? |:\d{2}:)",
-    "d b y": rf"^(?:\p{{L}}{{2,9}}\.?, ?)?\d{{1,2}}[ .-]{{0,2}}{_MONTH}",
-    "b d y": rf"^(?:\p{{L}}{{2,9}}\.?, ?)?{_MONTH}[ .-]{{1,2}}\d",
 }
 
 
@@ -224,10 +200,6 @@ class _Fields:
     def day(self) -> tuple[np.ndarray, np.ndarray]:
         """Days since 1970-01-01, and whether the date exists."""
         year, month, day = (self.number(name) for name in ("y", "m", "d"))
-        if "b" in self._names:
-            known = pa.array(_MONTHS, pa.string())
-            places = pc.index_in(pc.utf8_lower(self.texts("b")), value_set=known)
-            month = np.asarray(pc.fill_null(places, -1).to_numpy()).astype(np.int64) + 1
         months = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("M8[M]")
         days = months.astype("M8[D]") + (day - 1)
         is_day = (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (days.astype("M8[M]") == months)
@@ -250,7 +222,7 @@ class _Fields:
 
 def form_in_words(form: str) -> str:
     """A form in words: "month/day/year"."""
-    words = {"y": "year", "m": "month", "d": "day", "b": "name of the month"}
+    words = {"y": "year", "m": "month", "d": "day"}
     return "".join(words.get(sign, sign) for sign in form)
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 from dask.utils import parse_bytes
 
 from dkl.data.checks import spoken_names
-from dkl.data.columns.numbers import NumberForm
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import Missing
@@ -34,7 +33,7 @@ from dkl.data.ingest.matrix_rows import MatrixRows
 from dkl.data.ingest.paths import InputFile, PathLike, find_files
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import Stage
-from dkl.data.ingest.table_rows import TableChoices, TableRows, ambiguous_points_warning, decimal_of
+from dkl.data.ingest.table_rows import TableChoices, TableRows, decimal_of
 from dkl.data.ingest.tables import MistypedColumnsError, common_schema, file_tables, probed
 from dkl.data.other_rules import table_schema_like
 from dkl.data.schema import HeldBy, Schema, Task
@@ -46,7 +45,7 @@ from dkl.data.store.reader import OpenStore
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
-from dkl.errors import StoreError, warn_user
+from dkl.errors import StoreError
 from dkl.events import Event, ProgressStage, Subscriber
 from dkl.progress import resolve_progress
 from dkl.version import __version__
@@ -448,11 +447,6 @@ def tables_to_encode(
     if encoding is not None and not encoding.array_dtype:
         decimal, is_named = decimal_of(probes, reader)
         encoding = encoding.with_decimal(decimal, is_named=is_named)
-        # a form of the fit with decimal commas reads these points as thousands marks
-        ambiguous = {name for probe in probes for name in probe.ambiguous_columns}
-        for rule in encoding.rules:
-            if rule.name in ambiguous and rule.kind == "number" and NumberForm.of(rule.form).decimal == ".":
-                warn_user(ambiguous_points_warning(rule.name))
     lacking = [name for name in ids if name not in probes[0].schema.names]
     if lacking:
         raise ValueError(

@@ -130,14 +130,10 @@ class TableRows:
             typed = [rule.name for rule in self._like.rules if rule.kind == "number" and not (rule.form or decimal)]
             texts += set(columns_as_texts(self._like, is_text=isinstance(reader, CsvFormat))) - set(typed)
             texts += [choices.target] if choices.like.has_text_labels else []
-        # numbers whose points are thousands marks must be read as texts
-        open_points = (
-            {name for probe in probes for name in probe.ambiguous_columns} if self._marks.decimal == "," else set()
-        )
         self._schema = common_schema(
             probes,
             drop=[*unknown, *(name for name in choices.drop if name != choices.time)],
-            as_text=[*as_text, *open_points, *(name for name in texts if name and name != choices.weight)],
+            as_text=[*as_text, *(name for name in texts if name and name != choices.weight)],
             are_texts=isinstance(reader, CsvFormat),
             further=self._problems,
         )
@@ -349,9 +345,6 @@ class TableRows:
         deferred: list[Callable[[], None]] = (
             [partial(_report_target_form, target, self._target)] if target is not None else []
         )
-        deferred += [
-            partial(warn_user, *column.doubts()) for column in (self.split, *self._row_columns) if column is not None
-        ]
         if self._choices.like is not None:
             encoding: TableEncoding = self._choices.like.encoding
             deferred.append(self._differences.say)
@@ -380,7 +373,7 @@ class TableRows:
         )
 
     def _warn_of_spellings(self) -> None:
-        """Warn of columns of numbers, including the target, with two spellings of a number or ambiguous points."""
+        """Warn of columns of numbers, including the target, with two spellings of a number."""
         choices = self._choices
         names = [*self._features, *([choices.target] if choices.target else [])]
         for name in names:
@@ -388,11 +381,8 @@ class TableRows:
             if name in choices.categorical or not pa.types.is_floating(dtype):
                 continue
             twice = next((probe.two_spellings[name] for probe in self._probes if name in probe.two_spellings), None)
-            is_ambiguous = any(name in probe.ambiguous_columns for probe in self._probes)
-            sentences = [two_spellings_warning(name, *twice)] if twice else []
-            if is_ambiguous:
-                sentences.append(ambiguous_points_warning(name))
-            warn_user(*sentences)
+            if twice is not None:
+                warn_user(two_spellings_warning(name, *twice))
 
     def _encoding(self, seen: TableStatistics, deferred: list[Callable[[], None]]) -> TableEncoding:
         choices = self._choices
@@ -427,26 +417,14 @@ class TableRows:
 
 
 def _report_target_form(target: Target, summary: TargetSummary | None) -> None:
-    """Warn of doubtful labels, and report the form in which the texts of a target are read as numbers."""
-    if summary is None:
-        return
-    warn_user(*summary.doubts(target))
-    if not target.form:
+    """Report the form in which the texts of a target are read as numbers."""
+    if summary is None or not target.form:
         return
     percents = ", 15 for 15 %" if target.form.endswith("%") else ""
     hint(
         f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){percents}; "
         f"where these are labels, say so: categorical=['{summary.name}']",
         f"target as numbers: {summary.name} {target.form}",
-    )
-
-
-def ambiguous_points_warning(name: str) -> str:
-    """The warning about a column of numbers whose points, in a file with semicolons, may stand between thousands."""
-    return (
-        f"column '{name}' holds numbers in which each point stands before three digits, and the values lie between "
-        "semicolons: the point is taken for a decimal mark; where it stands between thousands, say so: decimal=',' (an "
-        "argument of dkl.CsvFormat)"
     )
 
 

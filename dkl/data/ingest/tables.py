@@ -35,8 +35,6 @@ class Probe:
         Two texts that write the same number, for columns of numbers that have such.
     default : {".", ";", ","}
         The decimal mark where texts leave it open; see `dkl.data.columns.numbers.DefaultMark`.
-    ambiguous_columns : tuple of str
-        Columns of numbers whose points may be thousands marks, in files whose values are separated by semicolons.
     dialect : str
         The detected delimiter and encoding; empty if they are the usual ones or were chosen by the user.
     """
@@ -47,7 +45,6 @@ class Probe:
     unnamed_index: tuple[str, ...] = ()
     two_spellings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     default: DefaultMark = "."
-    ambiguous_columns: tuple[str, ...] = ()
     dialect: str = ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,12 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.checks import WITHOUT_TARGET
-from dkl.data.columns.deciding import (
-    Marks,
-    leading_zeros_warnings,
-    mixed_forms_warning,
-    similar_names_warnings,
-)
+from dkl.data.columns.deciding import Marks
 from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.target_texts import TargetTexts
 from dkl.data.columns.text_statistics import TextStatistics
@@ -86,7 +80,7 @@ class TargetSummary:
         self._texts = TextStatistics(0)
         self.rows = 0
         self.kind = "empty"
-        self._labels: Counter[Any] = Counter()
+        self._labels: set[Any] = set()
         self._fractional: float | None = None
         self._largest = 0.0
 
@@ -123,7 +117,7 @@ class TargetSummary:
                 self._texts = self._texts.merge(TextStatistics.of(values, pc.value_counts(values), self.rows))
             # labels that occur only in rows of weight 0 are not classes
             values = values if counted is None else values.filter(pa.array(counted))
-            labels = _text_counts(values) if len(self._labels) <= MAX_CLASSES else {}
+            labels = pc.unique(values).to_pylist() if len(self._labels) <= MAX_CLASSES else []
             if wrong := sorted(label for label in labels if "\0" in label):
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
             self._labels.update(labels)
@@ -226,18 +220,6 @@ class TargetSummary:
         warn_user(f"{called}, and {known}; they are taken for further classes, which a score counts as errors")
         return Target("classification", np.array(sorted([*like.classes.tolist(), *further])))
 
-    def doubts(self, target: Target) -> list[str]:
-        """Warnings about labels that may be numbers or times, or mean the same as other labels."""
-        if target.classes is None or self.kind != "category":
-            return []
-        called, otherwise = f"target '{self.name}'", f"or say that they {{}}: categorical=['{self.name}']"
-        ways = mixed_forms_warning(called, self._texts, otherwise.format("are labels"))
-        alike = similar_names_warnings(
-            called, self._labels, otherwise.format("do not"), are_meant=self._is_named or bool(ways)
-        )
-        zeros = leading_zeros_warnings(called, self._texts, otherwise.format("are labels"))
-        return [*([ways] if ways else []), *zeros, *alike]
-
     def _task(self) -> Task:
         """The task that follows from the values; ValueError for whole numbers with too many distinct values."""
         reading = self._written.reading if self.kind == "category" else None
@@ -273,12 +255,6 @@ class TargetSummary:
                 f"target '{self.name}' has one class only, {next(iter(self._labels), None)!r}, in {self.rows} rows; "
                 f"classification needs two or more"
             )
-
-
-def _text_counts(values: pa.ChunkedArray) -> dict[str, int]:
-    """The number of rows with each text."""
-    counted = pc.value_counts(values)
-    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
 
 class WeightSummary:
@@ -335,7 +311,7 @@ class SplitColumn:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows = 0
-        self._names: Counter[str] = Counter()
+        self._names: set[str] = set()
         self._codes: list[np.ndarray] = []
 
     def add(self, column: pa.ChunkedArray) -> None:
@@ -352,14 +328,10 @@ class SplitColumn:
             raise RowError(
                 f"split column '{self.name}' is missing in row {row}; every row needs the name of its split", row
             )
-        self._names.update(_text_counts(values))
+        self._names.update(pc.unique(values).to_pylist())
         if len(self._names) > MAX_SPLITS:
             raise ValueError(f"split column '{self.name}' has more than {MAX_SPLITS} values; is it the right column?")
         self.rows += len(values)
-
-    def doubts(self) -> list[str]:
-        """Warnings about splits whose names may mean the same."""
-        return similar_names_warnings(f"split column '{self.name}'", self._names)
 
     def place(self, column: pa.ChunkedArray) -> None:
         """Record the splits of the next rows in their final order."""
@@ -386,7 +358,6 @@ class GroupOrTimeColumn:
         self.name, self.role = name, role
         self.rows = 0
         self._kind: Any = "group"
-        self._names: Counter[str] = Counter()
 
     def add(self, column: pa.ChunkedArray) -> None:
         """Check the next rows of the input.
@@ -397,17 +368,7 @@ class GroupOrTimeColumn:
             For a missing value, or one that is not a time, with its row.
         """
         self.codes(column, self.rows)
-        if self.role == "group" and len(self._names) <= MAX_CLASSES:
-            self._names.update(_text_counts(texts(column)))
         self.rows += len(column)
-
-    def doubts(self) -> list[str]:
-        """Warnings about groups whose names may mean the same; empty for more than `MAX_CLASSES` groups."""
-        return (
-            similar_names_warnings(f"group column '{self.name}'", self._names)
-            if len(self._names) <= MAX_CLASSES
-            else []
-        )
 
     @property
     def known(self) -> RowColumn:

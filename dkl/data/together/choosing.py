@@ -14,7 +14,6 @@ from dkl.data.sources.lazy import lazy_x
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
-from dkl.errors import warn_user
 from dkl.protocols.arrays import dense_rows
 
 # Limits for holding out the newest rows without the user's choice: the number of rows, whose dates must be in memory
@@ -107,25 +106,10 @@ def with_values(
     n_rows, called = int(source.block_rows.sum()) if kept is None else n_given or len(kept), name or f"{role}s"
     kind: Any = "group"
     if role == "group":
-        values = values.compute() if dask.is_dask_collection(values) else values
         codes = group_codes(values, n_rows, called)
-        _warn_of_similar_groups(values, called)
     else:
         codes, kind = time_codes(values, n_rows, called)
     return with_column(source, schema, role, codes if kept is None else codes[kept], (name or role, kind))
-
-
-def _warn_of_similar_groups(groups: Any, name: str) -> None:
-    """Warn of groups whose names may mean the same, since one might be held out while the other is fitted."""
-    import pandas as pd
-
-    counts = pd.Series(groups).value_counts()
-    if pd.api.types.infer_dtype(counts.index) != "string":
-        return
-    # imports pyarrow, which few rows in memory need
-    from dkl.data.columns.deciding import similar_names_warnings
-
-    warn_user(*similar_names_warnings(name, {str(value): int(count) for value, count in counts.items()}))
 
 
 def feature_values(source: RowSource, place: int) -> np.ndarray:
