@@ -59,8 +59,7 @@ class FirstRows:
         found = {}
         for name in self._number_columns():
             different = pc.utf8_trim_whitespace(self.written.column(name).drop_null().combine_chunks()).unique()
-            numbers = pc.if_else(pa.array(is_not_of_type(different, pa.float64())), None, different).cast(pa.float64())
-            if pair := two_spellings(different, numbers.to_numpy(zero_copy_only=False)):
+            if pair := two_spellings(different, different.cast(pa.float64()).to_numpy(zero_copy_only=False)):
                 found[name] = pair
         return found
 
@@ -107,32 +106,3 @@ def is_zero_padded(texts: pa.Array) -> np.ndarray:
     """Whether each text is a whole number with a leading zero, such as 0123: (n,) bool."""
     found = pc.match_substring_regex(texts, r"^\s*[+-]?0\d+\s*$")
     return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False))
-
-
-def is_not_of_type(texts: pa.Array, dtype: pa.DataType) -> np.ndarray:
-    """Whether Arrow's CSV reader cannot read each text as a value of a type: (n,) bool."""
-    plain = pc.utf8_trim_whitespace(texts)
-    if pa.types.is_boolean(dtype):
-        right = pc.fill_null(pc.is_in(plain, value_set=pa.array((*TRUE, *FALSE))), True)
-        return np.asarray(pc.and_(texts.is_valid(), pc.invert(right)).to_numpy(zero_copy_only=False))
-
-    def casts(part: pa.Array) -> bool:
-        try:
-            part.cast(dtype)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return False
-        return True
-
-    wrong = np.zeros(len(plain), bool)
-    waiting = [(0, len(plain))]
-    # Arrow's error does not say which text is wrong: halves are tried, down to single texts
-    while waiting:
-        first, last = waiting.pop()
-        if first == last or casts(plain.slice(first, last - first)):
-            continue
-        if last - first == 1:
-            wrong[first] = True
-            continue
-        middle = (first + last) // 2
-        waiting += [(first, middle), (middle, last)]
-    return wrong

@@ -23,7 +23,7 @@ from dkl.data.columns.dialect import (
     delimiter_of,
     encoding_of,
 )
-from dkl.data.columns.first_rows import FirstRows, is_not_of_type, is_zero_padded
+from dkl.data.columns.first_rows import FirstRows, is_zero_padded
 from dkl.data.columns.numbers import Mark
 from dkl.data.in_threads import in_order
 from dkl.data.ingest.columns import plain_type, why_inexact
@@ -123,7 +123,7 @@ class CsvFormat:
             table = self._parse(text, names, None, dialect)
             written = self._parse(text, names, pa.schema([(name, pa.string()) for name in names]), dialect)
         except pa.ArrowInvalid as error:
-            raise ValueError(_explained(error, file, 0, names)) from error
+            raise ValueError(_explained(str(error), file, 0, names)) from error
         # a column without a name is the row index of a data frame, or comes from a delimiter at the end of all lines
         unnamed = [place for place, name in enumerate(names) if not name]
         left_out = [place for place in unnamed if place == 0 or pa.types.is_null(table.column(place).type)]
@@ -165,7 +165,7 @@ class CsvFormat:
             # progress counts the bytes of the compressed file
             names, chunks = self._header_and_rows(file, stream, self.chunk_bytes, dialect)
             packed = file.size / file.unpacked_size
-            typed = {name for name, dtype in zip(schema.names, schema.types, strict=True) if dtype != pa.string()}
+            typed = [field.name for field in schema if field.type != pa.string()]
             header = self._repeated_header(names, dialect)
 
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
@@ -175,15 +175,10 @@ class CsvFormat:
                 try:
                     table = self._parse(chunk, names, schema, dialect)
                 except pa.ArrowInvalid as error:
-                    complaint, mistyped = error, self._mistyped_in_error(error, chunk, names, schema, dialect)
-                    if not mistyped:
-                        raise _ChunkError(
-                            lambda before: ValueError(_explained(complaint, file, before, names))
-                        ) from error
-                else:
-                    mistyped = self._with_leading_zeros(chunk, names, typed, dialect) if typed else {}
-                if mistyped:
-                    raise _ChunkError(lambda before: _as_texts(mistyped, file, before))
+                    mistyped, message = self._mistyped(error, chunk, names, schema, dialect), str(error)
+                    raise _ChunkError(lambda before: _fault(message, mistyped, file, before, names)) from error
+                if zeros := self._with_leading_zeros(chunk, names, typed, dialect):
+                    raise _ChunkError(lambda before: _as_texts(zeros, file, before))
                 if inexact := self._inexact(chunk, names, table, dialect):
                     name, value, row_of_it = inexact
                     place_of_it = f"after the header of '{file.name}'"
@@ -231,43 +226,33 @@ class CsvFormat:
         return dialect.delimiter.join(names).encode()
 
     def _with_leading_zeros(
-        self, chunk: bytes, names: Sequence[str], typed: set[str], dialect: _Dialect
+        self, chunk: bytes, names: Sequence[str], typed: Sequence[str], dialect: _Dialect
     ) -> dict[str, tuple[int, str]]:
         """The columns of numbers with leading zeros, such as 0123, each with the row and the text of the first one."""
         ends = re.escape(dialect.delimiter.encode()) + rb'\r\n"'
-        may_hold = re.search(rb"(?:\A|[%b])[ +-]{0,2}0[0-9]+ ?(?:[%b]|\Z)" % (ends, ends), chunk)
-        return self._mistyped(chunk, names, dict.fromkeys(typed), dialect) if may_hold else {}
-
-    def _mistyped_in_error(
-        self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
-    ) -> dict[str, tuple[int, str]]:
-        """The columns whose values caused a conversion error; empty for other errors."""
-        if "CSV conversion error" not in str(error) or "UTF8" in str(error):
+        if not typed or not re.search(rb"(?:\A|[%b])[ +-]{0,2}0[0-9]+ ?(?:[%b]|\Z)" % (ends, ends), chunk):
             return {}
-        typed = {field.name: field.type for field in schema if field.type != pa.string()}
-        return self._mistyped(chunk, names, typed, dialect)
-
-    def _mistyped(
-        self, chunk: bytes, names: Sequence[str], typed: Mapping[str, pa.DataType | None], dialect: _Dialect
-    ) -> dict[str, tuple[int, str]]:
-        """The columns with values not of their type, each with the row and the text of the first one.
-
-        Parameters
-        ----------
-        chunk : bytes
-        names : sequence of str
-            Names of all columns.
-        typed : mapping of str to DataType or None
-            The columns to check and their types; None checks for numbers with a leading zero.
-        dialect : _Dialect
-        """
         written = self._parse(chunk, names, pa.schema([(name, pa.string()) for name in typed]), dialect)
         found = {}
-        for name, dtype in typed.items():
+        for name in typed:
             texts = written.column(name).combine_chunks()
-            wrong = is_zero_padded(texts) if dtype is None else is_not_of_type(texts, dtype)
-            if len(rows := np.flatnonzero(wrong)):
+            if len(rows := np.flatnonzero(is_zero_padded(texts))):
                 found[name] = int(rows[0]), texts[int(rows[0])].as_py()
+        return found
+
+    def _mistyped(
+        self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
+    ) -> list[str]:
+        """The columns with values of another type than that of `schema`: of an error, and of those after it."""
+        message, found = str(error), list[str]()
+        while (name := _unconverted(message, names)) is not None:
+            found.append(name)
+            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
+            try:
+                self._parse(chunk, names, schema, dialect)
+                break
+            except pa.ArrowInvalid as further:
+                message = str(further)
         return found
 
     def _inexact(
@@ -420,6 +405,18 @@ def _as_texts(mistyped: Mapping[str, tuple[int, str]], file: InputFile, rows_bef
     )
 
 
+def _fault(text: str, mistyped: Sequence[str], file: InputFile, rows_before: int, names: Sequence[str]) -> ValueError:
+    """The error for what the parser says, which has `mistyped` columns read as texts if there are some."""
+    message = _explained(text, file, rows_before, names)
+    return MistypedColumnsError(message, tuple(mistyped)) if mistyped else ValueError(message)
+
+
+def _unconverted(text: str, names: Sequence[str]) -> str | None:
+    """The column of a value that is not of its type, by a message of the parser; None for other faults."""
+    column = re.search(r"CSV column #(\d+)", text)
+    return None if column is None or "UTF8" in text else names[int(column[1])]
+
+
 def _of_another_type(name: str, value: str) -> str:
     """The message for a value that is not of the type of its column's first rows."""
     return (
@@ -429,9 +426,8 @@ def _of_another_type(name: str, value: str) -> str:
     )
 
 
-def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
-    """The message of a parser error with the file, the row in the file, the column's name and a remedy."""
-    text = str(error)
+def _explained(text: str, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
+    """A message of the parser with the file, the row in the file, the column's name and a remedy."""
     numbered = re.search(r"Row #(\d+): ", text)
     row = f", row {rows_before + int(numbered[1])} after the header" if numbered else ""
     place = f"'{file.name}'{row}"
@@ -446,14 +442,13 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
             f"{place}: expected {ragged[1]} columns and found {ragged[2]}; every line needs as many values as the "
             f"first (is the delimiter right, are texts with delimiters quoted, is it a note or a total at the end?)"
         )
-    column = re.search(r"CSV column #(\d+)", text)
-    if column:
-        name = names[int(column[1])]
-        if "UTF8" in text:
-            return (
-                f"{place}: column '{name}' holds bytes that are not UTF-8 text; {_OTHER_ENCODING}; or leave the column "
-                f"out (drop=['{name}'])"
-            )
+    if (name := _unconverted(text, names)) is not None:
         # a value is not of the type that the first megabyte suggested
         return f"{place}: {_of_another_type(name, text.split('invalid value ')[-1])}"
+    if column := re.search(r"CSV column #(\d+)", text):
+        name = names[int(column[1])]
+        return (
+            f"{place}: column '{name}' holds bytes that are not UTF-8 text; {_OTHER_ENCODING}; or leave the column out "
+            f"(drop=['{name}'])"
+        )
     return f"{place}: {text}"
