@@ -116,15 +116,15 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_blocks_are_encoded_by_other_threads_and_no_more_of_them_than_asked_for(
+def test_blocks_are_written_by_other_threads_and_no_more_of_them_than_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, at_work, most, names = growing.encoded_chunk, [0], [0], set()
+    original, at_work, most, names = GrowingArray._write, [0], [0], set()
     lock = threading.Lock()
 
-    def watched(values: np.ndarray, array: zarr.Array) -> Any:
+    def watched(self: GrowingArray, array: zarr.Array, start: int, values: np.ndarray) -> None:
         if values.ndim == 1:
-            return original(values, array)
+            return original(self, array, start, values)
         with lock:
             at_work[0] += 1
             most[0] = max(most[0], at_work[0])
@@ -132,9 +132,9 @@ def test_blocks_are_encoded_by_other_threads_and_no_more_of_them_than_asked_for(
         time.sleep(0.02)
         with lock:
             at_work[0] -= 1
-        return original(values, array)
+        return original(self, array, start, values)
 
-    monkeypatch.setattr(growing, "encoded_chunk", watched)
+    monkeypatch.setattr(GrowingArray, "_write", watched)
     monkeypatch.setattr(growing, "usable_cores", lambda: 4)
     monkeypatch.setattr("dkl.data.store.writer.usable_cores", lambda: 4)
     block = 10 * (3 * 4 + 8)

@@ -1,17 +1,15 @@
-"""Decodes chunks of a store directly into rows, and encodes them in the calling thread, both faster than zarr."""
+"""Decodes chunks of a store directly into rows, faster than zarr."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import zarr
 from numcodecs import zstd
 from zarr.buffer.cpu import NDBuffer
-from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore
 
 from dkl.data.store.digests import crc32c
@@ -22,8 +20,6 @@ from dkl.plain_files import open_plain
 # bytes of a chunk.
 _CHECKSUM_BYTES = 4
 _ENTRY = np.dtype([("start", "<u8"), ("nbytes", "<u8")])
-# The entry of a chunk that was not written.
-_ABSENT = np.array((2**64 - 1, 2**64 - 1), _ENTRY)
 _KNOWN_CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "crc32c"], ["bytes", "zstd", "crc32c"])
 _FILES = {"name": "default", "configuration": {"separator": "/"}}
 
@@ -175,42 +171,6 @@ def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
     if len(rows):
         array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
     return rows
-
-
-def encoded_chunk(values: np.ndarray, array: zarr.Array) -> list[np.ndarray]:
-    """The bytes that zarr would store for one chunk of an array of `GrowingArray`.
-
-    Parameters
-    ----------
-    values : ndarray
-        The rows of the chunk; absent ones are filled with the fill value.
-    array : zarr.Array
-
-    Returns
-    -------
-    list of ndarray of uint8
-        The stored bytes and their crc32c; the former are a view of `values` if there is no compression.
-    """
-    if len(values) < array.chunks[0]:
-        whole = np.full(array.chunks, array.fill_value, array.dtype)
-        whole[: len(values)] = values
-        values = whole
-    # zarr stores little-endian numbers
-    stored = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False)).reshape(-1).view(np.uint8)
-    for codec in array.compressors:
-        if isinstance(codec, ZstdCodec):
-            stored = np.frombuffer(zstd.compress(stored, codec.level), np.uint8)
-    return [stored, np.array([crc32c(stored)], "<u4").view(np.uint8)]  # type: ignore[arg-type]
-
-
-def encoded_shard(chunks: Sequence[list[np.ndarray]], n_chunks: int) -> list[np.ndarray]:
-    """The bytes of a shard of `n_chunks` chunks: the encoded chunks, the index, and the index's crc32c."""
-    index = np.full(n_chunks, _ABSENT, _ENTRY)
-    sizes = [sum(map(len, pieces)) for pieces in chunks]
-    index["start"][: len(sizes)], index["nbytes"][: len(sizes)] = np.cumsum([0, *sizes[:-1]]), sizes
-    content = index.view(np.uint8)
-    checksum = np.array([crc32c(content)], "<u4").view(np.uint8)
-    return [*(piece for pieces in chunks for piece in pieces), content, checksum]
 
 
 def _names(codecs: Any) -> list[str]:

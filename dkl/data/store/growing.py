@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,20 +11,18 @@ import numcodecs
 import numpy as np
 import zarr
 from zarr.abc.codec import BytesBytesCodec
-from zarr.buffer.cpu import Buffer
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.sync import sync
 
 from dkl.data.in_threads import Backlog
 from dkl.data.pieces import Pieces
-from dkl.data.store.chunks import encoded_chunk, encoded_shard
 from dkl.process import usable_cores
 
 # Compression is tried on the first `_SAMPLE_BYTES` bytes, and used if at most this share of them remains.
 _SAMPLE_BYTES = 4 * 2**20
 _COMPRESSED_SHARE = 0.9
-# Number of shards of an array, of about 64 MiB each, that are written while the next one is filled.
-_SHARDS_AT_ONCE = 2
+# Number of shards of an array, of about 64 MiB each, that are written while the next one is filled: zarr encodes the
+# chunks of a shard side by side, and holds them twice.
+_SHARDS_AT_ONCE = 1
 
 
 class WritingThreads:
@@ -33,7 +31,7 @@ class WritingThreads:
     Parameters
     ----------
     at_once : int or None
-        Number of chunks of an array that are encoded at a time; None is one for each thread.
+        Number of chunks of an array that are written at a time; None is one for each thread.
     check : callable
         Called before each file is written; an error prevents that.
     """
@@ -52,7 +50,7 @@ class WritingThreads:
 
 
 class GrowingArray:
-    """Cuts rows into whole chunks, which threads encode and write, alone or in shards, while rows are appended.
+    """Cuts rows into whole files, chunks or shards, which threads write while rows are appended.
 
     Parameters
     ----------
@@ -82,11 +80,7 @@ class GrowingArray:
         self._array: zarr.Array | None = None
         self._check = threads.check
         self._rows: Pieces[np.ndarray] = Pieces()
-        self._chunks = Backlog(threads.pool, threads.at_once)
-        self._shards = Backlog(threads.pool, _SHARDS_AT_ONCE)
-        # the chunks of the shard that is being filled, encoded or being encoded
-        self._encoded: list[Future[list[np.ndarray]]] = []
-        self._n_chunks = 0
+        self._files = Backlog(threads.pool, threads.at_once if shard == 1 else _SHARDS_AT_ONCE)
         self._length = 0
 
     def append(self, values: np.ndarray) -> None:
@@ -94,53 +88,33 @@ class GrowingArray:
         # not a part of the rows, which would stay in memory
         self._like = np.empty((0, *values.shape[1:]), values.dtype)
         self._rows.add(values)
-        # the codecs depend on the rows of the first file, or of several if they were appended at once
-        if self._array is None and (n_files := self._rows.n_rows // (self.chunk * self.shard)):
-            self._array = self._create(self._rows.first(n_files * self.chunk * self.shard))
-        while self._array is not None and self._rows.n_rows >= self.chunk:
-            self._add_chunk(self._array, self._rows.taken(self.chunk))
+        each = self.chunk * self.shard
+        if n_rows := self._rows.n_rows // each * each:
+            # the codecs depend on the rows of the first file, or of several if they were appended at once
+            if self._array is None:
+                self._array = self._create(self._rows.first(n_rows))
+            self._add_files(self._array, self._rows.taken(n_rows))
 
     def close(self) -> None:
         """Write buffered rows, and wait."""
         # an array without rows is created too, as readers and digests need all arrays of the schema
         if self._array is None:
             self._array = self._create(self._rows.first(self._rows.n_rows) if self._rows.n_rows else self._like)
-        while self._rows.n_rows:
-            self._add_chunk(self._array, self._rows.taken(min(self.chunk, self._rows.n_rows)))
-        if self._encoded:
-            self._add_shard(self._array)
-        self._chunks.finish()
-        self._shards.finish()
-        if self._array.shape[0] < self._length:
-            self._array.resize((self._length, *self._array.shape[1:]))
+        if self._rows.n_rows:
+            self._add_files(self._array, self._rows.taken(self._rows.n_rows))
+        self._files.finish()
 
-    def _add_chunk(self, array: zarr.Array, values: np.ndarray) -> None:
-        """Encode the rows of one chunk, the last of which may be short, in a thread; write it unless in a shard."""
-        self._length += len(values)
-        if self.shard == 1:
-            self._chunks.add(self._write_chunk, array, self._n_chunks, values)
-        else:
-            self._encoded.append(self._chunks.add(encoded_chunk, values, array))
-        self._n_chunks += 1
-        if len(self._encoded) == self.shard:
-            self._add_shard(array)
+    def _add_files(self, array: zarr.Array, values: np.ndarray) -> None:
+        """Write the rows of whole files, the last of which may be short, in a thread."""
+        start, self._length = self._length, self._length + len(values)
+        if array.shape[0] < self._length:
+            array.resize((self._length, *array.shape[1:]))
+        self._files.add(self._write, array, start, values)
 
-    def _add_shard(self, array: zarr.Array) -> None:
-        self._shards.add(self._write_shard, array, (self._n_chunks - 1) // self.shard, self._encoded)
-        self._encoded = []
-
-    def _write_chunk(self, array: zarr.Array, number: int, values: np.ndarray) -> None:
-        self._write(array, number, encoded_chunk(values, array))
-
-    def _write_shard(self, array: zarr.Array, number: int, encoded: list[Future[list[np.ndarray]]]) -> None:
-        # chunks that are not encoded yet were submitted before, so that waiting for them cannot block
-        self._write(array, number, encoded_shard([chunk.result() for chunk in encoded], self.shard))
-
-    def _write(self, array: zarr.Array, number: int, pieces: list[np.ndarray]) -> None:
-        """Write a file of an array."""
-        key = array.metadata.encode_chunk_key((number, *(0 for _ in array.shape[1:])))  # type: ignore[union-attr]
+    def _write(self, array: zarr.Array, start: int, values: np.ndarray) -> None:
+        """Write rows from row `start` of the array on."""
         self._check()
-        sync(array.store.set(f"{array.path}/{key}", Buffer.from_array_like(np.concatenate(pieces))))
+        array[start : start + len(values)] = values
 
     def facts(self) -> dict[str, Any]:
         """The properties with which readers compare the array's metadata."""
