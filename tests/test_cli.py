@@ -291,7 +291,7 @@ def test_predictions_carry_ids_as_they_stand_in_the_files(folder: Path, tmp_path
     table = pd.read_csv(tmp_path / "p.csv", dtype=str, keep_default_na=False)
     assert list(table) == ["row_id", "id", "a", "prediction"]
     assert table.id.tolist() == ids
-    assert pd.read_parquet(tmp_path / "p.parquet").a.tolist() == new.a.tolist()
+    assert pd.read_parquet(tmp_path / "p.parquet").a.astype(float).tolist() == new.a.tolist()
     assert dkl_command(*command, tmp_path / "p.csv", "--id", "id", "--overwrite").exit_code == 0
     whole = pd.DataFrame({**new, "key": pd.array([2**62 + 1, None, 3, 4, 5], dtype="Int64")})
     whole.to_parquet(tmp_path / "new.parquet")

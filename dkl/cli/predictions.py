@@ -282,15 +282,10 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
-        # text files are read as texts; columns of plain numbers are converted back to numbers for the output
-        rules = () if encoding is None or encoding.array_dtype else encoding.rules
-        plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
-        kinds: dict[str, pa.DataType] = {}
         start = 0
         tables, encoding = tables_to_encode(path, encoding=encoding, ids=ids, format=format)
         for whole in tables:
             carried = {name: whole.column(name) for name in ids}
-            carried |= {name: as_numbers(carried[name], name, kinds) for name in ids if name in plain}
             table = whole.drop_columns([name for name in ids if name not in known])
             if encoding is None or encoding.array_dtype:
                 X = table.to_pandas()
@@ -545,24 +540,3 @@ class _ZarrWriter:
 
 Writer: TypeAlias = _TableWriter | _ZarrWriter
 """Writes columns of equal length, in parts, and counts their rows."""
-
-
-def as_numbers(column: pa.ChunkedArray, name: str, kinds: dict[str, pa.DataType]) -> pa.ChunkedArray:
-    """A column of texts as integers or floats if all texts of the first part are such; `kinds` records the type."""
-    import pyarrow as pa
-
-    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-        return column
-    for kind in [kinds[name]] if name in kinds else [pa.int64(), pa.float64(), column.type]:
-        try:
-            cast = column.cast(kind)
-        except pa.ArrowInvalid as error:
-            if name in kinds:
-                raise ValueError(
-                    f"column {name!r} of --id holds {kind} values in the first rows, and others later ({error}); write "
-                    "them alike, or join the predictions by row_id"
-                ) from None
-        else:
-            kinds[name] = kind
-            return cast
-    return column
