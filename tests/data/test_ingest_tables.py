@@ -11,7 +11,6 @@ from typing import Any
 import fsspec
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from sklearn.datasets import load_diabetes
 
@@ -20,7 +19,6 @@ from dkl.data.dataset import Dataset
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.formats import Buffers, open_rows
 from dkl.data.ingest.ingest import plan_ingest, tables_to_encode
-from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import find_files
 from dkl.data.ingest.quoted_text import QuoteRules
 from dkl.data.ingest.staging import Stage
@@ -364,24 +362,6 @@ def test_a_store_behind_a_url_takes_the_same_rows(people, reference, tmp_path):
     assert_same_rows(dkl.ingest(tmp_path / "rows.parquet", store, target="label", weight="times"), reference)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         dkl.ingest(tmp_path / "rows.parquet", store, target="label")
-
-
-def test_packed_numbers_come_back_with_the_other_columns():
-    rng = np.random.default_rng(0)
-    table = pa.table(
-        {
-            "a": pa.array(rng.random(50)),
-            "text": [f"t{i}" for i in range(50)],
-            "b": pa.array(rng.random(50).astype(np.float32)),
-            "c": pa.array([None, 2.5] * 25, pa.float64()),
-        }
-    )
-    packing = NumberPacking(table.schema)
-    packed = pa.concat_tables([packing.pack(table[:20]), packing.pack(table[20:])]).append_column("row", [range(50)])
-    assert packed.num_columns == 4
-    found = packing.unpack(packed.take(list(range(49, -1, -1)))).to_pandas()
-    expected = table.to_pandas().assign(row=range(50))[::-1].reset_index(drop=True)
-    pd.testing.assert_frame_equal(found[expected.columns], expected)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -1,4 +1,4 @@
-"""Rows as tables of a few columns, since the time to sort and write a table grows with their number."""
+"""Rows of matrices as tables of a few columns, since the time to sort and write a table grows with their number."""
 
 from __future__ import annotations
 
@@ -52,37 +52,3 @@ def unpacked_rows(table: pa.Table, n_columns: int) -> Any:
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """A column as one array; Arrow's `combine_chunks` would copy a single chunk, too."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-class NumberPacking:
-    """Packs all float32 columns of a table into one column, and all float64 columns; missing numbers become NaN.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of the tables to pack.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        of_type = {
-            f"__{dtype}__": [f.name for f in schema if f.type == dtype] for dtype in (pa.float32(), pa.float64())
-        }
-        self._names = {key: names for key, names in of_type.items() if names}
-        self._packed = {name for names in self._names.values() for name in names}
-
-    def pack(self, table: pa.Table) -> pa.Table:
-        """The same rows with packed numbers; columns of texts and booleans stay as they are."""
-        result = table.select([name for name in table.column_names if name not in self._packed])
-        for key, names in self._names.items():
-            numbers = np.stack([table.column(name).to_numpy() for name in names], axis=1)
-            result = result.append_column(key, packed(numbers))
-        return result
-
-    def unpack(self, table: pa.Table) -> pa.Table:
-        """The inverse of `pack`; columns that were added since remain."""
-        columns = {name: table.column(name) for name in table.column_names if name not in self._names}
-        for key, names in self._names.items():
-            # Arrow needs contiguous columns
-            numbers = unpacked(table.column(key)).T.copy()
-            columns |= {name: pa.array(values) for name, values in zip(names, numbers, strict=True)}
-        return pa.table(columns)

@@ -19,7 +19,6 @@ from dkl.data.ingest.column_rules import Missing, decide_rule
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import Layout, TableEncoding, columns_as_texts, decide_encoding
-from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
@@ -145,7 +144,6 @@ class TableRows:
         # categorical columns are staged as texts, which must not be read as numbers
         self._names = {f.name for probe in probes for f in probe.schema if pa.types.is_dictionary(f.type)}
         self.target_name = choices.target
-        self._packing = NumberPacking(self._schema)
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
         self._statistics: TableStatistics | None = None
         named = choices.target in {*choices.categorical, *self._names}
@@ -198,7 +196,7 @@ class TableRows:
                 if not kept.num_rows:
                     continue
                 self._add_statistics(kept, self._statistics.rows if self._statistics is not None else 0)
-                yield self._packing.pack(kept), n_bytes
+                yield kept, n_bytes
                 if self._problems or self._infinite:
                     further += table.nbytes
                     if further > _BYTES_AFTER_ERROR:
@@ -403,7 +401,6 @@ class TableRows:
         if self._decided is None:
             raise RuntimeError("decide() comes before encode()")
         encoding, target = self._decided
-        table = self._packing.unpack(table)
         # differences from the rules of `like` were recorded while the rows were read
         X = (self._like or encoding).transform(table.select(self._features), differences=Differences())
         y = target.encode(table.column(self._choices.target)) if target is not None else None
