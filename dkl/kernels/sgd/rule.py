@@ -66,6 +66,11 @@ class SGDRule:
         """Whether steps are passive-aggressive: at most as long as the row's loss needs to become zero."""
         return self.learning_rate in ("pa1", "pa2")
 
+    @property
+    def suits_gpu(self) -> bool:
+        """Whether a GPU has a kernel for the steps: not with l1 penalties, averages or passive steps, as no fit has."""
+        return not (self.penalties[0] or self.average or self.is_passive)
+
     def step_lengths(self, clock: float, n_rows: int, xp: Any = np) -> Any:
         """eta of each row, for steps numbered from `clock` on: (n,) float64, an array of the namespace."""
         # step numbers start at 1, as in scikit-learn

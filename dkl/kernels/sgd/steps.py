@@ -1,4 +1,4 @@
-"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or as one kernel on a GPU."""
+"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or by kernels on a GPU."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _PASSIVE = {"pa1": 1, "pa2": 2}
 def sgd_rows(
     X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule, order: np.ndarray | None = None
 ) -> SGDModels:
-    """The models after a step on each row, in order; on a GPU in one launch, with a thread block for each model.
+    """The models after a step on each row, in order; on a GPU with a thread block for each model.
 
     Results equal scikit-learn's up to rounding. With penalty "l1" and averaging scikit-learn omits the shrinking from
     the mean of the iterates; this pair raises an error here. scikit-learn has no steps of these losses: "pinball" is
     for the quantile `epsilon`; a step of "poisson" and "gamma" changes the score of its own row by at most 1, since
     their slopes grow like exp(f); those of "softmax" change the models of all classes by the probabilities of the row,
-    in one thread block on a GPU.
+    in one thread block on a GPU. Rows on a GPU are copied to the host for rules that do not suit it.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def sgd_rows(
     S : ndarray of shape (n, K)
         Weights of the rows, times those of the classes.
     models : SGDModels
-        On the host, or with the rows on a GPU; the result is on the same device.
+        On the host; for a rule that suits it, also with the rows on a GPU, where the result stays then.
     rule : SGDRule
     order : ndarray of shape (n,), int64, or None
         For rows on the host the row of X for each step, so that no row is copied; None takes all in their order.
@@ -78,10 +78,10 @@ def sgd_rows(
             f"average={rule.average!r} with penalty={rule.penalty!r}: the mean of truncated iterates is not offered; "
             "set average=False or penalty='l2'"
         )
-    if device.is_on_gpu(X):
+    if device.is_on_gpu(X) and rule.suits_gpu:
         return device.sgd_rows(X, Y, S, models, rule)
-    # rows of another namespace are copied to NumPy's
-    X = np.asarray(X)
+    # rows on a GPU or of another namespace are copied to NumPy's
+    X, Y, S = (device.on_host(values) for values in (X, Y, S))
     # copies, which are overwritten by the new models
     coef, mean = (np.array(values, X.dtype, order="C") for values in (models.coef, models.average_coef))
     b, mean_b = (np.array(values, np.float64) for values in (models.intercept, models.average_intercept))
