@@ -20,14 +20,12 @@ GROUP = 16
 # `slope` of `dkl.solvers.losses` in C; a test compares the two
 _SLOPES = {
     "hinge": "y * p <= 1 ? -y : 0",
-    "perceptron": "y * p <= 0 ? -y : 0",
     "squared_hinge": "y * p < 1 ? -2 * y * (1 - y * p) : 0",
     "modified_huber": "y * p < -1 ? -4 * y : y * p < 1 ? -2 * y * (1 - y * p) : 0",
     "log_loss": "-y / (1 + exp(y * p))",
     "squared_error": "p - y",
     "huber": "fmin(fmax(p - y, -epsilon), epsilon)",
     "epsilon_insensitive": "p - y > epsilon ? 1 : y - p > epsilon ? -1 : 0",
-    "squared_epsilon_insensitive": "2 * (p - y - fmin(fmax(p - y, -epsilon), epsilon))",
     "poisson": "exp(p) - y",
     "gamma": "1 - y * exp(-p)",
     "pinball": "p >= y ? 1 - epsilon : -epsilon",
