@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -944,96 +944,64 @@ def rounded_product(left: Array, right: Array) -> Any:
         cublas.setMathMode(handle, before)
 
 
-def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
-    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; models on the GPU stay there, without a wait."""
+def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
+    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU and a rule that suits it; models on the GPU stay there."""
     xp, n = array_module(X), X.shape[0]
     lengths = rule.step_lengths(models.clock, n, xp)
     by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, lengths)]
-    kernel = partial(generic.compiled, xp, sgd_source(rule, np.dtype(X.dtype.name)))
+    source, intercept = sgd_source(rule, np.dtype(X.dtype.name)), xp.array(models.intercept, dtype=xp.float64)
     if rule.loss == "softmax":
-        found = _sgd_jointly(xp, X, by_row, models, rule, kernel("sgd_jointly"))
-    elif rule.penalties[0]:
-        found = _sgd_row_by_row(xp, X, by_row, models, rule, kernel("sgd_rows"))
+        coef = _sgd_jointly(xp, X, by_row, models, rule, intercept, generic.compiled(xp, source, "sgd_jointly"))
     else:
-        found = _sgd_in_batches(xp, X, by_row, models, rule, kernel("sgd_shares"))
+        coef = _sgd_in_batches(xp, X, by_row, models, rule, intercept, generic.compiled(xp, source, "sgd_shares"))
+    after = replace(models, coef=coef, intercept=intercept, clock=models.clock + n)
     if is_on_gpu(models.coef):
-        return found
-    here = together_on_host({name: getattr(found, name) for name in SGDModels.arrays()})
-    coef, mean = (here[name].astype(X.dtype.name) for name in ("coef", "average_coef"))
-    return SGDModels(coef, here["intercept"], mean, here["average_intercept"], found.clock)
+        return after
+    here = together_on_host({"coef": coef, "intercept": intercept})
+    return replace(after, coef=here["coef"].astype(X.dtype.name), intercept=here["intercept"])
 
 
 def _sgd_in_batches(
-    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
-) -> SGDModels:
-    """Steps on batches of rows, whose products with each other and with the models the whole GPU computes first."""
-    n, K = X.shape[0], len(models.intercept)
-    coef, mean = (xp.asarray(values, dtype=xp.float64) for values in (models.coef, models.average_coef))
-    # intercepts, their means, and the number of the next step of each model
-    numbers = (models.intercept, models.average_intercept, np.full(K, models.clock))
-    state = xp.stack([xp.asarray(one, dtype=xp.float64) for one in numbers])
-    of_rule = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate, rule.average)]
-    for rows in spans(n, _BATCH_ROWS):
+    xp: ModuleType,
+    X: Array,
+    by_row: list[Array],
+    models: SGDModels,
+    rule: SGDRule,
+    intercept: Array,
+    kernel: Callable[..., None],
+) -> Any:
+    """Coefficients after steps on batches of rows, whose products with each other and models the GPU computes."""
+    K, coef = len(models.intercept), xp.asarray(models.coef, dtype=xp.float64)
+    of_rule = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate)]
+    for rows in spans(X.shape[0], _BATCH_ROWS):
         x = xp.asarray(X[rows], dtype=xp.float64)
         size = x.shape[0]
         products = [xp.ascontiguousarray(xp.matmul(x, other.T)) for other in (coef, x)]
-        shares, factors = xp.zeros((K, 2, size)), xp.empty((3, K))
+        shares, factors = xp.zeros((K, size)), xp.empty(K)
+        arrays = (*products, *(xp.ascontiguousarray(values[rows]) for values in by_row), shares, factors, intercept)
         # one thread block for each model, which takes the steps in order, on products instead of columns
-        kernel(
-            (K,),
-            (GROUP**2,),
-            (
-                *(*products, *(xp.ascontiguousarray(values[rows]) for values in by_row), shares, factors, state),
-                *(np.int32(size), np.int32(K), *of_rule),
-            ),
-        )
-        kept, held, mixed = (factors[number][:, None] for number in range(3))
-        if rule.average:
-            mean = held * mean + mixed * coef + xp.matmul(shares[:, 1], x)
-        coef = kept * coef + xp.matmul(shares[:, 0], x)
-    coef, mean = (values.astype(X.dtype) for values in (coef, mean))
-    return SGDModels(coef, state[0], mean, state[1], models.clock + n)
-
-
-def _sgd_row_by_row(
-    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
-) -> SGDModels:
-    """Steps on all coefficients for each row, as the l1 penalty stops each coefficient at 0; without averaging."""
-    (n, m), K = X.shape, len(models.intercept)
-    # copies, which the kernel overwrites with the new models
-    coef, b = xp.array(models.coef, dtype=X.dtype, order="C"), xp.array(models.intercept, dtype=xp.float64)
-    numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate)
-    # one thread block for each model, which takes all rows in order, as a step depends on the one before
-    kernel(
-        (K,),
-        (GROUP**2,),
-        (
-            *(xp.ascontiguousarray(X), *by_row, coef, xp.zeros_like(coef), b),
-            *(*map(np.int32, (n, m, K)), *map(np.float64, numbers)),
-        ),
-    )
-    return SGDModels(coef, b, *_means(xp, X, models), models.clock + n)
-
-
-def _means(xp: ModuleType, X: Array, models: SGDModels) -> tuple[Any, Any]:
-    """Copies of the means of the iterates, on the GPU."""
-    coef, intercept = models.average_coef, models.average_intercept
-    return xp.array(coef, dtype=X.dtype, order="C"), xp.array(intercept, dtype=xp.float64)
+        kernel((K,), (GROUP**2,), (*arrays, np.int32(size), np.int32(K), *of_rule))
+        coef = factors[:, None] * coef + xp.matmul(shares, x)
+    return coef.astype(X.dtype)
 
 
 def _sgd_jointly(
-    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
-) -> SGDModels:
-    """Steps on the coefficients of all models for each row, whose scores under all models determine each step."""
+    xp: ModuleType,
+    X: Array,
+    by_row: list[Array],
+    models: SGDModels,
+    rule: SGDRule,
+    intercept: Array,
+    kernel: Callable[..., None],
+) -> Any:
+    """Coefficients after steps on all models for each row, whose scores under all models determine each step."""
     (n, m), K = X.shape, len(models.intercept)
-    # copies, which the kernel overwrites with the new models
+    # a copy, which the kernel overwrites with the new models
     coef = xp.array(models.coef, dtype=X.dtype, order="C")
-    mean, mean_b = _means(xp, X, models)
-    intercepts = xp.stack([xp.asarray(models.intercept, dtype=xp.float64), mean_b])
-    numbers = (*rule.penalties, rule.intercept_rate, models.clock, rule.average)
-    arrays = (xp.ascontiguousarray(X), *by_row, coef, mean, xp.zeros_like(coef), intercepts, xp.empty(K))
-    kernel((1,), (GROUP**2,), (*arrays, *map(np.int32, (n, m, K)), *map(np.float64, numbers)))
-    return SGDModels(coef, intercepts[0], mean, intercepts[1], models.clock + n)
+    arrays = (xp.ascontiguousarray(X), *by_row, coef, intercept, xp.empty(K))
+    numbers = (*map(np.int32, (n, m, K)), np.float64(rule.penalties[1]), np.float64(rule.intercept_rate))
+    kernel((1,), (GROUP**2,), (*arrays, *numbers))
+    return coef
 
 
 def _at_once(width: int, number: int, dtype: np.dtype) -> int:

@@ -83,10 +83,11 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
             rows = np.ascontiguousarray(X, dtype=dtype)
             return rows if factor == 1.0 else rows * dtype.type(factor)
         if scaler.kind == "quantile":
-            rows = np.ascontiguousarray(X, dtype=np.float64)
-            out = np.empty(rows.shape, dtype)
-            knots = np.ascontiguousarray(quantile_knots(scaler).T)
-            _SCORING(rows.size, rows, knots, normal_scores(knots.shape[1]), scaler.passthrough, factor, out)
+            knots, out = quantile_knots(scaler), np.empty(X.shape, dtype)
+            scores = normal_scores(len(knots))
+            for j, passes in enumerate(scaler.passthrough):
+                x = X[:, j].astype(np.float64)
+                out[:, j] = factor * (x if passes else _scores_of_column(x, knots[:, j], scores))
             return out
         if scaler.kind == "counts":
             return scale_dense_counts(X, scaler, dtype, factor=factor)
@@ -211,121 +212,10 @@ def normal_scores(n_knots: int) -> np.ndarray:
     return np.clip(special.ndtri(np.linspace(0.0, 1.0, n_knots)), -3.0, 3.0)
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def _score_few_quantiles(
-    X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
-) -> None:
-    """`_quantile_scores` in NumPy: the same bisection and interpolation, for all columns at once."""
-    chosen = np.flatnonzero(~passthrough)
-    x, flat, last = X[:, chosen], knots[chosen].ravel(), knots.shape[1] - 1
-    first = np.arange(len(chosen)) * knots.shape[1]
-
-    def counted(is_below: np.ufunc) -> np.ndarray:
-        """The number of knots of its column that are below each number, or (with `np.less_equal`) at most it."""
-        count, length = np.zeros(x.shape, np.intp), last + 1
-        while length > 0:
-            half = max(length // 2, 1)
-            count += half * is_below(flat[first + count + (half - 1)], x)
-            length -= half
-        return count
-
-    below, up_to = counted(np.less), counted(np.less_equal)
-    low, high = np.maximum(below - 1, 0), np.minimum(below, last)
-    start = flat[first + low]
-    gap = flat[first + high] - start
-    share = (x - start) / np.where(gap > 0.0, gap, 1.0)
-    score = scores[low] + share * (scores[high] - scores[low])
-    score = np.where(up_to > below, 0.5 * (scores[high] + scores[np.maximum(up_to - 1, 0)]), score)
-    score = np.where(up_to == 0, scores[0], score)
-    scaled = X.copy()
-    scaled[:, chosen] = np.where(below > last, scores[last], score)
-    np.multiply(scaled, factor, out=out, casting="same_kind")
-
-
-def _score_many_quantiles(
-    X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
-) -> None:
-    """`_quantile_scores` with its buffers, whose allocation in compiled code would take long to compile."""
-    buffers = np.empty((2, len(X))), np.empty((2, len(X)), np.int32)
-    _quantile_scores(X, knots, scores, passthrough, factor, out, buffers)
-
-
-@numba.njit(nogil=True, cache=True)
-def _quantile_scores(
-    X: np.ndarray,
-    knots: np.ndarray,
-    scores: np.ndarray,
-    passthrough: np.ndarray,
-    factor: float,
-    out: np.ndarray,
-    buffers: tuple[np.ndarray, np.ndarray],
-) -> None:
-    """Interpolate each number between the scores of its neighbouring knots; the mean score for tied knots."""
-    # one column after the other, so that its knots stay in the cache
-    columns, counts = buffers
-    x, scaled = columns[0], columns[1]
-    for j in range(X.shape[1]):
-        for i in range(len(x)):
-            x[i] = X[i, j]
-            scaled[i] = x[i]
-        if not passthrough[j]:
-            # counts knots below each number, then up to it; constant flags would have two versions compiled
-            for tied in range(2):
-                if tied == 0 or _any_tied(knots[j], x, counts[0]):
-                    _count(knots[j], x, tied == 1, counts[tied])
-                else:
-                    for i in range(len(x)):
-                        counts[1, i] = counts[0, i]
-            _interpolate(x, knots[j], scores, counts[0], counts[1], scaled)
-        for i in range(len(x)):
-            out[i, j] = scaled[i] * factor
-
-
-# Size of X, in numbers, from which on the compiled form is used; compiling takes about a second for each dtype.
-_SCORING = TwoForms(_score_few_quantiles, _score_many_quantiles, 2_000_000)
-
-
-@numba.njit(nogil=True, cache=True)
-def _count(knots: np.ndarray, x: np.ndarray, with_tied: bool, count: np.ndarray) -> None:
-    """Count the knots below each number, including those equal to it if `with_tied`.
-
-    Each step of the bisection is made for all numbers, in vectorized loops several times as fast as single searches.
-    """
-    for i in range(len(x)):
-        count[i] = 0
-    length = len(knots)
-    while length > 0:
-        half = max(length // 2, 1)
-        # two loops, since a condition inside one would prevent vectorization
-        if with_tied:
-            for i in range(len(x)):
-                count[i] += half * (knots[count[i] + half - 1] <= x[i])
-        else:
-            for i in range(len(x)):
-                count[i] += half * (knots[count[i] + half - 1] < x[i])
-        length -= half
-
-
-@numba.njit(nogil=True, cache=True)
-def _any_tied(knots: np.ndarray, x: np.ndarray, below: np.ndarray) -> bool:
-    """Whether any number equals a knot; for most columns none does, so that the second count is not needed."""
-    any_equal, last = False, len(knots) - 1
-    for i in range(len(x)):
-        any_equal |= knots[min(below[i], last)] == x[i]
-    return any_equal
-
-
-@numba.njit(nogil=True, cache=True)
-def _interpolate(
-    x: np.ndarray, knots: np.ndarray, scores: np.ndarray, below: np.ndarray, up_to: np.ndarray, out: np.ndarray
-) -> None:
-    """Write the score of each number, from the numbers of knots below it and up to it."""
-    last = len(knots) - 1
-    for i in range(len(x)):
-        low, high = max(below[i] - 1, 0), min(below[i], last)
-        gap = knots[high] - knots[low]
-        share = (x[i] - knots[low]) / (gap if gap > 0.0 else 1.0)
-        score = scores[low] + share * (scores[high] - scores[low])
-        score = 0.5 * (scores[high] + scores[max(up_to[i] - 1, 0)]) if up_to[i] > below[i] else score
-        score = scores[0] if up_to[i] == 0 else score
-        out[i] = scores[last] if below[i] > last else score
+def _scores_of_column(x: np.ndarray, knots: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Numbers interpolated between the scores of their neighbouring knots; of tied knots the mean score."""
+    found = np.interp(x, knots, scores)
+    if np.any(knots[1:] == knots[:-1]):
+        # `np.interp` takes the last of equal knots, and on the mirrored axis the first
+        found = 0.5 * (found + np.interp(-x, -knots[::-1], scores[::-1]))
+    return found

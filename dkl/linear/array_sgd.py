@@ -12,6 +12,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.kernels.sgd.steps import LOSSES
 from dkl.linear.sgd import (
     POWER,
     REGRESSION_LOSSES,
@@ -29,6 +30,16 @@ OWN_LOSSES = (*LOG_LINK, "pinball", "softmax")
 def is_foreign(X: object) -> bool:
     """Whether scikit-learn's compiled steps cannot read these rows: CuPy's arrays, or those of another namespace."""
     return is_on_gpu(X) or (hasattr(X, "__array_namespace__") and not isinstance(X, np.ndarray))
+
+
+def _readable(*values: Any) -> list[Any]:
+    """Values that scikit-learn can read: copies of those that it cannot."""
+    return [on_host(each) if is_foreign(each) else each for each in values]
+
+
+def _has_steps(model: SGDModel) -> bool:
+    """Whether `sgd_rows` has the steps: no machine offers the other losses, or passive-aggressive steps."""
+    return model.loss in LOSSES and model.learning_rate not in ("pa1", "pa2")
 
 
 # scikit-learn's estimators with stochastic steps; both store their iterates under the same names.
@@ -102,7 +113,17 @@ def rules_of(
     is_sparse : bool
     unit : ndarray of shape (n_models,) or None
         The penalty of each model is divided by it.
+
+    Raises
+    ------
+    ValueError
+        For a loss or a learning rate without steps here.
     """
+    if not _has_steps(model):
+        raise ValueError(
+            f"loss={model.loss!r} with learning_rate={model.learning_rate!r} has steps in scikit-learn alone, if at "
+            "all, and for one target"
+        )
     names = ("loss", "penalty", "learning_rate", "eta0", "power_t", "fit_intercept")
     options = {name: getattr(model, name) for name in names}
     options |= {"l1_ratio": model.l1_ratio or 0.0, "average": int(model.average), "sparse": is_sparse}
@@ -177,6 +198,9 @@ class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
     ) -> ArraySGDClassifier:
         """One epoch of steps; for NumPy rows and scikit-learn's losses, scikit-learn's own method.
 
+        Other rows are copied for it if the loss is "perceptron" or a squared epsilon-insensitive one, or the learning
+        rate passive-aggressive.
+
         Parameters
         ----------
         X : array of shape (n, m)
@@ -185,8 +209,9 @@ class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
             All labels, in the first call.
         sample_weight : array of shape (n,) or None
         """
-        if not is_foreign(X) and self.loss != "softmax":
-            return super().partial_fit(X, y, classes=classes, sample_weight=sample_weight)
+        if self.loss != "softmax" and not (is_foreign(X) and _has_steps(self)):
+            rows, labels, weight = _readable(X, y, sample_weight)
+            return super().partial_fit(rows, labels, classes=classes, sample_weight=weight)
         if not hasattr(self, "t_"):
             own_loss = {"loss": "log_loss"} if self.loss == "softmax" else {}
             estimator = SGDClassifier.partial_fit(
@@ -243,8 +268,9 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
         """
         targets = on_host(y)
         is_own = self.loss in OWN_LOSSES
-        if not is_foreign(X) and not is_own and targets.ndim == 1:
-            return super().partial_fit(X, y, sample_weight=sample_weight)
+        if not is_own and targets.ndim == 1 and not (is_foreign(X) and _has_steps(self)):
+            rows, y, weight = _readable(X, y, sample_weight)
+            return super().partial_fit(rows, y, sample_weight=weight)
         if self.loss in LOG_LINK and (wrong := np.argwhere(LOG_LINK[self.loss].unknown(targets))).size:
             raise ValueError(
                 f"y[{wrong[0, 0]}] is {targets[tuple(wrong[0])]}, of which loss={self.loss!r} has no deviance: counts "

@@ -232,7 +232,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
 
     def objective(batch: slice, expansion: Expansion) -> tuple[float, np.ndarray]:
         weight = None if minibatch.weight is None else minibatch.weight[batch]
-        _, gradient = expansion_gradient(
+        gradient = expansion_gradient(
             minibatch.rows.rows(batch),
             minibatch.targets[batch],
             weight,
@@ -240,7 +240,6 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
             expansion,
             loss=operands["loss"],
             alpha=operands["alpha"],
-            has_value=False,
         )
         return 0.0, _values(gradient)
 

@@ -124,9 +124,8 @@ def expansion_gradient(
     *,
     loss: RefinedLoss,
     alpha: float = 0.0,
-    has_value: bool = True,
-) -> tuple[float, Expansion]:
-    """The regularised loss of a batch and its gradient in frequencies, coefficients and intercepts.
+) -> Expansion:
+    """The gradient of the regularised loss of a batch, in frequencies, coefficients and intercepts.
 
     The loss is ``(1/n) sum_i s_i sum_k l(y_ik, f_k(x_i)) + alpha/2 |coef|^2``; with the angles z = W x, the waves c, s
     and the loss's slope g in f, the gradient in w_j is sum_i a_j (coef_sin,j c_ij - coef_cos,j s_ij) g_i x_i.
@@ -145,13 +144,6 @@ def expansion_gradient(
     loss : {"squared_hinge", "log_loss", "squared_error"}
         As defined in `dkl.solvers.losses`.
     alpha : float
-    has_value : bool
-        False returns 0 for the loss: steps need the gradient alone.
-
-    Returns
-    -------
-    loss : float, or on a GPU an array of no axes
-    gradient : Expansion
     """
     # cos z and sin z of all angles z = W x + b, which are features, or their derivatives
     waves, features, amplitudes = _waves_of(rows, feature_map, expansion.entries)
@@ -161,15 +153,11 @@ def expansion_gradient(
     by_feature = expansion.coef * amplitudes
     # with one model the product has one term, which NumPy multiplies four times as fast without BLAS
     wave_gradient = slope * by_feature if len(by_feature) == 1 else slope @ by_feature
-    gradient = Expansion(
+    return Expansion(
         entries=_entry_gradient(rows, feature_map, waves, wave_gradient),
         coef=slope.T @ features + alpha * expansion.coef,
         intercept=slope.sum(axis=0),
     )
-    if not has_value:
-        return 0.0, gradient
-    penalty = 0.5 * alpha * (expansion.coef.astype(np.float64) ** 2).sum()
-    return loss_of(loss).mean_value(targets, scores, weight) + penalty, gradient
 
 
 def _entries(projection: Projection) -> np.ndarray:

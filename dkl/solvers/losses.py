@@ -239,24 +239,6 @@ class _LogLoss(_MarginLoss):
         return xp.exp(-xp.logaddexp(xp.zeros_like(margin), margin))
 
 
-class _PerceptronLoss(_MarginLoss):
-    """``max(0, -y f)``."""
-
-    solvers: ClassVar[Solvers] = {"classification": ()}
-
-    def value(self, y: Numbers, f: Numbers) -> Any:
-        return namespace_of(f).clip(-(y * f), 0.0, None)
-
-    def slope(self, y: Numbers, f: Numbers) -> Any:
-        return namespace_of(f).where(y * f <= 0.0, -y, 0.0 * y)
-
-    def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return namespace_of(f).zeros_like(y * f)
-
-    def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return namespace_of(s).where((-y * s >= 0.0) & (-y * s <= 1.0), 0.0, inf)
-
-
 class _SquaredErrorLoss(Loss):
     """``(y - f)^2 / 2``, for targets that are numbers, or -1 and +1."""
 
@@ -328,30 +310,6 @@ class _EpsilonInsensitiveLoss(Loss):
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return namespace_of(s).where(namespace_of(s).abs(s) <= 1.0, self.epsilon * namespace_of(s).abs(s) + y * s, inf)
-
-
-@dataclass(frozen=True)
-class _SquaredEpsilonInsensitiveLoss(Loss):
-    """``max(0, |y - f| - epsilon)^2``, the whole square as in `LinearSVR` and `SGDRegressor`."""
-
-    epsilon: float = 0.1
-    largest_curvature = 2.0
-    conjugate_square = 0.25
-    solvers: ClassVar[Solvers] = {"regression": ()}
-
-    def value(self, y: Numbers, f: Numbers) -> Any:
-        xp = namespace_of(f)
-        return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None) ** 2
-
-    def slope(self, y: Numbers, f: Numbers) -> Any:
-        error = f - y
-        return 2.0 * (error - namespace_of(f).clip(error, -self.epsilon, self.epsilon))
-
-    def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _filled(namespace_of(f).abs(f - y) > self.epsilon, 2.0, f - y)
-
-    def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return self.conjugate_square * s**2 + self.epsilon * namespace_of(s).abs(s) + y * s
 
 
 class _LogLinkLoss(Loss):
@@ -572,7 +530,6 @@ _PLAIN: dict[str, Loss] = {
     **HINGES,
     "log_loss": _LogLoss(),
     "modified_huber": _ModifiedHuberLoss(),
-    "perceptron": _PerceptronLoss(),
     "squared_error": _SquaredErrorLoss(),
     "poisson": PoissonLoss(),
     "gamma": GammaLoss(),
@@ -580,7 +537,6 @@ _PLAIN: dict[str, Loss] = {
 _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "huber": HuberLoss,
     "epsilon_insensitive": _EpsilonInsensitiveLoss,
-    "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
     "pinball": PinballLoss,
 }
 # The losses for classes whose scores become probabilities, by the logistic function or the softmax.
@@ -615,7 +571,7 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
     name : str
         One of `LOSS_NAMES`, which are scikit-learn's names.
     epsilon : float
-        The parameter of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive"; for "pinball" the quantile.
+        The parameter of "huber" and "epsilon_insensitive"; for "pinball" the quantile.
         Other losses ignore it.
 
     Raises

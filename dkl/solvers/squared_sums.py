@@ -126,15 +126,6 @@ class SquaredSums:
         return np.maximum(self.squares / self.weight - (self.cross[:, -1] / self.weight) ** 2, 0.0)
 
     @property
-    def means(self) -> np.ndarray:
-        """The mean of (phi, 1), (m + 1,)."""
-        return self.gram[-self.cross.shape[1] :] / self.weight
-
-    def times(self, models: np.ndarray) -> np.ndarray:
-        """sum_i s_i f_k(x_i) (phi_i, 1) of models (K, m + 1)."""
-        return models @ self.whole
-
-    @property
     def whole(self) -> np.ndarray:
         """sum_i s_i (phi_i, 1)(phi_i, 1)' as a full matrix (m + 1, m + 1) in Fortran order, as LAPACK needs it."""
         return np.asfortranarray(unpacked(self.gram))

@@ -346,15 +346,6 @@ def squared_block(block: Block, operands: Operands) -> Sums:
     return {"gram": gram, **(found if operands["first"] else {})}
 
 
-def misfit_block(block: Block, operands: Operands) -> Sums:
-    """sum_i s_i e_ik (phi_i, 1) and sum_i s_i e_ik^2 of the residuals e of given models."""
-    values, weight = model_targets(block, operands["targets"])
-    dual_sums, squares = tuned.misfit_sums(
-        map_rows(block.X, operands["feature_map"]), values, weight, operands["models"]
-    )
-    return {"dual_sums": dual_sums, "squares": squares}
-
-
 def margin_block(block: Block, operands: Operands) -> Sums:
     """Losses at trial steps, dual weights by side, and packed Hessians sum_i c_ik (phi_i, 1)(phi_i, 1)'."""
     options, kept = operands["options"], operands["sample"](block.row_id)

@@ -34,10 +34,8 @@ def value(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
     return {
         "hinge": slack,
         "squared_hinge": slack**2,
-        "perceptron": max(0.0, -y * f),
         "squared_error": error**2 / 2.0,
         "epsilon_insensitive": max(0.0, error - epsilon),
-        "squared_epsilon_insensitive": max(0.0, error - epsilon) ** 2,
     }[name]
 
 
@@ -54,11 +52,9 @@ def slope(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
         "pinball": -epsilon if y > f else 1.0 - epsilon,
         "hinge": -y if slack > 0.0 else 0.0,
         "squared_hinge": -2.0 * y * slack,
-        "perceptron": -y if y * f < 0.0 else 0.0,
         "squared_error": f - y,
         "huber": min(epsilon, max(-epsilon, f - y)),
         "epsilon_insensitive": math.copysign(1.0, beyond) if beyond else 0.0,
-        "squared_epsilon_insensitive": 2.0 * beyond,
     }[name]
 
 
@@ -75,11 +71,9 @@ def curvature(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
         "hinge": 0.0,
         "squared_hinge": 2.0 * (margin < 1.0),
         "modified_huber": 2.0 * (-1.0 <= margin < 1.0),
-        "perceptron": 0.0,
         "squared_error": 1.0,
         "huber": 1.0 * is_near,
         "epsilon_insensitive": 0.0,
-        "squared_epsilon_insensitive": 2.0 * (not is_near),
     }[name]
 
 

@@ -19,12 +19,11 @@ def expansion_gradient(
     *,
     loss: str,
     alpha: float = 0.0,
-) -> tuple[float, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of scaled rows X and a dense matrix of frequencies in `expansion.entries`."""
     W, coef, intercept = expansion.entries, expansion.coef, expansion.intercept
     m, n, pairs = len(W), len(X), feature_map.columns_a_frequency == 2
     dW, dcoef, dintercept = np.zeros(W.shape), alpha * coef, np.zeros(len(intercept))
-    total = 0.5 * alpha * float(np.sum(coef**2))
     for i in range(n):
         share = (1.0 if weight is None else weight[i]) / n
         for k in range(len(intercept)):
@@ -40,11 +39,10 @@ def expansion_gradient(
                     turns[j] += coef[k, m + j] * a * math.cos(z)
             score += float(features @ coef[k])
             slope = losses.slope(float(targets[i, k]), score, loss)
-            total += share * losses.value(float(targets[i, k]), score, loss)
             dcoef[k] += share * slope * features
             dintercept[k] += share * slope
             dW += share * slope * turns[:, None] * X[i]
-    return total, (dW, dcoef, dintercept)
+    return dW, dcoef, dintercept
 
 
 def adam_update(

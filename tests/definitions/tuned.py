@@ -43,17 +43,6 @@ def squared_sums(
     return out
 
 
-def misfit_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, models: np.ndarray) -> Any:
-    """Residuals times rows, and their squares."""
-    dual_sums, squares = np.zeros(models.shape), np.zeros(len(models))
-    for i, k in itertools.product(range(len(phi)), range(len(models))):
-        row = np.append(phi[i], 1.0)
-        misfit = targets[i, k] - row @ models[k]
-        dual_sums[k] += weight[i] * misfit * row
-        squares[k] += weight[i] * misfit**2
-    return dual_sums, squares
-
-
 def margin_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Any, smoothing: Any, loss: str) -> Any:
     """Losses at steps; losses, dual weights and curvatures at the first, by side."""
     K, m = trial.coefficients.shape

@@ -428,7 +428,6 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.methods.density.sums", "pricing_block"): tuned_prices,
     ("dkl.methods.density.sums", "judging_sums"): tuned_judged,
     ("dkl.methods.density.sums", "margin_block"): tuned_margins,
-    ("dkl.methods.density.sums", "misfit_block"): tuned,
     ("dkl.methods.density.sums", "squared_block"): lambda kind: (
         tuned_squares(kind, (0, 11), lambda row_id: row_id % 3 - (kind == "2"))
         if kind != "3"

@@ -29,11 +29,9 @@ ERRORS = tuple(name for name in LOSS_NAMES if "regression" in loss_of(name).solv
 EPSILON = 0.3
 SCIKIT_LEARN = {
     "hinge": _sgd_fast.Hinge(1.0),
-    "perceptron": _sgd_fast.Hinge(0.0),
     "squared_hinge": _sgd_fast.SquaredHinge(1.0),
     "modified_huber": _sgd_fast.ModifiedHuber(),
     "epsilon_insensitive": _sgd_fast.EpsilonInsensitive(EPSILON),
-    "squared_epsilon_insensitive": _sgd_fast.SquaredEpsilonInsensitive(EPSILON),
 }
 
 
@@ -85,7 +83,7 @@ def test_a_conjugate_is_the_largest_difference_of_a_line_and_the_loss(name: str)
         return
     if name not in ERRORS:
         assert np.isinf(loss.conjugate(y, y)).all()
-    if not loss.varies and name != "perceptron":
+    if not loss.varies:
         of_squares = loss.conjugate_square * s**2 + y * s
         beside = EPSILON * np.abs(s) if "insensitive" in name else 0.0
         np.testing.assert_allclose(loss.conjugate(y, s), of_squares + beside, rtol=1e-12, atol=1e-14)
@@ -190,7 +188,7 @@ def test_losses_with_stochastic_steps_have_a_slope_in_compiled_code_and_in_the_s
     """Losses that machines offer with exact steps alone need none."""
     exact = {name for name in LOSS_NAMES if all(each == ("newton",) for each in loss_of(name).solvers.values())}
     assert set(sgd_source._SLOPES) == set(LOSS_NAMES) - exact
-    assert set(steps._LOSSES) - {"softmax"} == set(LOSS_NAMES) - exact
+    assert set(steps.LOSSES) - {"softmax"} == set(LOSS_NAMES) - exact
 
 
 def one_column(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, TrialSteps]:

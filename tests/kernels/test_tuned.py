@@ -13,7 +13,6 @@ from dkl.methods.density.sums import (
     Smoothing,
     margin_block,
     margin_sums,
-    misfit_sums,
     squared_block,
     squared_sums,
 )
@@ -61,14 +60,6 @@ def test_squared_sums_are_their_definition_fold_by_fold(columns: tuple[int, int]
         np.testing.assert_allclose(out["gram"][f], packed(expected["gram"][f], columns), rtol=0, atol=1e-12)
     np.testing.assert_allclose(out["cross"], expected["cross"], rtol=0, atol=1e-12)
     np.testing.assert_allclose(out["squares"], expected["squares"], rtol=1e-13)
-
-
-def test_misfit_sums_are_their_definition() -> None:
-    phi, targets, weight = some_rows()
-    models = np.random.default_rng(1).normal(size=(K, M + 1))
-    found = misfit_sums(phi, targets, weight, models)
-    for value, expected in zip(found, definitions.misfit_sums(phi, targets, weight, models), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize(("loss", "follows"), [("hinge", False), ("hinge", True), ("squared_hinge", False)])

@@ -82,6 +82,18 @@ def test_on_numpys_rows_they_are_scikit_learn() -> None:
     assert ours.t_ == 241
 
 
+@places
+@pytest.mark.parametrize("options", [{"loss": "perceptron"}, {"learning_rate": "pa1", "eta0": 0.3, "penalty": None}])
+def test_losses_and_steps_of_scikit_learn_alone_are_taken_by_it(options: dict[str, Any], place: str) -> None:
+    X, y, weight = problem(2)
+    kind = {"shuffle": False, **options}
+    ours = ArraySGDClassifier(**kind).partial_fit(placed(X, place), y, ["a", "b"], weight)
+    theirs = SGDClassifier(**kind).partial_fit(X, y, ["a", "b"], weight)
+    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    with pytest.raises(ValueError, match="has steps in scikit-learn alone"):
+        ArraySGDRegressor("squared_epsilon_insensitive").partial_fit(placed(X, place), np.ones((120, 2)))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -150,7 +150,7 @@ def test_steps_are_those_of_adam_on_the_batches_in_their_order() -> None:
             0, X[order[start : start + 20]], codes[order[start : start + 20]], None, order[start : start + 20]
         )
         at = Expansion(values[: M * D_IN].reshape(M, D_IN), values[M * D_IN : -1].reshape(1, -1), values[-1:])
-        _, gradient = expansion_gradient(
+        gradient = expansion_gradient(
             scaled_rows(batch.X, problem.feature_map, "float64"),
             np.where(batch.y == 1, 1.0, -1.0)[:, None],
             None,

@@ -23,7 +23,7 @@ class SGDRule:
         One of theirs, "poisson", "gamma", "pinball", or "softmax" for all models jointly.
     penalty : {"l2", "l1", "elasticnet", None}
     alpha, l1_ratio : float
-    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "pa1", "pa2"}
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive"}
         "adaptive" is constant within a call, as in scikit-learn's `partial_fit`.
     eta0, power_t : float
     epsilon : float
@@ -62,9 +62,9 @@ class SGDRule:
         return (_SPARSE_INTERCEPT if self.sparse else 1.0) if self.fit_intercept else 0.0
 
     @property
-    def is_passive(self) -> bool:
-        """Whether steps are passive-aggressive: at most as long as the row's loss needs to become zero."""
-        return self.learning_rate in ("pa1", "pa2")
+    def suits_gpu(self) -> bool:
+        """Whether a GPU has a kernel for the steps: not with an l1 penalty or averages, which no fit has."""
+        return not (self.penalties[0] or self.average)
 
     def step_lengths(self, clock: float, n_rows: int, xp: Any = np) -> Any:
         """eta of each row, for steps numbered from `clock` on: (n,) float64, an array of the namespace."""

@@ -1,4 +1,4 @@
-"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or as one kernel on a GPU."""
+"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or by kernels on a GPU."""
 
 from __future__ import annotations
 
@@ -14,35 +14,32 @@ __all__ = ["sgd_rows"]
 
 # scikit-learn's bound on slopes
 _STEEPEST = 1e12
-# Losses by number, in the order of `_slope`; numbers of the passive-aggressive rules, 0 for other rules.
-_LOSSES = (
+# Losses by number, in the order of `_slope`.
+LOSSES = (
     "hinge",
-    "perceptron",
     "squared_hinge",
     "modified_huber",
     "log_loss",
     "squared_error",
     "huber",
     "epsilon_insensitive",
-    "squared_epsilon_insensitive",
     "poisson",
     "gamma",
     "pinball",
     "softmax",
 )
-_PASSIVE = {"pa1": 1, "pa2": 2}
 
 
 def sgd_rows(
     X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule, order: np.ndarray | None = None
 ) -> SGDModels:
-    """The models after a step on each row, in order; on a GPU in one launch, with a thread block for each model.
+    """The models after a step on each row, in order; on a GPU with a thread block for each model.
 
     Results equal scikit-learn's up to rounding. With penalty "l1" and averaging scikit-learn omits the shrinking from
     the mean of the iterates; this pair raises an error here. scikit-learn has no steps of these losses: "pinball" is
     for the quantile `epsilon`; a step of "poisson" and "gamma" changes the score of its own row by at most 1, since
     their slopes grow like exp(f); those of "softmax" change the models of all classes by the probabilities of the row,
-    in one thread block on a GPU.
+    in one thread block on a GPU. Rows on a GPU are copied to the host for rules that do not suit it.
 
     Parameters
     ----------
@@ -53,7 +50,7 @@ def sgd_rows(
     S : ndarray of shape (n, K)
         Weights of the rows, times those of the classes.
     models : SGDModels
-        On the host, or with the rows on a GPU; the result is on the same device.
+        On the host; for a rule that suits it, also with the rows on a GPU, where the result stays then.
     rule : SGDRule
     order : ndarray of shape (n,), int64, or None
         For rows on the host the row of X for each step, so that no row is copied; None takes all in their order.
@@ -78,10 +75,10 @@ def sgd_rows(
             f"average={rule.average!r} with penalty={rule.penalty!r}: the mean of truncated iterates is not offered; "
             "set average=False or penalty='l2'"
         )
-    if device.is_on_gpu(X):
+    if device.is_on_gpu(X) and rule.suits_gpu:
         return device.sgd_rows(X, Y, S, models, rule)
-    # rows of another namespace are copied to NumPy's
-    X = np.asarray(X)
+    # rows on a GPU or of another namespace are copied to NumPy's
+    X, Y, S = (device.on_host(values) for values in (X, Y, S))
     # copies, which are overwritten by the new models
     coef, mean = (np.array(values, X.dtype, order="C") for values in (models.coef, models.average_coef))
     b, mean_b = (np.array(values, np.float64) for values in (models.intercept, models.average_intercept))
@@ -89,7 +86,7 @@ def sgd_rows(
     order = np.arange(len(X)) if order is None else order
     steps = rule.step_lengths(models.clock, len(order))
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
-    kinds = _LOSSES.index(rule.loss), _PASSIVE.get(rule.learning_rate, 0), int(rule.sparse)
+    kinds = LOSSES.index(rule.loss), int(rule.sparse)
     scratch = np.zeros_like(coef), np.empty(len(coef)), np.empty(len(coef))
     _walk_rows((np.ascontiguousarray(X), order), (Y, S), steps, (coef, mean, b, mean_b), scratch, numbers, kinds)
     return SGDModels(coef, b, mean, mean_b, models.clock + len(order))
@@ -103,7 +100,7 @@ def _walk_rows(
     models: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     scratch: tuple[np.ndarray, np.ndarray, np.ndarray],
     numbers: tuple[float, float, float, float, float, float],
-    kinds: tuple[int, int, int],
+    kinds: tuple[int, int],
 ) -> None:
     """A step of all models on each row; `drawn` has the rows X and their order, `targets` has Y and S.
 
@@ -114,18 +111,16 @@ def _walk_rows(
     (X, order), (Y, S) = drawn, targets
     coef, mean, intercepts, mean_intercepts = models
     l1, l2, epsilon, intercept_rate, clock, first_averaged = numbers
-    loss, passive, sparse = kinds
+    loss, sparse = kinds
     # of the softmax loss the step in each model depends on the scores of all
-    is_joint, is_bounded = loss == 12, loss == 9 or loss == 10
+    is_joint, is_bounded = loss == 10, loss == 7 or loss == 8
     # `debt` is the total l1 penalty so far, `owed` what each coefficient has had of it (Tsuruoka et al. 2009)
     owed, scores, shares = scratch
     total, debt = 1.0, 0.0
     for i in range(len(order)):
         # the row's number; a view of the row, or of a model, would take as long as ten columns
         r, eta = order[i], steps[i]
-        square = _squared_length(X, r) if passive != 0 or is_bounded else 0.0
-        if passive == 1 and square == 0.0:
-            continue
+        square = _squared_length(X, r) if is_bounded else 0.0
         if is_joint:
             for k in range(len(coef)):
                 scores[k] = _dot(coef, k, X, r) + intercepts[k]
@@ -144,13 +139,8 @@ def _walk_rows(
             score = scores[k] if is_joint else _dot(coef, k, X, r) + intercepts[k]
             if is_joint:
                 step = -eta * (shares[k] / total - (1.0 if y > 0.0 else 0.0))
-            elif passive == 0:
-                step = -eta * min(max(_slope(loss, y, score, epsilon), -_STEEPEST), _STEEPEST)
             else:
-                # passive-aggressive steps (Crammer et al. 2006) bring the loss of the row to 0, bounded or damped
-                missing = max(0.0, 1.0 - y * score if loss == 0 else abs(y - score) - epsilon)
-                towards = y if loss == 0 else (-1.0 if y < score else 1.0)
-                step = towards * (min(missing / square, eta) if passive == 1 else missing / (square + 0.5 / eta))
+                step = -eta * min(max(_slope(loss, y, score, epsilon), -_STEEPEST), _STEEPEST)
             step *= S[i, k]
             if is_bounded:
                 longest = 1.0 / (square + 1.0)
@@ -211,28 +201,23 @@ def _truncate(W: np.ndarray, owed: np.ndarray, k: int, debt: float, X: np.ndarra
 
 @numba.njit(nogil=True, cache=True)
 def _slope(loss: int, y: float, p: float, epsilon: float) -> float:
-    """The slope of `_LOSSES[loss]` at score p, as in `dkl.solvers.losses`."""
+    """The slope of `LOSSES[loss]` at score p, as in `dkl.solvers.losses`."""
     if loss == 0:
         return -y if y * p <= 1.0 else 0.0
     if loss == 1:
-        return -y if y * p <= 0.0 else 0.0
-    if loss == 2:
         return -2.0 * y * max(0.0, 1.0 - y * p)
-    if loss == 3:
+    if loss == 2:
         return -4.0 * y if y * p < -1.0 else -2.0 * y * max(0.0, 1.0 - y * p)
-    if loss == 4:
+    if loss == 3:
         return -y / (1.0 + np.exp(y * p))
-    if loss == 5:
+    if loss == 4:
         return p - y
-    inside = min(max(p - y, -epsilon), epsilon)
+    if loss == 5:
+        return min(max(p - y, -epsilon), epsilon)
     if loss == 6:
-        return inside
-    if loss == 7:
         return 1.0 if p - y > epsilon else (-1.0 if y - p > epsilon else 0.0)
-    if loss == 8:
-        return 2.0 * (p - y - inside)
-    if loss == 9:
+    if loss == 7:
         return np.exp(p) - y
-    if loss == 10:
+    if loss == 8:
         return 1.0 - y * np.exp(-p)
     return (1.0 if p >= y else 0.0) - epsilon

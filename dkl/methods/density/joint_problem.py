@@ -65,8 +65,6 @@ class JointProblem(TunedProblem):
             feature_map=self.feature_map.take(working),
             penalty=self.penalty.within(len(working)),
             tol=goal,
-            # for the squared error float32 sums would need correcting passes, so they are float64
-            dtype="float64" if self.loss_row.takes_one_pass else self.dtype,
             start=None,
         )
 

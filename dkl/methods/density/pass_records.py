@@ -24,7 +24,6 @@ from dkl.methods.density.sums import (
     judging_sums,
     margin_block,
     margin_shapes,
-    misfit_block,
     squared_block,
 )
 from dkl.protocols.block import Block
@@ -50,9 +49,6 @@ class FoldSums:
         F.
     n_rows : int or None
         If there are no more than half as many rows as columns, they come to the driver themselves.
-    dtype : {"float32", "float64"}
-        The precision of the mapped rows and their products. In float32 these err by some 1e-8 of the largest
-        eigenvalue: too much for lam below 1e-6.
 
     Examples
     --------
@@ -70,7 +66,6 @@ class FoldSums:
     folds: RowFunction | None = None
     n_folds: int = 1
     n_rows: int | None = None
-    dtype: str = "float64"
 
     @property
     def keeps_rows(self) -> bool:
@@ -98,7 +93,7 @@ class FoldSums:
             rows: Block = results[0]
             values, weight = self.targets(rows)
             folds = np.zeros(rows.n_rows, np.int64) if self.folds is None else self.folds(rows.held_with)
-            phi = on_host(map_rows(rows.X, self.feature_map, self.dtype)).astype(np.float64)
+            phi = on_host(map_rows(rows.X, self.feature_map, "float64"))
             by_fold = [np.flatnonzero((folds == f) & (weight > 0.0)) for f in range(self.n_folds)]
             return [SquaredRows(phi[index], values[index], weight[index]) for index in by_fold]
         # panels follow each other by columns, as the packed triangle does
@@ -119,19 +114,10 @@ class FoldSums:
             "n_folds": F,
             "columns": columns,
             "first": first,
-            "dtype": self.dtype,
         }
         packed = packed_size(*columns)
-        cost = partial(tuned_cost, feature_map=self.feature_map, n_models=K, packed=packed, dtype=self.dtype)
+        cost = partial(tuned_cost, feature_map=self.feature_map, n_models=K, packed=packed, dtype="float64")
         return BlockSum("sums of pairs of features", squared_block, accumulators, operands, cost)
-
-
-def misfit_record(feature_map: FeatureMap, targets: NewtonTargets, models: np.ndarray, dtype: str) -> BlockSum:
-    """Gradient and loss of the squared error at models (K, m + 1)."""
-    accumulators = {"dual_sums": Accumulator(models.shape), "squares": Accumulator((len(models),))}
-    operands = {"feature_map": feature_map, "targets": targets, "models": models, "dtype": dtype}
-    cost = partial(tuned_cost, feature_map=feature_map, n_models=len(models), dtype=dtype)
-    return BlockSum("residuals", misfit_block, accumulators, operands, cost)
 
 
 def margin_records(

@@ -13,8 +13,8 @@ from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow, TunedLoss
 from dkl.methods.density.sums import Smoothing
 from dkl.solvers.density_term import DensityTerm
 
-# Errors of float32 products are about 1e-8 of the largest eigenvalue; further passes correct them if lam is at least
-# this.
+# Errors of float32 products are about 1e-8 of the largest eigenvalue: steps on margin losses have them if lam is at
+# least this.
 _SINGLE_ABOVE = 1e-6
 # Matrices in memory at once: m x m for each Hessian (its packed sums, the matrix, its factor, and those of one
 # curvature) and in common; D x D for the penalty, the curvature, and their factor.
@@ -47,7 +47,8 @@ class TunedProblem:
     shared : bool
         Whether all outputs share one density.
     dtype : {"float32", "float64"}
-        Of mapped rows and of the products of their pairs; below lam = 1e-6 these are float64 in any case.
+        Of mapped rows and of the products of their pairs; for the squared error and below lam = 1e-6 these are float64
+        in any case.
     n_rows : int or None
         If given, few rows are solved for in the dimension of the rows.
     deviations : callable or None
@@ -148,8 +149,6 @@ class TunedState:
     message : str
     was_stopped : bool
         Whether a subscriber has stopped the fit.
-    gram, cross, squares : ndarray or None
-        The sums of the squared error, if further passes correct its gradient.
     """
 
     coefficients: np.ndarray
@@ -173,9 +172,6 @@ class TunedState:
     ended: bool = False
     message: str = "nothing was read yet"
     was_stopped: bool = False
-    gram: np.ndarray | None = None
-    cross: np.ndarray | None = None
-    squares: np.ndarray | None = None
 
     @classmethod
     def begin(cls, problem: TunedProblem) -> TunedState:

@@ -119,7 +119,7 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     """`squared_sums` of a block.
 
     Operands: "feature_map", "targets" (a `NewtonTargets`), "folds" (row ids to folds, or None for a single one),
-    "n_folds", "columns", "first" (whether this panel has the sums of the targets), "dtype".
+    "n_folds", "columns", "first" (whether this panel has the sums of the targets).
     """
     feature_map, columns = operands["feature_map"], operands["columns"]
     targets = [array_module(block.X).asarray(part) for part in operands["targets"](with_targets(block))]
@@ -129,46 +129,16 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     if operands["first"]:
         out |= {"cross": np.zeros((F, K, feature_map.n_features + 1)), "squares": np.zeros((F, K))}
     grams = [GramSum(columns, of_fold) for of_fold in out["gram"]]
-    for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
+    # errors of float32 would stay in the optimum
+    for rows, phi in mapped_tiles(block.X, feature_map, "float64"):
         y, s = in_float64(targets, rows)
         squared_sums(phi, y, s, folds[rows], grams, out)
     return finished(out, grams)
 
 
-def misfit_sums(phi: Any, targets: Any, weight: Any, models: np.ndarray) -> tuple[Any, Any]:
-    """Sums of the residuals e_ik = y_ik - f_k(x_i), which are the dual weights of half the squared error.
-
-    ``sum_i s_i e_ik (phi_i, 1)``, (K, m + 1), is minus the gradient of the loss; ``sum_i s_i e_ik^2``, (K,), twice its
-    value. Both are float64, on the device of the rows.
-
-    Parameters
-    ----------
-    phi : array of shape (n, m)
-    targets : array of shape (n, K)
-    weight : array of shape (n,)
-    models : ndarray of shape (K, m + 1)
-        The intercept last.
-    """
-    # float64 whatever the dtype of features, since the residuals correct errors of float32
-    wide = _wide(phi)
-    misfit = targets - model_scores(wide, models)
-    duals = (misfit * weight[:, None]).T
-    return weighted_sums(duals, wide), (duals * misfit.T).sum(axis=1)
-
-
 def _wide(phi: Any) -> Any:
     """Mapped rows in float64; on a GPU unchanged, since products with models are float64 there in any case."""
     return array_module(phi).ascontiguousarray(phi) if is_on_gpu(phi) else phi.astype(np.float64)
-
-
-def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`misfit_sums` of a block. Operands: "feature_map", "targets", "models", "dtype"."""
-    targets, models = beside_rows(block, "targets", operands["targets"]), operands["models"]
-    sums: dict[str, Any] = {"dual_sums": np.zeros(models.shape), "squares": np.zeros(len(models))}
-    for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        y, s = in_float64(targets, rows)
-        _add(sums, dict(zip(sums, misfit_sums(phi, y, s, models), strict=True)))
-    return together_on_host(sums)
 
 
 def _add(sums: dict[str, Any], more: Mapping[str, Any]) -> None:
