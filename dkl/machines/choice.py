@@ -32,8 +32,9 @@ from dkl.machines.columns import (
     ColumnChoice,
     Columns,
     columns_ahead,
-    doubtful_columns,
     looks_for_categories,
+    perfect_columns,
+    too_good,
 )
 from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
@@ -301,7 +302,7 @@ class Choice:
         measure, rows = self._score_name(), self._sample.rows
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
-        doubts = doubtful_columns(rows, self._run, self._terms.seed).sentences
+        doubts = too_good(perfect_columns(rows, self._run, self._terms.seed))
         return (*of_features, *of_loss, *self._advice.reasons[:3], *doubts, *self._columns.reasons)
 
 
@@ -660,7 +661,7 @@ class PlannedChoice:
         gathered(rows, reading, terms.seed)
         # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
         plan.add(reading, times=3 + of_texts + of_categories)
-        doubtful_columns(rows, plan, terms.seed)
+        perfect_columns(rows, plan, terms.seed)
         if by_time:
             columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
         # a task of a trial has no more rows than the sample
