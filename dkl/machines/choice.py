@@ -19,7 +19,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import plan_suspects
-from dkl.errors import gives_hints, hint
+from dkl.errors import gives_hints
 from dkl.events import Event, RequestKeeper
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
@@ -170,9 +170,6 @@ class Choice:
         )
         name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         judged = "the newest rows" if self._rows.schema.held_by == "time" else "held-out rows"
-        is_r_squared = self._rows.classes is None and terms.judging_loss == "squared_error"
-        if is_r_squared and (score := shown_score(race, won)) < 0.0:
-            self._hint_at_the_mean(score, judged)
         return Chosen(
             self._columns,
             (grown or won.contender).learner,
@@ -185,17 +182,6 @@ class Choice:
             ),
             self._reasons(won, grown, of_loss),
             tried_table(race, won),
-        )
-
-    def _hint_at_the_mean(self, score: float, judged: str) -> None:
-        """Hint that the best of all candidates predicts worse than the mean does, and at the loss for counts."""
-        targets = [np.asarray(block.y) for block in self._sample.rows.source.blocks_without_x()]
-        are_counts = all(np.all((y >= 0.0) & (y == np.floor(y))) for y in targets)
-        counts = "; the targets look like counts, for which there is loss='poisson'" if are_counts else ""
-        hint(
-            f"the best of all kinds of features predicts {judged} worse than the mean of the targets does, its R^2 is "
-            f"{score:.2g}: the columns may say nothing about the targets, or the rows be too few{counts}",
-            "worse than the mean",
         )
 
     def _run_trials(self) -> None:
