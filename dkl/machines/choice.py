@@ -289,7 +289,7 @@ class Choice:
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
         doubts = too_good(perfect_columns(rows, self._run, self._terms.seed))
-        return (*of_features, *of_loss, *self._advice.reasons[:3], *doubts, *self._columns.reasons)
+        return (*of_features, *of_loss, *self._advice.reasons, *doubts, *self._columns.reasons)
 
 
 def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
