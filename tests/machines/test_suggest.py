@@ -121,9 +121,14 @@ def test_the_answer_is_the_same_from_a_store_and_again(tmp_path: Any) -> None:
     assert (found.reasons, found.tried) == (again.reasons, again.tried)
 
 
-def test_a_machine_without_features_is_refused() -> None:
-    """Version 0.1 searched waves for it; files of such models load."""
+def test_a_machine_without_features_is_refused_and_loads(tmp_path: Any) -> None:
+    """Version 0.1 searched waves for it, and has saved such models."""
+    X, y = fan()
     with pytest.raises(ValueError, match="Got None instead"):
-        dkl.KernelClassifier(None).fit(*fan())
+        dkl.KernelClassifier(None).fit(X, y)
     with pytest.raises(ValueError, match="Got None instead"):
-        dkl.plan(dkl.KernelClassifier(None), *fan())
+        dkl.plan(dkl.KernelClassifier(None), X, y)
+    model = dkl.KernelClassifier("random", n_features=20, random_state=0, progress=False).fit(X, y)
+    expected = model.predict(X)
+    model.set_params(features=None).save(tmp_path / "model.zarr")
+    assert np.array_equal(dkl.load_model(tmp_path / "model.zarr").predict(X), expected)
