@@ -164,7 +164,7 @@ def suggest(
         {**settings, **columns},
         chosen.reasons,
         chosen.tried,
-        dataset.task,
+        str(dataset.task),
         random_state,
         chosen.summary,
     )
