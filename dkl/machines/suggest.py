@@ -264,11 +264,12 @@ def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKerne
         family = law() if kernel.factor == 1.0 else law(sigma=float(f"{kernel.sigma:.4g}"))
         features = learner_entry("margin").learner_class(family, n_features=size, scaling=kernel.scaling)
     width = "the median distance" if kernel.factor == 1.0 else f"{kernel.factor:g} times the median distance"
-    best = (
-        f"Scaling: {kernel.scaling or 'none'}, with a {kernel.kernel.capitalize()} kernel of bandwidth {width}: with "
-        f"these, {min(judged_rows, sample.n_rows):,} rows drawn at random are each predicted best from the others."
+    waves = (
+        f"Scaling: {kernel.scaling or 'none'}, with a {kernel.kernel.capitalize()} kernel of bandwidth {width}; "
+        f"nothing else predicts {min(judged_rows, sample.n_rows):,} rows drawn at random clearly better, each from the "
+        "others."
     )
-    return Advice(features, (_rows_sentence(dataset), best))
+    return Advice(features, (_rows_sentence(dataset), waves))
 
 
 def _rows_sentence(dataset: Dataset) -> str:
