@@ -22,20 +22,16 @@ from dkl.data.store.overwriting import means_store
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.errors import MemoryLimitError
-from dkl.features.families import Family, Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
-from dkl.methods.random_features import RandomFeatures
-from dkl.model_selection.comparison import Compared, Comparison, entries_of, learners_for
+from dkl.model_selection.comparison import Compared, Comparison, learners_for
 from dkl.model_selection.comparison import compare as compare_learners
 from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.loading import load
 from dkl.passes.memory import peak_bytes
 from dkl.plots.figure import CLASS_COLOURS, Axes, Display
-from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
-from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
 
 # Bytes that the process of the fit may hold: it was seen to hold 302 MB with its libraries and 345 MB while it fitted.
@@ -45,9 +41,6 @@ WAVES, MEMORY_LIMITS = "100 searched waves", ("400 MB", "500 MB")
 MADE_ROWS, SVM_ROWS, TESTED = (3_000, 30_000, 300_000), (4_000, 8_000, 16_000), 20_000
 _BLOCK = 20_000
 
-BASELINE = "RandomFeatures"
-MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
-NARROW_FACTOR = 1.0 / 3.0
 # So few that fifty fits end within minutes; by default a machine takes more steps on so few rows.
 EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
@@ -262,37 +255,6 @@ class GrowthDisplay(Display):
         axes[1].legend()
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demo found.
-
-    Parameters
-    ----------
-    dataset : str
-        A line about the rows.
-    settings : dict of str to Comparison
-        By the bandwidth that all learners have.
-    """
-
-    dataset: str
-    settings: dict[str, Comparison]
-
-    @property
-    def measure(self) -> str:
-        """Of the scores: accuracy or R^2."""
-        return self.settings[MEDIAN].measure
-
-    def display(self) -> ComparisonDisplay:
-        """The scores as a picture."""
-        lines = {
-            setting: {learner: comparison.scores(learner) for learner in comparison.learners}
-            for setting, comparison in self.settings.items()
-        }
-        # Both settings were compared at the same sizes.
-        sizes = self.settings[MEDIAN].n_features
-        return ComparisonDisplay(sizes, lines, measure=f"test {self.measure}", baseline=BASELINE, title=self.dataset)
-
-
 def own_dataset(
     data: str, target: str | None, store: str | Path, *, by_group: str | None = None, by_time: str | None = None
 ) -> Dataset:
@@ -331,8 +293,8 @@ def compare(
     device: str | None = None,
     memory_limit: int | str | None = None,
     progress: Choice = None,
-) -> DemoResult:
-    """Fit every learner at every size, with the median bandwidth and with one three times too narrow, and score.
+) -> Comparison:
+    """Fit every learner of features that has a meaning for the task at every size, and score it.
 
     Parameters
     ----------
@@ -346,33 +308,19 @@ def compare(
 
     Returns
     -------
-    DemoResult
+    Comparison
     """
     train, test = dataset["train"], dataset["test"]
-    # All learners share one bandwidth, the median distance of scaled rows, so that the settings differ in nothing else.
-    # Three times too narrow is a usual mistake, and shows which learners depend on a good guess.
-    learner = RandomFeatures(Gaussian("median"), n_features=2, scaling="standard", random_state=seed, progress=False)
-    sigma = float(learner.fit(train).family_.sigma)
     machine = KernelClassifier if train.task == "classification" else KernelRegressor
-    settings = {
-        setting: compare_learners(
-            train,
-            learners=learners(Gaussian(bandwidth), max(n_features), train.task),
-            n_features=n_features,
-            machine=machine(epochs=EPOCHS),
-            test=test,
-            random_state=seed,
-            device=device,
-            memory_limit=memory_limit,
-            progress=progress,
-        )
-        for setting, bandwidth in ((MEDIAN, sigma), (NARROW, NARROW_FACTOR * sigma))
-    }
-    return DemoResult(f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns", settings)
-
-
-def learners(family: Family, largest: int, task: str | None = "classification") -> dict[str, Estimator]:
-    """Every learner of features that has a meaning for the task, for sizes up to `largest`; the baseline first."""
-    # Tuned machines predict by themselves and have no place among features under one machine.
-    names = [name for name in learners_for(task) if name in learner_keys()]
-    return {type(entry).__name__: entry for entry in entries_of(names, largest, task, family, "standard").values()}
+    return compare_learners(
+        train,
+        # tuned machines predict by themselves and have no place among features under one machine
+        learners=[name for name in learners_for(train.task) if name in learner_keys()],
+        n_features=n_features,
+        machine=machine(epochs=EPOCHS),
+        test=test,
+        random_state=seed,
+        device=device,
+        memory_limit=memory_limit,
+        progress=progress,
+    )

@@ -514,7 +514,7 @@ def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
 def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     """A section of the page as HTML. Names and values come from files and users, so all of them are escaped."""
     if name == "curve":
-        return f"{_picture(facts)}<pre>{escape(_curve_text(facts))}</pre>"
+        return f"<pre>{escape(_curve_text(facts))}</pre>"
     if name == "bounds":
         return "".join(f"<pre>{escape(_bound_text(value))}</pre>" for value in facts.values())
     if name == "scores":
@@ -532,24 +532,3 @@ def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     table = f"<table>{rows}</table>"
     # The picture says it; the numbers are there for who looks for them.
     return f"<details><summary>numbers</summary>{table}</details>" if name == "importance" else table
-
-
-def _picture(curve: Mapping[str, Sequence[Any]]) -> str:
-    """The loss over the features, or over the rounds, drawn as a line."""
-    ys = curve.get("held_out_loss") or []
-    name = "held-out loss" if any(y is not None for y in ys) else "loss"
-    # The loss on held-out rows says more than that on the fitted ones, so it is drawn where a learner has it.
-    ys = ys if name == "held-out loss" else curve.get("loss") or curve.get("objective") or []
-    xs = curve.get("n_features") or list(range(len(ys)))
-    points = np.array([(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None])
-    # A line needs two points; a learner of one round has no curve.
-    if len(points) < 2:
-        return ""
-    low, span = points.min(axis=0), np.maximum(np.ptp(points, axis=0), np.finfo(float).tiny)
-    # The data's corners go to those of the picture; the vertical axis of SVG points down, hence the negative height.
-    at = (points - low) / span * [560, -140] + [20, 150]
-    # One decimal is a tenth of a pixel.
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    text = f"{name} over {'features' if 'n_features' in curve else 'rounds'}: {points[0, 1]:.4g} to {points[-1, 1]:.4g}"
-    line = f"<polyline points='{path}' fill='none' stroke='#1f77b4' stroke-width='2'/>"
-    return f"<svg viewBox='0 0 600 190' width='600' role='img'>{line}<text x='20' y='180'>{escape(text)}</text></svg>"

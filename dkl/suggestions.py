@@ -13,16 +13,13 @@ from dkl.data.checks import whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
-from dkl.encodings.categories import with_categories
-from dkl.linear.fitting import Run
-from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.reasons import Tried
-from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
+from dkl.methods.validation import check_target
 from dkl.passes.room import checked_limit
 from dkl.plain_text import Printed
-from dkl.progress import Choice, on_one_line, resolve_progress
+from dkl.progress import Choice, on_one_line
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,10 @@ class Suggestion(Printed):
     tried : tuple of Tried
         Every kind of features that raced, with its score on held-out rows, the chosen one first; empty where there was
         no race.
-    task : str or None
+    task : str
     seed : int
     summary : str
-        What was chosen, and how it does on held-out rows, in one sentence; empty for rows without a target.
+        What was chosen, and how it does on held-out rows, in one sentence.
     """
 
     rows: str
@@ -53,9 +50,9 @@ class Suggestion(Printed):
     settings: Mapping[str, Any]
     reasons: tuple[str, ...]
     tried: tuple[Tried, ...]
-    task: str | None
+    task: str
     seed: int
-    summary: str = ""
+    summary: str
 
     @property
     def features(self) -> Any:
@@ -74,11 +71,8 @@ class Suggestion(Printed):
         Dataset is made with them: ``create_dataset(..., categorical=[...])``); crosses of numbers are not pinned; and
         columns that run ahead of older rows are to be left out of what is given to `fit`. Probabilities are calibrated
         on rows that the race held out, which there are none of without it: set ``calibrate=True``, and the fit keeps
-        rows aside for them. The
-        feature learner alone for rows without a target.
+        rows aside for them.
         """
-        if self.task is None:
-            return self.features
         machine = KernelClassifier if self.task == "classification" else KernelRegressor
         return machine(self.features, random_state=self.seed, **self.settings)
 
@@ -91,8 +85,7 @@ class Suggestion(Printed):
         # by the loss, where the summary has the accuracy of classes
         head = ["tried, with 1 - mean loss on held-out rows, by which they are compared:"] if table else []
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
-        summary = [self.summary] if self.summary else []
-        return "\n".join([f"for {self.rows}", *summary, *head, *table, *lines, "pinned:", repr(self.estimator)])
+        return "\n".join([f"for {self.rows}", self.summary, *head, *table, *lines, "pinned:", repr(self.estimator)])
 
 
 def suggest(
@@ -139,7 +132,7 @@ def suggest(
     Raises
     ------
     ValueError
-        If the rows are not what a Dataset can hold, or a target is what no fit takes.
+        If the rows are not what a Dataset can hold, or there is no target that a fit takes.
 
     Examples
     --------
@@ -156,10 +149,7 @@ def suggest(
     # Rows of a Dataset are not copied, and all others become one here.
     beside = BesideFeatures(data, groups, times)
     dataset = beside.held(as_dataset(beside.X, y, task=task))
-    if dataset.task is None:
-        run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
-        advice = advise(with_categories(dataset, HeldOut(0.1, random_state), run), run, random_state)
-        return Suggestion(repr(dataset), advice.features, {}, advice.reasons, (), None, random_state)
+    check_target("suggest", dataset)
     named = {"by_group": groups, "by_time": times if groups is None else None}
     columns = {name: given for name, given in named.items() if isinstance(given, str)}
     machine = (KernelClassifier if dataset.task == "classification" else KernelRegressor)(
@@ -174,7 +164,7 @@ def suggest(
         {**settings, **columns},
         chosen.reasons,
         chosen.tried,
-        dataset.task,
+        str(dataset.task),
         random_state,
         chosen.summary,
     )

@@ -19,32 +19,20 @@ from typer.testing import CliRunner
 import dkl
 from dkl.cli.app import app
 from dkl.data.dataset import open_dataset
-from dkl.demo import (
-    BASELINE,
-    MADE_ROWS,
-    MEDIAN,
-    NARROW,
-    WAVES,
-    Grown,
-    compare,
-    digits_dataset,
-    extrapolated_seconds,
-    learners,
-    verdict,
-)
-from dkl.features.families import Gaussian
+from dkl.demo import MADE_ROWS, WAVES, Grown, compare, digits_dataset, extrapolated_seconds, verdict
 from dkl.methods.base import FeatureLearner
 from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.rivals import LINEAR, SVM, TREES
 from dkl.plots import ComparisonDisplay
+from dkl.registry import learner_classes, learner_keys
 
 
-def test_every_learner_takes_part() -> None:
+def test_every_learner_has_a_name_by_which_it_takes_part() -> None:
     things = [getattr(dkl, name) for name in dkl.__all__]
     known = {thing for thing in things if isinstance(thing, type) and issubclass(thing, FeatureLearner)}
     # Machines predict by themselves, and a combination is made of learners that take part.
     machines = {dkl.TunedClassifier, dkl.TunedRegressor, dkl.CombinedFeatures}
-    assert {type(learner) for learner in learners(Gaussian(1.0), 50).values()} == known - machines
+    assert set(learner_classes().values()) == known - machines
 
 
 def test_the_digits_are_stored_with_splits(tmp_path: Path) -> None:
@@ -54,25 +42,10 @@ def test_the_digits_are_stored_with_splits(tmp_path: Path) -> None:
     assert open_dataset(str(tmp_path / "digits.zarr")).splits == dataset.splits
 
 
-def test_selection_repairs_a_bandwidth_that_is_too_narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One draw of so few features says little: the mean of three, whose differences are 3 to 8 points each."""
-    monkeypatch.setattr("dkl.demo.learners", lambda *given: dict(list(learners(*given).items())[:2]))
-    dataset = digits_dataset(tmp_path / "digits.zarr")
-    gains, at_median = [], []
-    for seed in range(3):
-        found = compare(dataset, n_features=(150,), seed=seed)
-        scores = {(one.learner, setting): one.score for setting, of in found.settings.items() for one in of.results}
-        assert len(scores) == 4
-        gains.append(scores["AlignedFeatures", NARROW] - scores[BASELINE, NARROW])
-        at_median += [score for (_, setting), score in scores.items() if setting == MEDIAN]
-    assert np.mean(gains) > 0.02
-    assert min(at_median) > 0.9
-
-
 def test_the_demo_on_own_rows_in_worker_processes(
     tmp_path: Path, cluster: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dkl.demo.learners", lambda *given: dict(list(learners(*given).items())[:3]))
+    monkeypatch.setattr("dkl.demo.learner_keys", lambda: learner_keys()[:3])
     generator = np.random.default_rng(0)
     rows = pd.DataFrame(generator.normal(size=(300, 3)), columns=list("abc"))
     rows["kind"] = np.where(rows.a * rows.b > 0, "like", "unlike")
@@ -83,7 +56,7 @@ def test_the_demo_on_own_rows_in_worker_processes(
     assert run.exit_code == 0, run.output
     facts = json.loads(run.stdout)
     assert {score["n_features"] for score in facts["scores"]} == {10}
-    assert len(facts["scores"]) == 2 * 3
+    assert [score["learner"] for score in facts["scores"]] == learner_keys()[:3]
     picture = Path(facts["picture"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert open_dataset(facts["store"]).n_rows == 300
@@ -190,10 +163,8 @@ def test_every_learner_is_compared_and_those_of_classes_are_left_out_where_targe
     dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, numbers if task == "regression" else numbers > 1.0)
     found = compare(dataset.split({"train": 0.8, "test": 0.2}), n_features=(10,))
     assert found.measure == ("R^2" if task == "regression" else "accuracy")
-    assert found.settings[MEDIAN].learners == tuple(learners(Gaussian(1.0), 10, task))
-    if task == "classification":
-        return
-    assert not {"PosteriorFeatures", "LandmarkFeatures"} & set(found.settings[MEDIAN].learners)
+    of_classes = {"posterior", "landmarks"} if task == "regression" else set()
+    assert set(found.learners) == set(learner_keys()) - of_classes
 
 
 def test_rows_without_a_target_are_refused(tmp_path: Path) -> None:
@@ -206,7 +177,7 @@ def test_rows_without_a_target_are_refused(tmp_path: Path) -> None:
 def test_a_picture_without_matplotlib_is_a_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    display = ComparisonDisplay([10], {"one": {BASELINE: [0.5]}})
+    display = ComparisonDisplay([10], {"one": {"random": [0.5]}})
     with pytest.raises(ImportError, match=r"pip install 'dkl\[plots\]'"):
         display.save(tmp_path / "picture.png")
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import lambertw
 
-from dkl.bounds.certificate import Bound, check_eps, form
+from dkl.bounds.certificate import Bound, check_eps
 
 _LAWS = (
     "rows drawn independently from one law, label similarities in [-1, 1] (1 within a class and -1 across), features "
@@ -27,12 +27,11 @@ def alignment_deviation(
     feature_norm: float = 1.0,
     alignment: float | None = None,
     eps: float = 0.05,
-    as_printed: bool = False,
 ) -> Bound:
     """Lemma 1: how far the alignment of any weights in the divergence ball is from its expectation.
 
     ``(1 + rho)^(1/k) sqrt(a / floor(n/2))`` with ``sqrt(a) exp(-(a - 1)/2) = eps``, times the squared feature norm.
-    The printed form is ``4 sqrt((1 + rho) ln(sqrt(2)/eps) / n)``: the paper takes the variance proxy of bounded
+    As printed it is ``4 sqrt((1 + rho) ln(sqrt(2)/eps) / n)``: the paper takes the variance proxy of bounded
     differences, twice that of a U-statistic, k = 2 for every k, and a multiplier that is not the best one.
 
     Parameters
@@ -49,7 +48,6 @@ def alignment_deviation(
         T^ of the learned weights: from that on the bound is vacuous, since the expected alignment may be 0.
     eps : float
         The bound fails with this probability at most.
-    as_printed : bool
 
     Returns
     -------
@@ -69,18 +67,15 @@ def alignment_deviation(
     0.0142
     """
     _check(n_rows, rho, k, feature_norm, eps)
-    if as_printed:
-        deviation = 4.0 * math.sqrt((1.0 + rho) * math.log(math.sqrt(2.0) / eps) / n_rows)
-    else:
-        # sqrt(a) exp(-(a - 1) / 2) = eps is a exp(-a) = eps^2 / e, of which a is the root above 1.
-        a = -float(lambertw(-(eps**2) / math.e, k=-1).real)
-        # A mean over pairs of rows is one over floor(n / 2) independent pairs, averaged over the ways to pair rows.
-        deviation = float((1.0 + rho) ** (1.0 / k) * math.sqrt(a / math.floor(n_rows / 2.0)))
+    # sqrt(a) exp(-(a - 1) / 2) = eps is a exp(-a) = eps^2 / e, of which a is the root above 1.
+    a = -float(lambertw(-(eps**2) / math.e, k=-1).real)
+    # A mean over pairs of rows is one over floor(n / 2) independent pairs, averaged over the ways to pair rows.
+    deviation = float((1.0 + rho) ** (1.0 / k) * math.sqrt(a / math.floor(n_rows / 2.0)))
     value = feature_norm**2 * deviation
     # An expected alignment may be as low as 0, which a deviation of the learned alignment's own size does not rule out.
     of_weights = {} if alignment is None else {"alignment": alignment}
     return Bound(
-        theorem=f"Sinha & Duchi 2016, lemma 1 ({form(as_printed, 'tightened')})",
+        theorem="Sinha & Duchi 2016, lemma 1 (tightened)",
         value=value,
         terms={**of_weights, "rho": rho, "k": k, "n": n_rows, "feature_norm": feature_norm},
         probability=1.0 - eps,
@@ -97,7 +92,6 @@ def candidate_deviation(
     k: float = 2.0,
     feature_norm: float = 1.0,
     eps: float = 0.05,
-    as_printed: bool = False,
 ) -> Bound:
     """Lemma 2: how far the best alignment on D drawn candidates is from the best on their law.
 
@@ -113,7 +107,6 @@ def candidate_deviation(
         As of `alignment_deviation`.
     eps : float
         The bound fails with this probability at most, over the draw of the candidates.
-    as_printed : bool
 
     Returns
     -------
@@ -137,18 +130,15 @@ def candidate_deviation(
     # The two terms of the lemma for features of size 1: the mean over draws of the candidates, and how far one draw is
     # off.
     spread = math.sqrt(1.0 + rho) - 1.0
-    mean = math.inf
+    # (1 + rho)^(2/k) is the largest mean square of the densities in the ball, so that its excess over 1 bounds the
+    # variance of any of them, and with it the first term.
+    width = (1.0 + rho) ** (2.0 / k)
+    mean = math.sqrt(width - 1.0)
     if spread > 0.0:
-        mean = 8.0 * (1.0 + rho) / spread * math.sqrt(math.log(2.0 * n_candidates) / n_candidates)
-    width = 1.0 + rho
-    if not as_printed:
-        # (1 + rho)^(2/k) is the largest mean square of the densities in the ball, so that its excess over 1 bounds the
-        # variance of any of them, and with it the first term.
-        width = (1.0 + rho) ** (2.0 / k)
-        mean = min(mean, math.sqrt(width - 1.0))
+        mean = min(8.0 * (1.0 + rho) / spread * math.sqrt(math.log(2.0 * n_candidates) / n_candidates), mean)
     draw = math.sqrt(8.0 * width * math.log(2.0 / eps) / n_candidates)
     return Bound(
-        theorem=f"Sinha & Duchi 2016, lemma 2 ({form(as_printed)})",
+        theorem="Sinha & Duchi 2016, lemma 2 (corrected)",
         value=feature_norm**2 * (mean + draw),
         terms={"mean": feature_norm**2 * mean, "draw": feature_norm**2 * draw, "rho": rho, "D": n_candidates},
         probability=1.0 - eps,
@@ -166,7 +156,6 @@ def alignment_gap(
     k: float = 2.0,
     feature_norm: float = 1.0,
     eps: float = 0.05,
-    as_printed: bool = False,
 ) -> Bound:
     """Theorem 1: how far the learned kernel's expected alignment is below the best one in the ball, of all densities.
 
@@ -178,7 +167,6 @@ def alignment_gap(
         As of `alignment_deviation` and `candidate_deviation`.
     eps : float
         The bound fails with this probability at most (3 delta of the paper), over rows and candidates.
-    as_printed : bool
 
     Returns
     -------
@@ -198,15 +186,12 @@ def alignment_gap(
     """
     # Three events may fail: lemma 1 for the learned weights, lemma 1 for the best ones, and lemma 2.
     part = eps / 3.0
-    candidates = candidate_deviation(n_candidates, rho, k=k, feature_norm=feature_norm, eps=part, as_printed=as_printed)
-    rows = alignment_deviation(n_rows, rho, k=k, feature_norm=feature_norm, eps=part, as_printed=as_printed)
+    candidates = candidate_deviation(n_candidates, rho, k=k, feature_norm=feature_norm, eps=part)
+    rows = alignment_deviation(n_rows, rho, k=k, feature_norm=feature_norm, eps=part)
     # Once from the empirical to the expected alignment of the learned weights, once back for the best ones.
     both = 2.0 * rows.value
-    if as_printed:
-        # The paper rounds ln(sqrt(2) / delta) up to ln(2 / delta).
-        both = 8.0 * feature_norm**2 * math.sqrt((1.0 + rho) * math.log(2.0 / part) / n_rows)
     return Bound(
-        theorem=f"Sinha & Duchi 2016, theorem 1 ({form(as_printed)})",
+        theorem="Sinha & Duchi 2016, theorem 1 (corrected)",
         value=candidates.value + both,
         terms={
             "candidates, mean": candidates.terms["mean"],
@@ -231,7 +216,6 @@ def rademacher_bound(
     norm: float = 1.0,
     k: float = 2.0,
     feature_norm: float = 1.0,
-    as_printed: bool = False,
 ) -> Bound:
     """Lemma 3: the Rademacher complexity of machines on the features, whatever the weights in the ball.
 
@@ -244,7 +228,6 @@ def rademacher_bound(
         As of `alignment_deviation`.
     norm : float
         B, no machine's coefficients on the features ``sqrt(q) phi`` are longer.
-    as_printed : bool
 
     Returns
     -------
@@ -267,9 +250,9 @@ def rademacher_bound(
         raise ValueError(f"norm is a length of coefficients, positive, got {norm!r}")
     # By Jensen's and Khintchine's inequalities, from the fourth moment of a sum of n signs, at most 3 n^2; the ball
     # turns it into a power of 1 + rho.
-    share = math.sqrt(2.0 * (1.0 + rho)) if as_printed else 3.0**0.25 * (1.0 + rho) ** (0.5 / k)
+    share = 3.0**0.25 * (1.0 + rho) ** (0.5 / k)
     return Bound(
-        theorem=f"Sinha & Duchi 2016, lemma 3 ({form(as_printed, 'tightened')})",
+        theorem="Sinha & Duchi 2016, lemma 3 (tightened)",
         value=share * norm * feature_norm / math.sqrt(n_rows),
         terms={"rho": rho, "B": norm, "n": n_rows, "feature_norm": feature_norm},
         probability=1.0,
@@ -289,7 +272,6 @@ def risk_bound(
     k: float = 2.0,
     feature_norm: float = 1.0,
     eps: float = 0.05,
-    as_printed: bool = False,
 ) -> Bound:
     """Theorem 2: the probability of error of a machine on the features, by its margins on the rows it was fitted to.
 
@@ -306,7 +288,6 @@ def risk_bound(
         The margin that is asked for; chosen before the rows were seen.
     eps : float
         The bound fails with this probability at most.
-    as_printed : bool
 
     Returns
     -------
@@ -330,14 +311,13 @@ def risk_bound(
         raise ValueError(f"nu is a margin, positive, got {nu!r}")
     n = len(margins)
     # The machines of length B are one class for all weights in the ball: the learned weights cost nothing extra.
-    complexity = rademacher_bound(n, rho, norm=norm, k=k, feature_norm=feature_norm, as_printed=as_printed).value
+    complexity = rademacher_bound(n, rho, norm=norm, k=k, feature_norm=feature_norm).value
     # The ramp loss, which is at least the 0-1 loss and 1/nu-Lipschitz: hence the complexity over nu.
     ramp = float(np.clip(1.0 - np.asarray(margins) / nu, 0.0, 1.0).mean())
-    # One changed row moves the largest gap by at most 1/n (McDiarmid); the printed form pays twice more for a
-    # complexity that depends on the sample.
-    confidence = 3.0 * math.sqrt(math.log(2.0 / eps) / (2.0 * n)) if as_printed else math.sqrt(-math.log(eps) / (2 * n))
+    # One changed row moves the largest gap by at most 1/n (McDiarmid).
+    confidence = math.sqrt(-math.log(eps) / (2 * n))
     return Bound(
-        theorem=f"Sinha & Duchi 2016, theorem 2 ({form(as_printed, 'tightened')})",
+        theorem="Sinha & Duchi 2016, theorem 2 (tightened)",
         value=ramp + 2.0 * complexity / nu + confidence,
         terms={
             "margin loss": ramp,

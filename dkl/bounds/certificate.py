@@ -128,11 +128,6 @@ def check_losses_of_pairs(n_rows: float, t: float, eps: float) -> None:
         raise ValueError(f"the loss is one over pairs of rows, but n_rows is {n_rows:g}")
 
 
-def form(as_printed: bool, otherwise: str = "corrected") -> str:
-    """Which form of a theorem this is, for its name."""
-    return "as printed" if as_printed else otherwise
-
-
 def _shown(value: float | np.ndarray) -> str:
     """A number, or the range of many."""
     if np.ndim(value) == 0:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import brentq
 
-from dkl.bounds.certificate import Bound, check_eps, form
+from dkl.bounds.certificate import Bound, check_eps
 
 _PAPER = "Bullins et al. 2018"
 _SAMPLE = "potentials of dual weights that do not depend on the sampled rows, each at most 1 in size"
@@ -26,7 +26,6 @@ def guaranteed_regret(
     rounds: int,
     *,
     loss: Literal["hinge", "squared_hinge"] = "hinge",
-    as_printed: bool = False,
 ) -> Bound:
     """Theorem 4.1: how far max F(., lambda) can lie above the mean of F(alpha_t, lambda_t), before a round is played.
 
@@ -48,8 +47,6 @@ def guaranteed_regret(
     rounds : int
         T.
     loss : {"hinge", "squared_hinge"}
-    as_printed : bool
-        Not valid; for comparison. Of the hinge only.
 
     Returns
     -------
@@ -59,7 +56,7 @@ def guaranteed_regret(
     Raises
     ------
     ValueError
-        If a number is not positive, or nothing is printed for the loss.
+        If a number is not positive.
 
     Examples
     --------
@@ -70,20 +67,17 @@ def guaranteed_regret(
     """
     if not (C > 0.0 and n_rows > 0.0 and rounds > 0):
         raise ValueError(f"C={C!r}, n_rows={n_rows!r} and rounds={rounds!r} must be positive")
-    if as_printed and loss != "hinge":
-        raise ValueError(f"the paper prints no constant for loss={loss!r}; use as_printed=False")
     # D is C sqrt(n), the length of the box of dual weights, and G = (1 + C n) sqrt(n) the steepest gradient in it.
     root, is_hinge = np.sqrt(n_rows), loss == "hinge"
     if is_hinge:
         steepest = (1.0 + C * n_rows) * root
-        value = 0.75 * (C + 2.0 * C**2) * n_rows if as_printed else 1.5 * C * root * steepest
-        value /= np.sqrt(rounds)
+        value = 1.5 * C * root * steepest / np.sqrt(rounds)
     else:
         # alpha is at most C' sqrt(n), C' = 2 C: the last term is the gradient alpha / C' of the loss's conjugate.
         steepest = (1.0 + 2.0 * C * n_rows * root + root) * root
         value = C * steepest**2 * (1.0 + np.log(rounds)) / rounds
     return Bound(
-        theorem=f"{_PAPER}, theorem 4.1 ({form(as_printed)})",
+        theorem=f"{_PAPER}, theorem 4.1 (corrected)",
         value=float(value),
         terms={"steepest gradient": float(steepest), "C": C, "n": n_rows, "T": rounds},
         probability=1.0,
@@ -233,9 +227,7 @@ def normalised_margins(scores: np.ndarray, signs: np.ndarray, coef: np.ndarray) 
     return signs * scores / max(float(np.linalg.norm(coef)), np.finfo(np.float64).tiny)
 
 
-def kernel_complexity(
-    frequency_norm: float, row_norm: float, n_rows: float, *, mass: float = 1.0, as_printed: bool = False
-) -> float:
+def kernel_complexity(frequency_norm: float, row_norm: float, n_rows: float, *, mass: float = 1.0) -> float:
     """The Rademacher complexity of all machines of norm 1 with any translation-invariant kernel: theorem 4.3.
 
     (3 R_w R_x + 1) sqrt(mass / n). The sine gives R_w R_x, the cosine less 1 twice that (its supremum is over a
@@ -250,8 +242,6 @@ def kernel_complexity(
     n_rows : float
     mass : float
         R_lambda, of the dual measure; 1 for weights that sum to 1.
-    as_printed : bool
-        Without the constant: not valid for short frequencies.
 
     Examples
     --------
@@ -260,7 +250,7 @@ def kernel_complexity(
     0.1
     """
     # The contraction lemma takes a sine of an angle for the angle itself: a Lipschitz function that is 0 at 0.
-    return float((3.0 * frequency_norm * row_norm + (not as_printed)) * np.sqrt(mass / n_rows))
+    return float((3.0 * frequency_norm * row_norm + 1.0) * np.sqrt(mass / n_rows))
 
 
 def error_bound(
@@ -270,7 +260,6 @@ def error_bound(
     *,
     mass: float = 1.0,
     eps: float = 0.05,
-    as_printed: bool = False,
 ) -> Bound:
     """Theorem 4.3: the probability of error, by the margins on the rows that a model was fitted to.
 
@@ -287,7 +276,6 @@ def error_bound(
         As of `kernel_complexity`.
     eps : float
         The bound fails with this probability at most.
-    as_printed : bool
 
     Returns
     -------
@@ -309,23 +297,19 @@ def error_bound(
     """
     check_eps(eps)
     n = len(margins)
-    complexity = kernel_complexity(frequency_norm, row_norm, n, mass=mass, as_printed=as_printed)
+    complexity = kernel_complexity(frequency_norm, row_norm, n, mass=mass)
     ordered = np.sort(margins)
     # Between two margins the share is constant and the rest falls with theta, so that the minimum is at a margin or at
     # 1.
     theta = np.unique(np.append(ordered[(ordered > 0.0) & (ordered < 1.0)], 1.0))
     share = np.searchsorted(ordered, theta, side="left") / n
-    if as_printed:
-        of_complexity, uniform = 2.0 * complexity / theta, np.zeros_like(theta)
-        confidence = 3.0 * np.sqrt(np.log(2.0 / eps) / (2.0 * n))
-    else:
-        # For all theta at once the complexity counts twice, and the choice of theta costs a double logarithm.
-        of_complexity, uniform = 4.0 * complexity / theta, np.sqrt(np.log(np.log2(2.0 / theta)).clip(0.0) / n)
-        confidence = np.sqrt(np.log(2.0 / eps) / (2.0 * n))
+    # For all theta at once the complexity counts twice, and the choice of theta costs a double logarithm.
+    of_complexity, uniform = 4.0 * complexity / theta, np.sqrt(np.log(np.log2(2.0 / theta)).clip(0.0) / n)
+    confidence = np.sqrt(np.log(2.0 / eps) / (2.0 * n))
     values = share + of_complexity + uniform + confidence
     best = int(values.argmin())
     return Bound(
-        theorem=f"{_PAPER}, theorem 4.3 ({form(as_printed)})",
+        theorem=f"{_PAPER}, theorem 4.3 (corrected)",
         value=float(values[best]),
         terms={
             "theta": float(theta[best]),
@@ -392,7 +376,6 @@ def uniform_sample_size(
     *,
     accuracy: float = 0.05,
     eps: float = 0.05,
-    as_printed: bool = False,
 ) -> Bound:
     """Theorem 4.4: rows that suffice for the potentials of all frequencies up to a length at once.
 
@@ -410,7 +393,6 @@ def uniform_sample_size(
         Of v / n^2.
     eps : float
         So many rows fail with this probability at most.
-    as_printed : bool
 
     Returns
     -------
@@ -431,18 +413,13 @@ def uniform_sample_size(
     check_eps(eps)
     # R_x R_w bounds every angle w.x: how much potentials can change with w follows from it.
     product = row_norm * frequency_norm
-    if as_printed:
-        net = n_columns * np.log(2.0 * product / accuracy) - np.log(eps)
-        needed = 8.0 * product**2 * net / accuracy**2
-    else:
-        net = n_columns * np.log1p(16.0 * product / accuracy) + np.log(2.0 / eps)
-        # The bias of 2 / n takes all of the accuracy at n = 2 / a and at most half of it at 4 / a: the root lies
-        # between.
-        least = 2.0 / accuracy * (1.0 + 2e-6)
-        most = max(4.0 / accuracy, 128.0 * net / accuracy**2) + 1.0
-        needed = brentq(lambda n: 32.0 * net / (accuracy - 2.0 / n) ** 2 - n, least, most)
+    net = n_columns * np.log1p(16.0 * product / accuracy) + np.log(2.0 / eps)
+    # The bias of 2 / n takes all of the accuracy at n = 2 / a and at most half of it at 4 / a: the root lies between.
+    least = 2.0 / accuracy * (1.0 + 2e-6)
+    most = max(4.0 / accuracy, 128.0 * net / accuracy**2) + 1.0
+    needed = brentq(lambda n: 32.0 * net / (accuracy - 2.0 / n) ** 2 - n, least, most)
     return Bound(
-        theorem=f"{_PAPER}, theorem 4.4 ({form(as_printed)})",
+        theorem=f"{_PAPER}, theorem 4.4 (corrected)",
         value=float(np.ceil(needed)),
         terms={"ln of the net / eps": float(net), "R_w": frequency_norm, "R_x": row_norm, "accuracy": accuracy},
         probability=1.0 - eps,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound, check_losses_of_pairs, form
+from dkl.bounds.certificate import Bound, check_losses_of_pairs
 from dkl.bounds.similarity import kl_from_uniform
 from dkl.solvers.kernel_alignment import divergence
 
@@ -20,9 +20,7 @@ _EXCLUDES = (
 )
 
 
-def first_order_bound(
-    losses: np.ndarray, weights: np.ndarray, *, n_rows: float, t: float, eps: float = 0.05, as_printed: bool = False
-) -> Bound:
+def first_order_bound(losses: np.ndarray, weights: np.ndarray, *, n_rows: float, t: float, eps: float = 0.05) -> Bound:
     """Corollary 2: a bound for each row, added up.
 
     ``L <= Q.L^ + 2 (KL(Q || uniform) + ln((n + 1) / eps)) / t + t (1/(n - 1) + 1/n) / 8``; the printed variance is
@@ -40,7 +38,6 @@ def first_order_bound(
         Chosen before the rows were seen; ``2 beta sqrt(n)`` is what the pseudo-posterior minimises.
     eps : float
         The bound fails with this probability at most.
-    as_printed : bool
 
     Returns
     -------
@@ -66,15 +63,13 @@ def first_order_bound(
     """
     check_losses_of_pairs(n_rows, t, eps)
     # One term for the n - 1 other rows that a row's own loss is a mean over, one for the mean over the n rows.
-    spread = 8.0 / (n_rows - 1.0) if as_printed else 1.0 / (n_rows - 1.0) + 1.0 / n_rows
+    spread = 1.0 / (n_rows - 1.0) + 1.0 / n_rows
     confidence = 2.0 * math.log((n_rows + 1.0) / eps) / t
-    name = f"Letarte et al. 2019, corollary 2 ({form(as_printed, 'tightened')})"
+    name = "Letarte et al. 2019, corollary 2 (tightened)"
     return _kl_bound(name, losses, weights, n_rows=n_rows, t=t, eps=eps, terms=(2.0, t * spread / 8.0, confidence))
 
 
-def second_order_bound(
-    losses: np.ndarray, weights: np.ndarray, *, n_rows: float, t: float, eps: float = 0.05, as_printed: bool = False
-) -> Bound:
+def second_order_bound(losses: np.ndarray, weights: np.ndarray, *, n_rows: float, t: float, eps: float = 0.05) -> Bound:
     """Theorem 3: the loss over pairs is a U-statistic.
 
     ``L <= Q.L^ + (KL(Q || uniform) + t^2 / (8 floor(n/2)) + ln(1 / eps)) / t``: a U-statistic is a mean of means over
@@ -88,7 +83,6 @@ def second_order_bound(
         Chosen before the rows were seen; ``beta sqrt(n)`` is what the pseudo-posterior minimises.
     eps : float
         The bound fails with this probability at most.
-    as_printed : bool
 
     Returns
     -------
@@ -114,8 +108,8 @@ def second_order_bound(
     """
     check_losses_of_pairs(n_rows, t, eps)
     # floor(n / 2) disjoint pairs of rows are independent, and Hoeffding's lemma gives 1/8 for losses in [0, 1].
-    variance = t / (2.0 * n_rows) if as_printed else t / (8.0 * math.floor(n_rows / 2.0))
-    name = f"Letarte et al. 2019, theorem 3 ({form(as_printed, 'tightened')})"
+    variance = t / (8.0 * math.floor(n_rows / 2.0))
+    name = "Letarte et al. 2019, theorem 3 (tightened)"
     return _kl_bound(name, losses, weights, n_rows=n_rows, t=t, eps=eps, terms=(1.0, variance, -math.log(eps) / t))
 
 
@@ -185,7 +179,7 @@ def divergence_bound(
     excess = moment * (distance + 1.0) ** (1.0 / mu) * eps**-conjugate
     number = "corollary 5" if mu == 2.0 else "theorem 4"
     return Bound(
-        theorem=f"Letarte et al. 2019, {number} ({form(as_printed)})",
+        theorem=f"Letarte et al. 2019, {number} ({'as printed' if as_printed else 'corrected'})",
         value=loss + excess,
         terms={"loss": loss, "excess": excess, "D_mu": distance, "mu": mu, "n": n_rows},
         probability=1.0 - eps,

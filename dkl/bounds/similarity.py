@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import xlogy
 
-from dkl.bounds.certificate import Bound, check_losses_of_pairs, form
+from dkl.bounds.certificate import Bound, check_losses_of_pairs
 
 
 def landmark_bound(
@@ -18,7 +18,6 @@ def landmark_bound(
     t: float,
     eps: float = 0.05,
     chosen_from: float | None = None,
-    as_printed: bool = False,
 ) -> Bound:
     """For all landmarks at once: the expected loss of each one's learned similarity.
 
@@ -42,7 +41,6 @@ def landmark_bound(
     chosen_from : float or None
         c: the rows among which landmarks were chosen by what is in them; None where they were drawn blindly, which
         makes it n_L.
-    as_printed : bool
 
     Returns
     -------
@@ -72,12 +70,12 @@ def landmark_bound(
     divergence = kl_from_uniform(weights)
     # Hoeffding's lemma for a mean of n - 1 losses in [0, 1]: the logarithm of the moment at t is at most t^2 / (8 (n -
     # 1)).
-    variance = t / ((2.0 if as_printed else 8.0) * (n_rows - 1.0))
+    variance = t / (8.0 * (n_rows - 1.0))
     # A union over all landmarks that might have been chosen.
     confidence = math.log((len(weights) if chosen_from is None else chosen_from) / eps) / t
     number = "theorem 1" if len(weights) == 1 and chosen_from is None else "section 4.2"
     return Bound(
-        theorem=f"Letarte et al. 2019, {number} ({form(as_printed, 'tightened')})",
+        theorem=f"Letarte et al. 2019, {number} (tightened)",
         value=loss + divergence / t + variance + confidence,
         terms={
             "loss": loss,

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound, form, scope
+from dkl.bounds.certificate import Bound, scope
 from dkl.plain_text import Printed
 
 # The exponent phi of figure 2: 1/10 for losses that are Lipschitz, 1/6 for the squared error.
@@ -137,7 +137,7 @@ def schedules(
     return Schedule((low, min(high, by_features)), (low, high), (D ** (eps - 1.0), D**-eps), N, D, phi)
 
 
-def inverse_eigenvalue_bound(eigenvalues: np.ndarray, *, gamma: float, as_printed: bool = False) -> Bound:
+def inverse_eigenvalue_bound(eigenvalues: np.ndarray, *, gamma: float) -> Bound:
     """1 / (the smallest eigenvalue of H): how little the penalty may resist a change of the density (section 4.3).
 
     An eigenvalue t of the meta-kernel's matrix G gives H the eigenvalue ``t / (t + c)^2``, c = gamma D, so the value is
@@ -150,7 +150,6 @@ def inverse_eigenvalue_bound(eigenvalues: np.ndarray, *, gamma: float, as_printe
         Of G, in any order.
     gamma : float
         Positive.
-    as_printed : bool
 
     Returns
     -------
@@ -176,17 +175,13 @@ def inverse_eigenvalue_bound(eigenvalues: np.ndarray, *, gamma: float, as_printe
     if not (math.isfinite(gamma) and gamma > 0.0):
         raise ValueError(f"gamma must be a positive finite number, got {gamma!r}")
     c, low, high = gamma * t.size, float(t.min()), float(t.max())
-    # At this c = gamma D the two extreme eigenvalues give the same value: below it the larger one is worse, above it
-    # the smaller.
-    turn = math.sqrt(low * high)
+    turn = math.sqrt(low * high) / t.size
     # (t + c)^2 / t is convex in t and least at t = c: its largest value is at one of the extreme eigenvalues.
     value = max(_inverse(low, c), _inverse(high, c))
-    if as_printed:
-        value = 4.0 * high if c <= turn else _inverse(low, c)
     return Bound(
-        theorem=f"Shilton et al. 2022, section 4.3 ({form(as_printed, 'exact')})",
+        theorem="Shilton et al. 2022, section 4.3 (exact)",
         value=value,
-        terms={"t_min": low, "t_max": high, "gamma": gamma, "gamma where the extremes change": turn / t.size},
+        terms={"t_min": low, "t_max": high, "gamma": gamma, "gamma where the extremes change": turn},
         probability=1.0,
         vacuous_from=math.inf,
         covers="the matrix H of these frequencies, whatever the data",

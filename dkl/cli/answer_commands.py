@@ -120,9 +120,6 @@ def suggest(
         "reasons": list(suggestion.reasons),
         "estimator": repr(suggestion.estimator),
     }
-    # without a target there is nothing to fit
-    if suggestion.task is None:
-        return Result(facts, Text(repr(suggestion)))
     # the command can be pasted into a shell: names with spaces are quoted
     by = [*as_typed(held), *([*as_typed(roles), *text.given] if read else ())]
     where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]

@@ -185,21 +185,12 @@ def _all(
 
     picture = saved_picture(result.display(), output / _PICTURE)
     facts = {
-        "dataset": result.dataset,
+        "dataset": result.rows,
         "store": store,
         "measure": result.measure,
-        "scores": [
-            {"setting": setting, **asdict(compared)}
-            for setting, comparison in result.settings.items()
-            for compared in comparison.results
-        ],
+        "scores": score_facts(result),
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    tables = [
-        # one table for each bandwidth: the second shows which learners correct a wrong one
-        scores_table(comparison, f"test {comparison.measure}, {setting}")
-        for setting, comparison in result.settings.items()
-    ]
-    summary = Text(f"{facts['dataset']}, {facts['seconds']:.1f} s in all")
-    return Result(facts, Group(*tables, summary, *written(facts)))
+    summary = Text(f"{result.rows}, {facts['seconds']:.1f} s in all")
+    return Result(facts, Group(scores_table(result, f"test {result.measure}"), summary, *written(facts)))

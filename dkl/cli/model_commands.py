@@ -116,7 +116,7 @@ def fit(
     reported. The same seed gives the same model on threads, on any number of workers, and after the loss of a worker.
     Files are first read into a store beside the model, model.rows.zarr, which is used again if they have not changed.
     """
-    from dkl.machines.columns import ROW_NUMBERS, TOO_GOOD
+    from dkl.machines.columns import TOO_GOOD
     from dkl.methods.provenance import summary_of
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
@@ -166,7 +166,7 @@ def fit(
     }
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
-    doubts = [reason for reason in reasons if reason.startswith((TOO_GOOD, ROW_NUMBERS))]
+    doubts = [reason for reason in reasons if reason.startswith(TOO_GOOD)]
     reasons_shown = reasons if verbose or not summary else doubts
     if reasons_shown:
         chosen.append(facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons_shown)}))

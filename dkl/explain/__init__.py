@@ -4,13 +4,11 @@ from dkl.explain.contributions import Background, Contributions, background_of, 
 from dkl.explain.dependence import PartialDependence, partial_dependence
 from dkl.explain.effects import Effect, effects, supports
 from dkl.explain.importance import Importance, importance
-from dkl.explain.planned import Explanation
 
 __all__ = [
     "Background",
     "Contributions",
     "Effect",
-    "Explanation",
     "Importance",
     "PartialDependence",
     "background_of",

@@ -19,7 +19,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import plan_suspects
-from dkl.errors import gives_hints, hint
+from dkl.errors import gives_hints
 from dkl.events import Event, RequestKeeper
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.blas import one_blas_thread
@@ -32,8 +32,9 @@ from dkl.machines.columns import (
     ColumnChoice,
     Columns,
     columns_ahead,
-    doubtful_columns,
     looks_for_categories,
+    perfect_columns,
+    too_good,
 )
 from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
@@ -169,9 +170,6 @@ class Choice:
         )
         name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         judged = "the newest rows" if self._rows.schema.held_by == "time" else "held-out rows"
-        is_r_squared = self._rows.classes is None and terms.judging_loss == "squared_error"
-        if is_r_squared and (score := shown_score(race, won)) < 0.0:
-            self._hint_at_the_mean(score, judged)
         return Chosen(
             self._columns,
             (grown or won.contender).learner,
@@ -184,17 +182,6 @@ class Choice:
             ),
             self._reasons(won, grown, of_loss),
             tried_table(race, won),
-        )
-
-    def _hint_at_the_mean(self, score: float, judged: str) -> None:
-        """Hint that the best of all candidates predicts worse than the mean does, and at the loss for counts."""
-        targets = [np.asarray(block.y) for block in self._sample.rows.source.blocks_without_x()]
-        are_counts = all(np.all((y >= 0.0) & (y == np.floor(y))) for y in targets)
-        counts = "; the targets look like counts, for which there is loss='poisson'" if are_counts else ""
-        hint(
-            f"the best of all kinds of features predicts {judged} worse than the mean of the targets does, its R^2 is "
-            f"{score:.2g}: the columns may say nothing about the targets, or the rows be too few{counts}",
-            "worse than the mean",
         )
 
     def _run_trials(self) -> None:
@@ -301,8 +288,8 @@ class Choice:
         measure, rows = self._score_name(), self._sample.rows
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
-        doubts = doubtful_columns(rows, self._run, self._terms.seed).sentences
-        return (*of_features, *of_loss, *self._advice.reasons[:3], *doubts, *self._columns.reasons)
+        doubts = too_good(perfect_columns(rows, self._run, self._terms.seed))
+        return (*of_features, *of_loss, *self._advice.reasons, *doubts, *self._columns.reasons)
 
 
 def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
@@ -660,7 +647,7 @@ class PlannedChoice:
         gathered(rows, reading, terms.seed)
         # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories
         plan.add(reading, times=3 + of_texts + of_categories)
-        doubtful_columns(rows, plan, terms.seed)
+        perfect_columns(rows, plan, terms.seed)
         if by_time:
             columns_ahead(rows, self._sample.folds[0], plan, terms.seed)
         # a task of a trial has no more rows than the sample

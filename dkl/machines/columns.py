@@ -41,10 +41,9 @@ CATEGORY_TRIALS = 2 * len(_CHANGES)
 # The budget grows with the encoded columns, but counts at most this many for each column of the table.
 _MOST_NUMBERS = 3
 
-TOO_GOOD, ROW_NUMBERS = "Too good", "Row numbers"
-"""The first words of the sentences on columns that predict the target almost perfectly, and on columns with another
-whole number in each row; the shell always shows them."""
-# The most rows by which columns are looked at alone: enough to tell whether up to 200,000 rows are numbered.
+TOO_GOOD = "Too good"
+"""The first words of the sentence on columns that predict the target almost perfectly; the shell always shows it."""
+# The most rows by which columns are looked at alone.
 _LOOKED_AT = 2_000
 # Quantile bins of a column; the mean target of its bin is the prediction for a row.
 _BINS = 64
@@ -53,9 +52,6 @@ _MOST_NAMED = 3
 # Pairs are examined in tables of at most 50 columns (1,225 pairs take a tenth of a second or two), and only where each
 # half has at least 10 rows without the most frequent target: with fewer, pairs look perfect by chance.
 _MOST_PAIRED, _FEWEST_UNUSUAL = 50, 10
-# Pairs of rows with equal values that as many numbers drawn at random from the range of a column would have on average;
-# if this is reached and the column has none, it numbers the rows: by chance none is there with a probability of e^-10.
-_EXPECTED_PAIRS = 10.0
 
 
 @dataclass(frozen=True)
@@ -284,38 +280,17 @@ def _ahead(rows: Block, newest: HeldOut, encoding: Any) -> list[str]:
     return ahead
 
 
-@dataclass(frozen=True)
-class Doubts:
-    """Columns of which the user is asked whether they belong among the features.
-
-    Parameters
-    ----------
-    perfect : tuple of (tuple of str, float)
-        The columns that predict the target of other rows almost perfectly, each with its R^2 there; pairs of columns
-        where no single one does. Most of them were written after the target was known.
-    numbering : tuple of str
-        The columns that have another whole number in each row, as an id or a count of the rows has.
-    """
-
-    perfect: tuple[tuple[tuple[str, ...], float], ...] = ()
-    numbering: tuple[str, ...] = ()
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """A sentence for each of the two kinds that was found, with what to do."""
-        return (*_too_good(self.perfect), *_row_numbers(self.numbering))
+Perfect = Sequence[tuple[tuple[str, ...], float]]
+"""Columns, or pairs of columns, that predict the target of other rows almost perfectly, each with its R^2 there."""
 
 
-def doubtful_columns(sample: Dataset, run: Run, seed: int) -> Doubts:
-    """The columns that predict the target almost perfectly, and those that number the rows, by one look at some rows.
+def perfect_columns(sample: Dataset, run: Run, seed: int) -> Perfect:
+    """The columns that predict the target almost perfectly, or pairs of columns where no single one does.
 
-    A column predicts by the mean target (for classes: the mean indicators) of its quantile bins, on one half of the
-    rows, and its R^2 is that on the other half; almost perfect ones are within `EQUAL_LOSS` of 1. Pairs are looked at
-    in tables with few enough columns. The only column of a table is left out, and with too few rows for any comparison
-    all are; of several targets nothing is said.
-
-    A column numbers the rows if its sampled values are whole and no two are equal, though some would be among as many
-    numbers drawn at random from its range. Sampled are at most 2,000 rows, so that up to 200,000 rows are recognised.
+    Most of them were written after the target was known. A column predicts by the mean target (for classes: the mean
+    indicators) of its quantile bins, on one half of some rows, and its R^2 is that on the other half; almost perfect
+    ones are within `EQUAL_LOSS` of 1. Pairs are looked at in tables with few enough columns. The only column of a table
+    is left out, and with too few rows for any comparison all are; of several targets nothing is said.
 
     Parameters
     ----------
@@ -324,38 +299,13 @@ def doubtful_columns(sample: Dataset, run: Run, seed: int) -> Doubts:
     run : Run
     seed : int
     """
-    if sample.column_names is None or sample.source.is_sparse or sample.task is None:
-        return Doubts()
+    names = sample.column_names or ()
+    if len(names) < 2 or sample.source.is_sparse or sample.task is None or sample.schema.n_targets is not None:
+        return []
     record = RowSample("rows to look at columns alone", min(sample.n_rows, _LOOKED_AT), seed)
-
-    def found(rows: Block) -> Doubts:
-        has_rivals = sample.n_columns > 1 and sample.schema.n_targets is None
-        perfect = _perfect_in_sample(rows, sample.column_names or (), sample.classes) if has_rivals else []
-        return Doubts(tuple(perfect), _numbering_in_sample(rows, sample))
-
-    return run.read(sample.source, [record], lambda passed: found(passed.results[0]), Doubts())
-
-
-def _numbering_in_sample(rows: Block, sample: Dataset) -> tuple[str, ...]:
-    """The raw columns of numbers whose sampled values are whole and all different, in too small a range for chance.
-
-    Of m numbers drawn from R whole ones m (m - 1) / (2 R) pairs are equal on average, and more if some are likelier.
-    The time by which rows are held out is no such column.
-    """
-    time = sample.schema.row_columns.get("time")
-    numbering, first = [], 0
-    for rule in getattr(sample.encoding, "rules", ()):
-        values, first = dense_columns(rows.X, first, first + 1)[:, 0].astype(np.float64), first + len(rule.output_names)
-        if rule.kind != "number" or (time is not None and time.name == rule.name):
-            continue
-        # missing values are filled with a number that need not be whole
-        values = np.sort(values[values == np.floor(values)] if rule.fill is not None else values)
-        if not len(values) or (values != np.floor(values)).any() or (np.diff(values) == 0.0).any():
-            continue
-        expected_pairs = len(values) * (len(values) - 1) / 2.0 / (values[-1] - values[0] + 1.0)
-        if expected_pairs >= _EXPECTED_PAIRS:
-            numbering.append(rule.name)
-    return tuple(numbering)
+    return run.read(
+        sample.source, [record], lambda passed: _perfect_in_sample(passed.results[0], names, sample.classes), []
+    )
 
 
 def _perfect_in_sample(
@@ -451,7 +401,7 @@ def _quantile_bins(column: np.ndarray, split_at: float | None = None) -> np.ndar
     return np.minimum(np.searchsorted(edges, column), len(edges) - 1)
 
 
-def _too_good(perfect: Sequence[tuple[tuple[str, ...], float]]) -> tuple[str, ...]:
+def too_good(perfect: Perfect) -> tuple[str, ...]:
     """The warning about columns that predict the target almost perfectly; empty without such columns."""
     if not perfect:
         return ()
@@ -466,16 +416,4 @@ def _too_good(perfect: Sequence[tuple[tuple[str, ...], float]]) -> tuple[str, ..
     return (
         f"{TOO_GOOD}: {shown} (1 less the squared error that remains on other rows): {question} known when you "
         f"predict? {remedy} is written down afterwards, leave it out (drop, in the shell --drop) and fit again.",
-    )
-
-
-def _row_numbers(names: Sequence[str]) -> tuple[str, ...]:
-    """The sentence about columns with another whole number in each row; empty without such columns."""
-    if not names:
-        return ()
-    shown, is_one = ", ".join(first_few(names, _MOST_NAMED, "columns", repr)), len(names) == 1
-    return (
-        f"{ROW_NUMBERS}: {shown} {'has' if is_one else 'have'} another whole number in each row, as an id or a count "
-        "of the rows, and later rows will have others. If it is one, leave it out (drop, in the shell --drop) and fit "
-        "again; if it is a time, hold out the newest rows by it (times, in the shell --time).",
     )

@@ -290,4 +290,4 @@ def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]
 def usual_advice() -> Advice:
     """The advice that plans assume before any row is read: the largest searched waves that are advised, scaled."""
     waves = learner_entry("margin").learner_class(Gaussian(), n_features=MOST_ADVISED_FEATURES, scaling="standard")
-    return Advice(waves, {}, ())
+    return Advice(waves)

@@ -86,9 +86,8 @@ from dkl.machines.settings import (
     squared_loss,
     stochastic_losses,
 )
-from dkl.machines.suggest import advise
 from dkl.machines.trials import Bench, Sample, Terms
-from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
+from dkl.machines.usual_time import UsualTime, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
@@ -129,7 +128,6 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
 from dkl.progress import resolve_progress
-from dkl.protocols.block import Block
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -250,8 +248,7 @@ class KernelMachine(
         dataset, held_out = self._without_conformal_rows(dataset)
         # rows held out for intervals keep their counts, which with_rates would divide by the exposure
         dataset = with_rates(self, dataset)
-        if self.features is not None:
-            check_plan(self, dataset, run.device, run.publish)
+        check_plan(self, dataset, run.device, run.publish)
         weights = self._class_weights(dataset)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
@@ -267,10 +264,6 @@ class KernelMachine(
             # numbers in place of categories are learned without the judging rows: no others may judge comparisons then
             given, dataset = dataset, rows_with_category_numbers(self, dataset, self._judging_rows(dataset), run)
             judging_seed = self.seed_ if dataset is not given or has_scores(dataset.encoding) else None
-        if self.features is None:
-            # one pass and a sample choose the features; the machine keeps the parameters that the user gave
-            advice = advise(dataset, run, self.seed_)
-            advised, self.reasons_ = advice.features, advice.reasons_for(self)
         template = self._unfitted_features(advised)
         folds = self._judging_folds(template, dataset) if choice is None else []
         if choice is None:
@@ -547,7 +540,8 @@ class KernelMachine(
 
     def planned_features(self, dataset: Dataset) -> int:
         """The most features that a fit can have; 0 where the machine chooses them, which its effort bounds."""
-        if self._chooses or self.features is None:
+        self._check_features()
+        if self._chooses:
             return 0
         settled = self
         if not hasattr(self, "loss_"):
@@ -556,16 +550,12 @@ class KernelMachine(
             settled._settle(dataset)
         return settled._unfitted_features().planned_features(dataset)
 
-    def usual_time(
-        self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
-    ) -> UsualTime | None:
-        """The usual time of a fit to these rows, from their number and one block; None where features are given.
+    def usual_time(self, dataset: Dataset, *, slots: int, flops_per_second: float) -> UsualTime | None:
+        """The usual time of a fit to these rows, from their number; None where features are given.
 
         Parameters
         ----------
         dataset : Dataset
-        block : Block or None
-            None where no block was read; then more than a linear model is expected.
         slots : int
             Blocks that are computed at the same time.
         flops_per_second : float
@@ -573,15 +563,12 @@ class KernelMachine(
         """
         if not self._chooses or dataset.total_weight < FEWEST_ROWS:
             return None
-        unfitted, has_codes = self._unfitted_copy(), dataset.schema.has_codes
+        unfitted = self._unfitted_copy()
         unfitted._settle(dataset)
-        # whether categories matter is only known once they are encoded
-        is_linear = block is not None and not has_codes and seems_linear(block, dataset.schema.n_classes)
         usual = usual_time(
             self.effort,
             unfitted._terms.shape(dataset),
             sampled=unfitted._terms.sample(dataset).rows.n_rows,
-            is_linear=is_linear,
             is_sparse=dataset.source.is_sparse,
             slots=slots,
             flops_per_second=flops_per_second,
@@ -643,7 +630,7 @@ class KernelMachine(
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """The rows held out for any decision of this fit: the larger share of the machine's and its features' own."""
         shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
-        if self.features is not None and not self._chooses:
+        if not self._chooses:
             shares.append(judging_share(self._learner_of_stage(self._unfitted_features(), "features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
@@ -754,12 +741,7 @@ class KernelMachine(
         Parameters
         ----------
         advised : FeatureLearner or None
-            The features that the choice (``features="auto"``) or the advice (``features=None``) has found.
-
-        Raises
-        ------
-        ValueError
-            If features are open and `advised` is None.
+            The features that the choice (``features="auto"``) has found.
         """
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str) and not self._chooses:
@@ -767,12 +749,7 @@ class KernelMachine(
             if "scaling" in learner.get_params(deep=False):
                 # a learner given by name has the scaling that suits the rows
                 learner.set_params(scaling="auto")
-        elif self.features is None or isinstance(self.features, str):
-            if advised is None:
-                raise ValueError(
-                    f"features={self.features!r} asks the rows, which have not been read: ask dkl.suggest first, as in "
-                    "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
-                )
+        elif isinstance(self.features, str):
             learner = clone(advised).set_params(**options)
         elif isinstance(self.features, list | tuple):
             learner = CombinedFeatures(clone(self.features, safe=False), **options)
@@ -783,7 +760,7 @@ class KernelMachine(
         if self._settings.loss in ROUND_LOSSES:
             # learners by rounds that have no loss of their own minimise that of the machine
             parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
-            if self.features is None or isinstance(self.features, str):
+            if isinstance(self.features, str):
                 parts = [learner, *getattr(learner, "features", ())]
             for rounds in parts:
                 if "features_per_round" in rounds.get_params(deep=False):
@@ -960,11 +937,9 @@ class KernelMachine(
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_features(self) -> None:
-        """Raise ValueError unless `features` is a learner, the name of one, a list of these, or None."""
-        several = isinstance(self.features, list | tuple)
+        """Raise ValueError unless `features` is a learner, the name of one, or a list of these."""
         each: list[Any] = list(self.features) if isinstance(self.features, list | tuple) else [self.features]
-        wrong = [one for one in each if not isinstance(one, str | FeatureLearner) and (several or one is not None)]
-        if wrong or not each:
+        if not each or not all(isinstance(one, str | FeatureLearner) for one in each):
             raise ValueError(
                 f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
                 f"AlignedFeatures(), one of {sorted(learner_keys())}, or a list of these. Got {self.features!r} "
@@ -1005,13 +980,13 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : "auto", feature learner, name of one, list of these, or None
+    features : "auto", feature learner, name of one, or list of these
         "auto" compares kinds of features on a sample of the rows (the columns themselves, random and searched waves,
         steps of columns, a kernel at landmarks), then larger ones and pairs of kinds, and uses those with the least
         loss on held-out rows; `reasons_` lists what was tried. A learner is cloned; a name ("margin", "steps",
         "nystrom", "aligned", ...) is that learner with its defaults; a list is the `CombinedFeatures` of its parts.
-        None searches waves of the kernel that suits the rows. A learner with ``warm_start=True`` continues from the
-        features of the machine's last fit, with the same rows held out.
+        A learner with ``warm_start=True`` continues from the features of the machine's last fit, with the same rows
+        held out.
     class_weight : dict, "balanced" or None
     calibrate : bool or None
         Whether to fit a temperature on held-out rows, in one more pass, so that `predict_proba` exists for every loss.
@@ -1214,7 +1189,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : "auto", feature learner, name of one, list of these, or None
+    features : "auto", feature learner, name of one, or list of these
         As in `KernelClassifier`.
     epsilon : float
         The width of "epsilon_insensitive" and "huber", in standard deviations of y.

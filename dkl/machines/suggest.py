@@ -1,10 +1,9 @@
-"""Advice on scaling, kernel, bandwidth, learner and size from one pass and a sample of the rows, with reasons."""
+"""Advice on the scaling, kernel, bandwidth and number of waves, from one pass and a sample of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -19,15 +18,13 @@ from dkl.kernels.moments import Moments, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.linear.fitting import Run
 from dkl.linear.judge import is_clear
-from dkl.machines.settings import MOST_CLASSES, squared_loss
 from dkl.methods.base import FeatureLearner
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.learner import preparation_problem
-from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
+from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
 from dkl.passes.loop import PassResult
 from dkl.protocols.block import Block
 from dkl.protocols.driver import BETWEEN_PASSES
-from dkl.protocols.estimators import Estimator
 from dkl.protocols.records import RowSample
 from dkl.registry import learner_entry
 from dkl.solvers.leave_one_out import left_out_ridge
@@ -63,15 +60,13 @@ class TriedKernel:
     Parameters
     ----------
     scaling : {None, "standard", "quantile", "counts"}
-    kernel : {"gaussian", "laplacian", "linear"}
+    kernel : {"gaussian", "laplacian"}
     factor : float
         The bandwidth over the median distance between scaled rows.
     sigma : float
         The bandwidth.
     errors : ndarray of shape (m,)
         The squared error of each row, predicted from all others, at the best penalty.
-    score : float
-        Accuracy for classes, R^2 for numbers.
     degrees_of_freedom : float
         Effective degrees of freedom at the largest penalty that is not clearly worse than the best.
     """
@@ -81,7 +76,6 @@ class TriedKernel:
     factor: float
     sigma: float
     errors: np.ndarray
-    score: float
     degrees_of_freedom: float
 
     @property
@@ -95,33 +89,21 @@ class TriedKernel:
 
 @dataclass(frozen=True)
 class Advice:
-    """Features and parameters of a machine that suit the rows.
+    """Features that suit the rows, from which the candidates of a choice are made.
 
     Parameters
     ----------
     features : FeatureLearner
-        Not fitted.
-    machine : mapping
-        Parameters of a kernel machine on the features; empty for rows without a target.
+        Searched waves, or the columns themselves; not fitted.
     reasons : tuple of str
-        One sentence for each decision.
+        Sentences on the rows, and on the scaling and the kernel of the waves.
     scalings : tuple of (str or None), of length 0 or 2
         The two scalings between which held-out rows decide; empty where scaling does not change these rows.
     """
 
     features: FeatureLearner
-    machine: Mapping[str, Any]
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
     scalings: tuple[ScalingKind | None, ...] = DENSE_SCALINGS
-
-    def reasons_for(self, machine: Estimator) -> tuple[str, ...]:
-        """The reasons for a machine that uses the advised features but its own parameters."""
-        given = machine.get_params(deep=False)
-        if all(given[name] == value for name, value in self.machine.items()):
-            return self.reasons
-        own = ", ".join(f"{name}={given[name]!r}" for name in self.machine)
-        wanted = ", ".join(f"{name}={value!r}" for name, value in self.machine.items())
-        return (*self.reasons[:-1], f"Machine: {own}, as given; {wanted} would be suggested.")
 
 
 def columns_themselves(scaling: ScalingKind | None = None) -> FeatureLearner:
@@ -130,7 +112,7 @@ def columns_themselves(scaling: ScalingKind | None = None) -> FeatureLearner:
     return learner_class(Coordinates(), n_candidates=None, n_features=None, rho=0.0, scaling=scaling)
 
 
-def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
+def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int) -> Advice:
     """Advice from kernel machines on sampled rows, which one pass reads.
 
     With 0 judged rows no kernel machine is fitted, and the advice is all columns themselves.
@@ -143,22 +125,10 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     # six matrices of all pairs of rows, as measured
     run.holds({BETWEEN_PASSES: 6 * 8 * min(judged_rows, dataset.n_rows) ** 2})
     sample, scalers, moments = _sample_and_moments(dataset, run, seed)
-    if dataset.task is not None and judged_rows == 0:
+    if judged_rows == 0:
         if np.all(moments.low == moments.high):
             raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
-        return Advice(columns_themselves(), {}, (_rows_sentence(dataset, 0),), _scalings(dataset, scalers))
-    if dataset.task is None:
-        scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
-        if scaling and len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool))):
-            scaling = "quantile"
-        reasons = (
-            _rows_sentence(dataset, sample.n_rows).split(";")[0] + ".",
-            f"Learner: RandomFeatures, {MOST_ADVISED_FEATURES:,} columns, scaling {scaling or 'none'}: without a "
-            "target nothing says which features matter.",
-        )
-        return Advice(
-            learner_entry("random").learner_class(n_features=MOST_ADVISED_FEATURES, scaling=scaling), {}, reasons
-        )
+        return Advice(columns_themselves(), (_rows_sentence(dataset),), _scalings(dataset, scalers))
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
     return replace(_advice_from_trials(dataset, sample, trials, judged_rows), scalings=_scalings(dataset, scalers))
@@ -200,23 +170,15 @@ def _scalings(dataset: Dataset, scalers: _Scalers) -> tuple[ScalingKind | None, 
 class _Judge:
     """Compares kernels on sampled rows by leave-one-out errors."""
 
-    def __init__(
-        self,
-        sample: Block,
-        scalers: _Scalers,
-        dataset: Dataset,
-        judged_rows: int = JUDGED_ROWS,
-    ) -> None:
+    def __init__(self, sample: Block, scalers: _Scalers, dataset: Dataset, judged_rows: int) -> None:
         self._rows = sample.X[:judged_rows]
         self._scalers = scalers
-        self._classes = dataset.classes
         y = np.asarray(sample.y)[:judged_rows]
         n_classes = dataset.schema.n_classes
         # classes become indicator columns; both kinds of targets are centred
-        self._outputs = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)
-        self._mean = self._outputs.mean(axis=0)
-        deviation = np.ones(len(self._mean)) if n_classes else self._outputs.std(axis=0)
-        self._targets = (self._outputs - self._mean) / np.where(deviation > 0.0, deviation, 1.0)
+        outputs = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)
+        deviation = np.ones(n_classes) if n_classes else outputs.std(axis=0)
+        self._targets = (outputs - outputs.mean(axis=0)) / np.where(deviation > 0.0, deviation, 1.0)
 
     def trials(self) -> list[TriedKernel]:
         """The usual kernel first, then other scalings of it, other bandwidths, and other kernels."""
@@ -231,8 +193,7 @@ class _Judge:
         others = [
             trial for factor in BANDWIDTHS if factor != 1.0 for trial in self._of_kernel("gaussian", factor, scaling)
         ]
-        others += [*self._of_kernel("laplacian", 1.0, scaling), *self._of_kernel("linear", 1.0, scaling)]
-        return [usual, *rescaled, *others]
+        return [usual, *rescaled, *others, *self._of_kernel("laplacian", 1.0, scaling)]
 
     def _of_kernel(self, kernel: str, factor: float, *scalings: ScalingKind | None) -> Iterator[TriedKernel]:
         """One kernel in each of these scalings, by default all; none where the kernel is not defined for the rows."""
@@ -255,31 +216,20 @@ class _Judge:
         best = int(np.argmin(errors.mean(axis=1)))
         # the features needed are estimated at the largest penalty that is not clearly worse
         enough = max(at for at in range(len(errors)) if not is_clear(errors[at] - errors[best]))
-        if self._classes is None:
-            variance = max((self._targets**2).sum(axis=1).mean(), np.finfo(float).tiny)
-            score = 1.0 - float(errors[best].mean() / variance)
-        else:
-            predicted = (ridge.predictions[best] + self._mean).argmax(axis=1)
-            score = float(np.mean(predicted == self._outputs.argmax(axis=1)))
-        return TriedKernel(scaling, kernel, factor, sigma, errors[best], score, float(ridge.degrees_of_freedom[enough]))
+        return TriedKernel(scaling, kernel, factor, sigma, errors[best], float(ridge.degrees_of_freedom[enough]))
 
 
 def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: float) -> tuple[np.ndarray | None, float]:
     """The kernel matrix of sampled rows, with a diagonal of mean 1, and its bandwidth; None if all rows are equal."""
-    products: Any = rows @ rows.T if kernel == "linear" or sparse.issparse(rows) else None
-    if sparse.issparse(products):
-        products = products.toarray()
-    if kernel == "linear":
-        scale = np.trace(products) / len(products)
-        return (products / scale if scale > 0.0 else None), 1.0
     metric: Metric = "cityblock" if kernel == "laplacian" else "euclidean"
     try:
         sigma = factor * median_distance(rows, metric=metric)
     except ValueError:
         return None, 1.0
-    if products is None:
+    if isinstance(rows, np.ndarray):
         away = distance.squareform(distance.pdist(rows, "cityblock" if kernel == "laplacian" else "sqeuclidean"))
     else:
+        products = (rows @ rows.T).toarray()
         # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y, which needs no dense rows; rounding may take it below 0
         norms = np.diag(products)
         away = np.maximum(norms[:, None] + norms - 2.0 * products, 0.0)
@@ -297,16 +247,8 @@ def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKerne
 
     The first trial must be the usual kernel in the usual scaling.
     """
-    waves = [trial for trial in trials if trial.kernel != "linear"]
-    linear = next((trial for trial in trials if trial.kernel == "linear"), None)
-    rescaled = [trial for trial in waves if trial.kernel == "gaussian" and trial.factor == 1.0]
-    scaled = _clearly_better(rescaled, waves[0])
-    kernel = _clearly_better(waves, scaled)
-    reasons = [
-        _rows_sentence(dataset, min(judged_rows, sample.n_rows)),
-        _scaling_sentence(scaled, rescaled, dataset, sample),
-        _kernel_sentence(kernel, scaled, waves),
-    ]
+    rescaled = [trial for trial in trials if trial.kernel == "gaussian" and trial.factor == 1.0]
+    kernel = _clearly_better(trials, _clearly_better(rescaled, trials[0]))
     # four columns for each degree of freedom, at most half as many as rows
     wanted = max(min(4.0 * kernel.degrees_of_freedom, dataset.total_weight / 2.0), 1.0)
     # a round number, of one digit and zeros, since the loss changes little near the best number
@@ -316,74 +258,25 @@ def _advice_from_trials(dataset: Dataset, sample: Block, trials: list[TriedKerne
         features = learner_entry("aligned").learner_class(
             Coordinates(), n_candidates=None, n_features=MOST_ADVISED_FEATURES, scaling=kernel.scaling
         )
-        reasons.append(
-            f"Learner: AlignedFeatures on single columns, since there are {dataset.n_columns:,} sparse ones: a search "
-            f"in so many directions finds little; D = {MOST_ADVISED_FEATURES:,} columns are kept."
-        )
     else:
         law = Laplacian if kernel.kernel == "laplacian" else Gaussian
         # the median distance over all rows is more accurate than over a sample, so only other factors pin a bandwidth
         family = law() if kernel.factor == 1.0 else law(sigma=float(f"{kernel.sigma:.4g}"))
         features = learner_entry("margin").learner_class(family, n_features=size, scaling=kernel.scaling)
-        reasons.append(
-            f"Learner: MarginFeatures, which looks for features where the machine so far errs; on few rows it draws "
-            f"them unless a search gains. D = {size}: the machine on the sample uses {kernel.degrees_of_freedom:.0f} "
-            "degrees of freedom, and four columns for each, of at most half as many as rows, are enough."
-        )
-    if linear is not None and not kernel.beats(linear):
-        reasons.append(
-            f"A linear machine does as well on the sample ({linear.score:.3f} against {kernel.score:.3f}): compare "
-            "with one, it is faster and easier to read."
-        )
-    machine, why = _machine(dataset)
-    reasons.append(f"Machine: {machine['solver']} steps, {why}.")
-    return Advice(features, machine, tuple(reasons))
-
-
-def exact_steps(task: str | None) -> dict[str, Any]:
-    """Parameters of a machine with Newton steps on the squared loss of the task, its penalty by held-out rows."""
-    return {"solver": "newton", "loss": squared_loss(task), "alpha": "auto"}
-
-
-def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
-    """Parameters of the machine on the advised features, and the reason."""
-    if dataset.classes is not None and len(dataset.classes) > MOST_CLASSES:
-        why = f"since Newton steps form a matrix for each of {dataset.schema.n_classes} classes"
-        return {"solver": "sgd", "loss": "hinge"}, why
-    return exact_steps(dataset.task), "exact, with the penalty that held-out rows prefer"
-
-
-def _rows_sentence(dataset: Dataset, judged: int) -> str:
-    """A sentence on the number and kind of the rows, and how many of them were sampled."""
-    target = {None: "without a target", "regression": "with numbers to predict"}.get(
-        dataset.task, f"of {dataset.schema.n_classes} classes"
-    )
-    kind = "sparse " if dataset.source.is_sparse else ""
-    drawn = f"{judged:,} of them, drawn at random, are each predicted by a kernel machine on the others"
-    how = drawn if judged else "the columns are too many for waves and kernels"
-    return (
-        f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; {how}. The machine's own "
-        f"held-out rows are {kind_of_split(dataset)}."
-    )
-
-
-def _scaling_sentence(scaled: TriedKernel, rescaled: list[TriedKernel], dataset: Dataset, sample: Block) -> str:
-    """A sentence on the advised scaling, with the score of each one tried."""
-    if len(rescaled) < 2:
-        return "Scaling: none, so that sparse rows stay sparse; they hold negative numbers, or zeros and ones alone."
-    measure = "R^2" if dataset.classes is None else "accuracy"
-    scores = ", ".join(f"{trial.scaling or 'none'} {trial.score:.3f}" for trial in rescaled)
-    heavy = len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool)))
-    tails = f"; {heavy} column{'s have' if heavy > 1 else ' has'} heavy tails" if heavy else ""
-    return f"Scaling: {scaled.scaling or 'none'} ({measure} on the sample: {scores}{tails})."
-
-
-def _kernel_sentence(kernel: TriedKernel, usual: TriedKernel, waves: list[TriedKernel]) -> str:
-    """A sentence on the advised kernel, with the scores of all kernels tried in the same scaling."""
-    name = {"gaussian": "Gaussian", "laplacian": "Laplacian"}[kernel.kernel]
-    scores = ", ".join(
-        f"{trial.kernel} x {trial.factor:g} {trial.score:.3f}" for trial in waves if trial.scaling == kernel.scaling
-    )
-    why = "nothing tried is clearly better" if kernel is usual else "clearly better than the usual one"
     width = "the median distance" if kernel.factor == 1.0 else f"{kernel.factor:g} times the median distance"
-    return f"Kernel: {name} of bandwidth {width}; {why} ({scores})."
+    waves = (
+        f"Scaling: {kernel.scaling or 'none'}, with a {kernel.kernel.capitalize()} kernel of bandwidth {width}; "
+        f"nothing else predicts {min(judged_rows, sample.n_rows):,} rows drawn at random clearly better, each from the "
+        "others."
+    )
+    return Advice(features, (_rows_sentence(dataset), waves))
+
+
+def _rows_sentence(dataset: Dataset) -> str:
+    """A sentence on the number and kind of the rows, and on how they are held out."""
+    target = f"of {dataset.schema.n_classes} classes" if dataset.classes is not None else "with numbers to predict"
+    kind = "sparse " if dataset.source.is_sparse else ""
+    return (
+        f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; held-out rows are "
+        f"{kind_of_split(dataset)}."
+    )

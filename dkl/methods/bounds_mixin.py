@@ -96,9 +96,7 @@ class CertifiedMargins(Certified):
         largest = box * duals if rules.loss == "hinge" else None
         return Bounds([played_value(rounds["response"], regret, weights=rounds["weight"], largest=largest), shortfall])
 
-    def error_bound(
-        self, X: object, y: object = None, *, row_norm: float, eps: float = 0.05, as_printed: bool = False
-    ) -> Bound:
+    def error_bound(self, X: object, y: object = None, *, row_norm: float, eps: float = 0.05) -> Bound:
         """Theorem 4.3: the probability of error of the working model without its intercept, by margins on these rows.
 
         Parameters
@@ -111,8 +109,6 @@ class CertifiedMargins(Certified):
             R_x: a radius such that all rows lie in a ball of it; in scaled units where `scaling` is set.
         eps : float
             The bound fails with at most this probability.
-        as_printed : bool
-            Use the paper's form, which is not valid, for comparison.
 
         Returns
         -------
@@ -137,7 +133,7 @@ class CertifiedMargins(Certified):
         scores = score_rows(self, Scorer(self.feature_map_, self.coef_, np.zeros(1), self.dtype), X)
         signs = np.where(np.asarray(labels) == self.classes_[1], 1.0, -1.0)
         margins = normalised_margins(np.asarray(scores)[:, 0], signs, self.coef_)
-        return error_bound(margins, float(self.max_norm or 0.0), row_norm, eps=eps, as_printed=as_printed)
+        return error_bound(margins, float(self.max_norm or 0.0), row_norm, eps=eps)
 
     def _check_theorem(self) -> None:
         """Raise ValueError if theorem 4.3 does not cover the fit."""

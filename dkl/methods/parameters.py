@@ -243,6 +243,7 @@ MACHINE: Constraints = {
         StrOptions({"auto", *learner_keys()}),
         list,
         tuple,
+        # machines that version 0.1 has saved; no fit takes it
         None,
     ],
     "linear": [HasMethods(["partial_fit"]), None],

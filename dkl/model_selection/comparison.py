@@ -22,7 +22,7 @@ from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
 from dkl.linear.judge import Folds, ranked, score_error
 from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
-from dkl.machines.suggest import exact_steps
+from dkl.machines.settings import squared_loss
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.density.joint_learner import JointFeatures
@@ -260,7 +260,7 @@ def contestants_of(models: Mapping[str, Estimator], sizes: Sequence[int]) -> lis
 def exact_machine(task: str | None) -> KernelMachine:
     """A machine with exact Newton steps on the squared loss of the task, and a penalty chosen on held-out rows."""
     machine = KernelClassifier if task == "classification" else KernelRegressor
-    return machine(**exact_steps(task))
+    return machine(solver="newton", loss=squared_loss(task), alpha="auto")
 
 
 def entries_of(

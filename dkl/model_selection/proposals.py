@@ -1,10 +1,10 @@
-"""Proposes the next trials: by the upper confidence bound of a Gaussian process on the scores so far, or at random."""
+"""Proposes the next trials: by the upper confidence bound of a Gaussian process on the scores so far."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
@@ -12,8 +12,6 @@ from numpy.random import RandomState
 from dkl.features.frequencies import stream
 from dkl.kernels.blas import one_blas_thread
 from dkl.model_selection.space import Space
-
-Acquisition = Literal["ucb", "random"]
 
 # The bound is evaluated at _CANDIDATES random points, and gradient ascents start from the best _ASCENTS of them.
 _CANDIDATES = 4_000
@@ -34,7 +32,6 @@ class Proposer:
     seed : int
     n_initial : int
         The number of first trials, a Latin hypercube: each dimension has `n_initial` slices with one trial each.
-    acquisition : {"ucb", "random"}
     kappa : float
         The number of standard deviations by which the upper confidence bound exceeds the mean.
 
@@ -56,7 +53,6 @@ class Proposer:
     space: Space
     seed: int = 0
     n_initial: int = 5
-    acquisition: Acquisition = "ucb"
     kappa: float = 1.0
 
     def propose(self, points: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
@@ -76,7 +72,7 @@ class Proposer:
         ndarray of shape (count, width)
         """
         first, so_far = len(points), [*points]
-        bound = self._bound(points, scores) if self.acquisition == "ucb" and first else None
+        bound = self._bound(points, scores) if first else None
         for number in range(first, first + count):
             point = self._point(number, np.reshape(so_far, (len(so_far), self.space.width)), bound)
             if point is None:

@@ -24,7 +24,7 @@ from dkl.methods.checkpoints import digest_of, effective_parameters, stage_check
 from dkl.methods.validation import check_target, without_splits
 from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
 from dkl.model_selection.folds import fold_views
-from dkl.model_selection.proposals import Acquisition, Proposer
+from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.running import Trial, runner_for
 from dkl.model_selection.space import Space, space_of
 from dkl.model_selection.trials import Trials
@@ -51,7 +51,6 @@ def tune(
     timeout: float | None = None,
     folds: int | float = 5,
     scoring: Scoring = None,
-    acquisition: Acquisition = "ucb",
     kappa: float = 1.0,
     n_initial: int = 5,
     parallel: int = 1,
@@ -95,8 +94,6 @@ def tune(
     scoring : str, callable or None
         None is the model's `score`; else the name of a scikit-learn scorer, or a function ``scoring(model, dataset) ->
         float``; larger is better. A trial's score is the mean over its folds, weighted by the rows of each.
-    acquisition : {"ucb", "random"}
-        "random" draws all trials at random, without a process.
     kappa : float
         The number of standard deviations by which the upper confidence bound exceeds the mean; a larger value explores
         more.
@@ -160,8 +157,6 @@ def tune(
     # Only the argument is checked here; the folds themselves need the seed.
     Folds.of(folds, 0)
     check_budget(n_trials=n_trials, n_initial=n_initial, parallel=parallel, timeout=timeout, halves=ladder is not None)
-    if acquisition not in ("ucb", "random"):
-        raise ValueError(f"acquisition is {acquisition!r}; expected 'ucb' or 'random'")
     if not (isinstance(kappa, Real) and kappa >= 0):
         raise ValueError(f"kappa is {kappa!r}; expected a number of at least 0")
     deadline = float("inf") if timeout is None else time.monotonic() + timeout
@@ -173,7 +168,7 @@ def tune(
         # The digest of everything that the trials depend on. The budgets `n_trials` and `timeout` are left out, since a
         # larger budget continues with the same trials. With halving `n_trials` is included, since the first rung has
         # that many trials.
-        settings = searched, folds, acquisition, kappa, n_initial, parallel
+        settings = searched, folds, kappa, n_initial, parallel
         rungs = None if halving is None else (halving, n_trials)
         given_seed = random_state if isinstance(random_state, Integral) else None
         measure = getattr(scoring, "__qualname__", type(scoring).__name__) if callable(scoring) else scoring
@@ -194,7 +189,7 @@ def tune(
         deadline=deadline,
     )
     n_first = n_initial if ladder is None else int(n_trials or 0)
-    proposer = Proposer(searched, seed, n_first, acquisition, float(kappa))
+    proposer = Proposer(searched, seed, n_first, float(kappa))
     with trials.under_way():
         if ladder is None:
             search(model, proposer, trials, n_trials, parallel=parallel)

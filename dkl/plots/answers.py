@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, class_colour
+from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 from dkl.protocols.estimators import FittedModel
 
 # Labels whose counts find room in their cells, and whose names find room beside the axes.
@@ -25,7 +25,7 @@ class AnswersDisplay(Display):
 
     Of classes: the share of each label's rows that were given each label, and how often probabilities come true. Of
     numbers: predictions against the truth, and the errors along the predictions; of several targets the first. Of
-    quantiles: how many targets are at most each, and the quantiles beside the targets.
+    quantiles: how many targets are at most each.
 
     Parameters
     ----------
@@ -82,14 +82,16 @@ class AnswersDisplay(Display):
     @property
     def _n_panels(self) -> int:
         # Without probabilities nothing can be said of how often they come true.
-        return 1 if isinstance(self.answers, ClassAnswers) and not self.answers.calibration() else 2
+        if isinstance(self.answers, ClassAnswers):
+            return 2 if self.answers.calibration() else 1
+        return 1 if isinstance(self.answers, QuantileAnswers) else 2
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         if isinstance(self.answers, NumberAnswers):
             self._draw_numbers(axes, self.answers)
             return
         if isinstance(self.answers, QuantileAnswers):
-            self._draw_quantiles(axes, self.answers)
+            self._draw_quantiles(axes[0], self.answers)
             return
         self._draw_confusion(axes[0], self.answers)
         for ax in axes[1:]:
@@ -119,25 +121,12 @@ class AnswersDisplay(Display):
         ax.set(xlabel=f"predicted probability of {what}", ylabel="share of the rows")
         ax.set_title("calibration (bars: two standard errors)")
 
-    def _draw_quantiles(self, axes: Sequence[Axes], answers: QuantileAnswers) -> None:
-        """The share of targets at most each quantile; and quantiles and targets along the quantiles' median.
-
-        Of several targets the first, as of numbers.
-        """
-        answers = answers.each[0]
-        asked, n = np.array(answers.quantiles), answers.weights.sum()
-        _draw_kept(axes[0], asked, answers.shares_below, n, "as many as it says")
-        axes[0].set(xlabel="quantile", ylabel="share of the targets at most there")
-        axes[0].set_title("quantiles (bars: two standard errors)")
-        step = -(-len(answers.truth) // _MOST_DOTS)
-        truth, found = answers.truth[::step], answers.answers[::step]
-        middle = np.median(found, axis=1)
-        axes[1].scatter(middle, truth, s=10, color="0.6", alpha=0.5, linewidth=0, label="targets")
-        for place, quantile in enumerate(answers.quantiles):
-            colour = class_colour(place)
-            axes[1].scatter(middle, found[:, place], s=4, color=colour, linewidth=0, label=f"{quantile:g}")
-        axes[1].set(title="quantiles beside the targets", xlabel="median of the predicted quantiles", ylabel="target")
-        axes[1].legend(markerscale=2.0)
+    def _draw_quantiles(self, ax: Axes, answers: QuantileAnswers) -> None:
+        """The share of targets at most each quantile; of several targets of the first, as of numbers."""
+        first = answers.each[0]
+        _draw_kept(ax, np.array(first.quantiles), first.shares_below, first.weights.sum(), "as many as it says")
+        ax.set(xlabel="quantile", ylabel="share of the targets at most there")
+        ax.set_title("quantiles (bars: two standard errors)")
 
     def _draw_numbers(self, axes: Sequence[Axes], numbers: NumberAnswers) -> None:
         """Predictions against the truth, and the errors along the predictions."""

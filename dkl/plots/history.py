@@ -42,13 +42,12 @@ _LABELS = {"n_features": "number of features"}
 class HistoryDisplay(Display):
     """The curves of `history_`: whether rounds still gain, on held-out rows where there are any, and when they end.
 
+    There are three panels at most: the loss, the score or error, and the gap, residual or potential.
+
     Parameters
     ----------
     history : sequence of dict of str to number
         One a round; what a round does not say is a gap in its curve.
-    quantities : sequence of str, or None
-        Which to draw, one panel each, whatever a round says: "margin", "support", "sample_rows". None draws three
-        panels at most: the loss, the score or error, and the gap, residual or potential.
     title : str
 
     Attributes
@@ -64,19 +63,17 @@ class HistoryDisplay(Display):
     """
 
     history: Sequence[Mapping[str, Any]]
-    quantities: Sequence[str] | None = None
     title: str = ""
     _size = (3.6, 2.6)
     _is_titled = True
 
     @classmethod
-    def from_estimator(cls, learner: Fitted, *, quantities: Sequence[str] | None = None, title: str = "") -> Self:
+    def from_estimator(cls, learner: Fitted, *, title: str = "") -> Self:
         """Take the history of a fitted learner, or of a machine's features.
 
         Parameters
         ----------
         learner : fitted estimator with ``history_``, or a Kernel machine on one
-        quantities : sequence of str, or None
         title : str
 
         Returns
@@ -95,18 +92,12 @@ class HistoryDisplay(Display):
         with_history = learner if hasattr(learner, "history_") else getattr(learner, "features_", learner)
         if not hasattr(with_history, "history_"):
             raise TypeError(f"{type(with_history).__name__} learns in one pass and keeps no history_ to draw")
-        return cls(list(with_history.history_), quantities, title)
+        return cls(list(with_history.history_), title)
 
     @property
     def panels(self) -> list[_Panel]:
         """Title, logarithmic or not, and the quantities of each panel that there is something to draw in."""
         known = {name for entry in self.history for name in entry if np.isfinite(self._values(name)).any()}
-        if self.quantities is not None:
-            # A name that is misspelt would else be an empty panel.
-            unknown = [name for name in self.quantities if name not in known]
-            if unknown:
-                raise ValueError(f"the history has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
-            return [(name.replace("_", " "), False, (name,)) for name in self.quantities]
         drawn = []
         for measures in _READ:
             kept = ((title, log, tuple(name for name in names if name in known)) for title, log, names in measures)
@@ -121,7 +112,7 @@ class HistoryDisplay(Display):
 
     def _new_axes(self, **options: Any) -> list[Axes]:
         if not self.panels:
-            raise ValueError("the history holds no number that is known; name what to draw: quantities=[...]")
+            raise ValueError("the history holds no number of those that are drawn, such as a loss or a gap")
         return super()._new_axes(**options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:

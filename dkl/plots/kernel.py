@@ -69,17 +69,13 @@ class KernelDisplay(Display):
     _is_titled = True
 
     @classmethod
-    def from_estimator(
-        cls, model: Any, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
-    ) -> Self:
+    def from_estimator(cls, model: Any, *, title: str = "") -> Self:
         """Take the density of a fitted model.
 
         Parameters
         ----------
         model : fitted TunedClassifier or TunedRegressor
             Or anything with ``frequencies_`` and ``density_``.
-        direction, reach
-            As of `from_density`.
         title : str
 
         Returns
@@ -104,8 +100,6 @@ class KernelDisplay(Display):
             density,
             family=getattr(model, "family_", None),
             names=[str(label) for label in classes] if is_of_classes else None,
-            direction=direction,
-            reach=reach,
             title=title,
         )
 
@@ -117,11 +111,9 @@ class KernelDisplay(Display):
         *,
         family: Family | None = None,
         names: Sequence[str] | None = None,
-        direction: np.ndarray | None = None,
-        reach: float | None = None,
         title: str = "",
     ) -> Self:
-        """Evaluate the kernel of a density.
+        """Evaluate the kernel of a density along the direction in which it falls fastest.
 
         Parameters
         ----------
@@ -131,40 +123,17 @@ class KernelDisplay(Display):
             Of the reference kernel, with a bandwidth; None takes the same frequencies with u = 1.
         names : sequence of str, or None
             One a density.
-        direction : ndarray of shape (d,), or None
-            None is the one along which the learned kernel falls fastest.
-        reach : float or None
-            The largest distance; None shows one and a half periods of a typical frequency.
         title : str
 
         Returns
         -------
         KernelDisplay
-
-        Raises
-        ------
-        ValueError
-            If the direction is zero or not of d numbers, or the reach not positive.
         """
         W, u = np.asarray(W, dtype=np.float64), np.atleast_2d(np.asarray(density, dtype=np.float64))
-        if direction is None:
-            v = steepest_direction(W, u)
-        else:
-            v = np.asarray(direction, dtype=np.float64)
-            length = float(np.linalg.norm(v))
-            if v.shape != W.shape[1:] or not 0.0 < length < np.inf:
-                raise ValueError(
-                    f"direction is {direction!r}; it must be a vector of {W.shape[1]} numbers that are not all 0"
-                )
-            v = v / length
-        if reach is None:
-            # A period is 2 pi over the component of the frequency along the direction; the median one is typical.
-            typical = float(np.median(np.abs(W @ v)))
-            reach = _PERIODS * 2.0 * np.pi / typical if typical > 0.0 else 1.0
-        far = float(reach)
-        # Also refuses NaN.
-        if not 0.0 < far < np.inf:
-            raise ValueError(f"reach is {reach!r}; it must be a positive finite distance")
+        v = steepest_direction(W, u)
+        # A period is 2 pi over the component of the frequency along the direction; the median one is typical.
+        typical = float(np.median(np.abs(W @ v)))
+        far = _PERIODS * 2.0 * np.pi / typical if typical > 0.0 else 1.0
         # A shift-invariant kernel depends on delta = x - x' alone: k(delta) = mean_j u_j cos(w_j.delta) (Bochner).
         distances = np.linspace(0.0, far, _POINTS)
         shifts = distances[:, None] * v

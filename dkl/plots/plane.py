@@ -109,13 +109,8 @@ class DecisionDisplay(Display):
         Values of the two columns.
     decision : ndarray of shape (v, h), or (v, h, K) for K > 2 classes
         Decision values.
-    X : ndarray of shape (n, 2)
-        Rows to draw; may be empty.
-    codes : ndarray of shape (n,), int
     near : ndarray of shape (v, h)
         1 where there are rows, down to 0 far from all of them: there the picture fades, the model only guesses.
-    names : tuple of str
-        Of the columns; without names the axes are bare and have one unit.
     title : str
 
     Attributes
@@ -139,24 +134,11 @@ class DecisionDisplay(Display):
     horizontal: np.ndarray
     vertical: np.ndarray
     decision: np.ndarray
-    X: np.ndarray
-    codes: np.ndarray
     near: np.ndarray
-    names: tuple[str, str] = ("", "")
     title: str = ""
 
     @classmethod
-    def from_estimator(
-        cls,
-        model: Any,
-        X: object,
-        y: object,
-        *,
-        resolution: int = RESOLUTION,
-        draw_rows: bool = False,
-        names: tuple[str, str] = ("", ""),
-        title: str = "",
-    ) -> Self:
+    def from_estimator(cls, model: Any, X: object, y: object, *, resolution: int = RESOLUTION, title: str = "") -> Self:
         """Evaluate a fitted classifier on a grid that covers the rows.
 
         Parameters
@@ -166,9 +148,6 @@ class DecisionDisplay(Display):
         y : array of shape (n,), or None for a Dataset
         resolution : int
             Points along an axis.
-        draw_rows : bool
-            Draw the rows over the contours.
-        names : tuple of str
         title : str
 
         Returns
@@ -183,7 +162,7 @@ class DecisionDisplay(Display):
             If X does not have two columns.
         """
         check_is_fitted(model)
-        rows, targets = in_memory_rows(model, X, y)
+        rows, _ = in_memory_rows(model, X, y)
         _check_two_columns(rows)
         low, high = rows.min(axis=0), rows.max(axis=0)
         # Rows at the edge are drawn whole.
@@ -191,10 +170,8 @@ class DecisionDisplay(Display):
         horizontal, vertical = (np.linspace(low[c], high[c], resolution) for c in (0, 1))
         grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1)
         values = np.asarray(model.decision_function(grid.reshape(-1, 2)))
-        codes = np.unique(targets, return_inverse=True)[1]
         decision = values.reshape(*grid.shape[:2], *values.shape[1:])
-        kept = slice(None) if draw_rows else slice(0)
-        return cls(horizontal, vertical, decision, rows[kept], codes[kept], near_rows(grid, rows), names, title)
+        return cls(horizontal, vertical, decision, near_rows(grid, rows), title)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         ax = axes[0]
@@ -202,16 +179,10 @@ class DecisionDisplay(Display):
             self._draw_margins(ax)
         else:
             self._draw_classes(ax)
-        # between the picture and the rows
         draw_veil(ax, self.near, self._extent, zorder=2.5)
-        for code in np.unique(self.codes):
-            rows = self.X[self.codes == code][:_MOST_POINTS]
-            colour = class_colour(code)
-            ax.scatter(rows[:, 0], rows[:, 1], s=7, color=colour, edgecolor="white", linewidth=0.3, zorder=3)
-        if not any(self.names):
-            bare(ax)
-        ax.spines[:].set_visible(any(self.names))
-        ax.set(title=self.title, xlabel=self.names[0], ylabel=self.names[1])
+        bare(ax)
+        ax.spines[:].set_visible(False)
+        ax.set_title(self.title)
 
     @property
     def _extent(self) -> tuple[float, float, float, float]:

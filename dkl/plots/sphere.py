@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import map_rows
 from dkl.plots.figure import RESOLUTION, Axes, Display, class_colour, diverging
 
 # Elevation and azimuth of the viewer in degrees, and the direction from which the light comes, to the viewer's eye.
@@ -102,49 +100,6 @@ class SphereDisplay(Display):
         points = np.zeros((0, 3)) if rows is None else np.asarray(rows, float)
         codes = np.zeros(len(points), int) if y is None else np.unique(y, return_inverse=True)[1]
         return cls(values, titles, points, codes, view)
-
-    @classmethod
-    def from_feature_map(
-        cls,
-        feature_map: FeatureMap,
-        *,
-        index: Sequence[int] | None = None,
-        titles: Sequence[str] | None = None,
-        view: tuple[float, float] = _VIEW,
-        resolution: int = RESOLUTION,
-    ) -> Self:
-        """Draw columns of a feature map of rows in R^3, such as the harmonics that a learner kept.
-
-        Parameters
-        ----------
-        feature_map : FeatureMap
-        index : sequence of int, or None
-            Which columns; None draws the first four.
-        titles : sequence of str, or None
-            One a column.
-        view, resolution
-            As of `from_functions`.
-
-        Returns
-        -------
-        SphereDisplay
-
-        Raises
-        ------
-        ValueError
-            If the map is not of rows of three columns.
-        """
-        if feature_map.n_columns != 3:
-            raise ValueError(
-                f"the feature map is of rows of {feature_map.n_columns} columns; a globe needs rows on the unit sphere "
-                "of R^3, of 3 columns"
-            )
-        columns = list(range(min(4, feature_map.n_features))) if index is None else list(index)
-        names = [f"feature {j}" for j in columns] if titles is None else list(titles)
-        pixels, inside = _front(view, resolution)
-        # All columns are mapped at once: harmonics share their recurrences.
-        features = map_rows(pixels, feature_map, "float64")
-        return cls([_image(inside, features[:, j]) for j in columns], names, view=view)
 
     @property
     def _n_panels(self) -> int:

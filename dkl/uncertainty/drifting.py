@@ -15,9 +15,8 @@ from dkl.data.checks import whole_number
 from dkl.data.dataset import Dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
-from dkl.features.families import Family, Gaussian
+from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import column_sums, moments_of, moments_record
 from dkl.kernels.newton.gram import MOST_IN_ONE_GRAM
 from dkl.kernels.scale import scale_rows
@@ -27,7 +26,7 @@ from dkl.methods.leverage.driver import gram_record
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import preparation_problem
-from dkl.methods.preparation.scalers import quantile_scaler, scaler_from_moments
+from dkl.methods.preparation.scalers import scaler_from_moments
 from dkl.methods.steps.binning import column_bins
 from dkl.passes.devices import computing_device
 from dkl.passes.loop import run_pass
@@ -57,12 +56,9 @@ def drift(
     b: GivenRows | Dataset,
     *,
     sample_weights: tuple[GivenValues, GivenValues] | None = None,
-    family: Family | None = None,
     n_features: int = 500,
-    scaling: ScalingKind | None = "standard",
     alpha: float = 0.05,
     random_state: int = 0,
-    dtype: str = "float32",
     device: str = "auto",
     progress: Choice = None,
     memory_limit: int | str | None = None,
@@ -70,11 +66,12 @@ def drift(
     """Test whether two samples of rows have the same distribution, and which columns differ; targets are ignored.
 
     The test statistic is the distance between the mean random Fourier features of the two samples (maximum mean
-    discrepancy). If the distributions are equal, n_a n_b / (n_a + n_b) times the squared distance is a sum of weighted
-    chi-squared variables, whose weights follow from the features' second moments. Everything follows from sums over
-    blocks: each sample is read once, and at most eight of its blocks once more before, for the scaling and the
-    bandwidth. Each column is compared by the shares of rows in up to ten bins (Pearson's chi-squared test), and the p
-    values of the columns are adjusted after Holm.
+    discrepancy), for the Gaussian kernel of standardised columns with the median distance as bandwidth. If the
+    distributions are equal, n_a n_b / (n_a + n_b) times the squared distance is a sum of weighted chi-squared
+    variables, whose weights follow from the features' second moments. Everything follows from sums over blocks:
+    each sample is read once, and at most eight of its blocks once more before, for the scaling and the bandwidth.
+    Each column is compared by the shares of rows in up to ten bins (Pearson's chi-squared test), and the p values
+    of the columns are adjusted after Holm.
 
     Parameters
     ----------
@@ -83,18 +80,13 @@ def drift(
         where its directions were learned from both: not beside a store, nor of rows that were appended to one.
     sample_weights : (array of shape (n_a,) or None, array of shape (n_b,) or None), or None
         Frequency weights of samples that are no Dataset: a row of weight 2 is two rows.
-    family : Family or None
-        A family of cosine-sine pairs; None is ``Gaussian()`` with the median distance as bandwidth.
     n_features : int
         The number of features, at most 4,094; the time of a pass grows with its square.
-    scaling : {"standard", "minmax", "unit", "quantile", "counts"} or None
     alpha : float
         The level of the tests: the probability that samples of the same distribution are reported to differ, and that
         any of their columns is.
     random_state : int
         Seed of the frequencies and the sampled rows.
-    dtype : {"float32", "float64"}
-        The dtype of the features; sums are float64.
     device : {"auto", "cpu", "gpu", "mixed"}
     progress : bool, callable or None
     memory_limit : int, str or None
@@ -132,22 +124,18 @@ def drift(
     >>> found.alike, [column.name for column in found.differing]
     (False, ['column 1'])
     """
-    family = Gaussian() if family is None else family
-    if not all(hasattr(family, name) for name in ("draw", "validate", "with_bandwidth", "feature_scale")):
-        raise TypeError(f"family is {family!r}; expected one such as dkl.Gaussian() or dkl.Laplacian(), or None")
-    family.validate()
     seed, n_features = whole_number(random_state, "random_state"), whole_number(n_features, "n_features", 2)
-    _check_numbers(n_features, alpha, scaling, dtype)
+    _check_numbers(n_features, alpha)
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit, device=computing_device(device))
     samples = compared_samples(a, b, (None, None) if sample_weights is None else sample_weights, run)
 
     pooled = _pooled_sample(samples, seed, run)
-    feature_map, sigma = _feature_map(samples[0], pooled, family, n_features // 2, scaling, seed=seed, dtype=dtype)
+    feature_map, sigma = _feature_map(samples[0], pooled, n_features // 2, seed)
     fewest = min(sample.n_rows for sample in samples)
     edges, n_edges = _edges(pooled, int(np.clip(fewest // _ROWS_A_BIN, 2, _MOST_EDGES + 1)) - 1)
     names = names_record(samples[0])
     records = (
-        gram_record(feature_map, (0, feature_map.n_features + 1), dtype),
+        gram_record(feature_map, (0, feature_map.n_features + 1), "float32"),
         counts_record(edges, n_edges),
         moments_record(samples[0].n_columns, is_sparse=samples[0].source.is_sparse),
         *([] if names is None else [names]),
@@ -180,7 +168,7 @@ def drift(
     )
 
 
-def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: str) -> None:
+def _check_numbers(n_features: int, alpha: float) -> None:
     """Raise ValueError for parameters without a meaning, before any row is read."""
     if n_features > MOST_IN_ONE_GRAM:
         raise ValueError(
@@ -189,10 +177,6 @@ def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: st
         )
     if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0.0 < float(alpha) < 1.0:
         raise ValueError(f"alpha is {alpha!r}; expected a probability between 0 and 1, such as 0.05")
-    if scaling not in ("standard", "minmax", "unit", "quantile", "counts", None):
-        raise ValueError(f"scaling is {scaling!r}; expected 'standard', 'minmax', 'unit', 'quantile', 'counts' or None")
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype is {dtype!r}; expected 'float32' or 'float64'")
 
 
 def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> Block:
@@ -212,45 +196,18 @@ def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> Block:
     return Block(0, X, None, weight, np.arange(len(weight)))
 
 
-def _feature_map(
-    dataset: Dataset,
-    pooled: Block,
-    family: Family,
-    n_frequencies: int,
-    scaling: ScalingKind | None,
-    *,
-    seed: int,
-    dtype: str,
-) -> tuple[FeatureMap, float | None]:
-    """The feature map by which both samples are compared, and its bandwidth.
-
-    Raises
-    ------
-    ValueError
-        If the features of the family are no cosine-sine pairs.
-    """
-    problem = preparation_problem(dataset, family, scaling, seed)
-    scaler: Scaler | None = None
-    if scaling == "quantile":
-        scaler = quantile_scaler(pooled.X, problem.passthrough, pooled.weights, problem.learned)
-    elif scaling is not None:
-        moments = moments_of(column_sums(pooled.X, pooled.weights, ~problem.passthrough))
-        scaler = scaler_from_moments(scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
-    sigma = getattr(family, "sigma", None)
-    if family.needs_bandwidth:
-        # The rows of the samples alternate, since the median uses the first thousand rows.
-        mixed = np.argsort(np.arange(len(pooled.weights)) % -(-len(pooled.weights) // 2), kind="stable")
-        scaled = scale_rows(pooled.X, scaler, dtype="float64")
-        sigma = median_distance(scaled[mixed], pooled.weights[mixed], metric=problem.metric)
-        family = family.with_bandwidth(sigma)
-    drawn = family.draw(n_frequencies, dataset.n_columns, seed, dtype)
-    if drawn.activation != "cos-sin":
-        raise ValueError(
-            f"family is {family!r}, whose features are {drawn.activation!r}; rows are compared by pairs of cosine and "
-            "sine: take Gaussian(), Laplacian(), Cauchy() or Matern(nu) with pairing='cos-sin'"
-        )
-    amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(n_frequencies)
-    return replace(drawn, amplitudes=np.full(n_frequencies, amplitude), scaler=scaler), sigma
+def _feature_map(dataset: Dataset, pooled: Block, n_frequencies: int, seed: int) -> tuple[FeatureMap, float]:
+    """The feature map by which both samples are compared, and its bandwidth."""
+    problem = preparation_problem(dataset, Gaussian(), "standard", seed)
+    moments = moments_of(column_sums(pooled.X, pooled.weights, ~problem.passthrough))
+    scaler = scaler_from_moments("standard", moments, problem.passthrough, is_sparse=problem.is_sparse)
+    # The rows of the samples alternate, since the median uses the first thousand rows.
+    mixed = np.argsort(np.arange(len(pooled.weights)) % -(-len(pooled.weights) // 2), kind="stable")
+    scaled = scale_rows(pooled.X, scaler, dtype="float64")
+    sigma = median_distance(scaled[mixed], pooled.weights[mixed])
+    drawn = Gaussian(sigma).draw(n_frequencies, dataset.n_columns, seed)
+    # the mean square of a pair of a cosine and a sine is 1 for any frequency
+    return replace(drawn, amplitudes=np.full(n_frequencies, 1.0 / np.sqrt(n_frequencies)), scaler=scaler), sigma
 
 
 def _edges(pooled: Block, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -321,7 +278,7 @@ class Drift:
         The level: samples and columns with p values below it are reported to differ.
     weights : (float, float)
         The total weights of the two samples; without weights their numbers of rows.
-    sigma : float or None
+    sigma : float
         The bandwidth of the kernel, after scaling.
     n_features : int
     columns : tuple of ColumnDrift
@@ -341,7 +298,7 @@ class Drift:
     squared_discrepancy: float
     alpha: float
     weights: tuple[float, float]
-    sigma: float | None
+    sigma: float
     n_features: int
     columns: tuple[ColumnDrift, ...]
 

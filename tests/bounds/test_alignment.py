@@ -45,7 +45,8 @@ def test_alignment_deviates_no_more_than_lemma_1_for_all_weights_at_once(rho: fl
     assert fails <= eps * draws
     if rho == 0.0:
         assert np.quantile(found, 1.0 - eps) > 0.3 * bound
-    assert bound < alignment_deviation(n, rho, k=k, eps=eps, as_printed=True).value
+    # the printed form
+    assert bound < 4.0 * math.sqrt((1.0 + rho) * math.log(math.sqrt(2.0) / eps) / n)
 
 
 def test_the_tail_of_lemma_1_solves_its_equation() -> None:
@@ -63,11 +64,9 @@ def test_drawn_candidates_align_as_well_as_their_law_within_lemma_2(rho: float) 
     bound = candidate_deviation(size, rho, eps=eps)
     gaps = [abs(largest(np.where(rng.random(size) < 0.3, 1.0, -1.0), rho) - best) for _ in range(50)]
     assert np.mean(np.array(gaps) > bound.value) <= eps
-    assert bound.value <= candidate_deviation(size, rho, eps=eps, as_printed=True).value
     if rho == 0.0:
         assert bound.terms["mean"] == 0.0
         assert np.quantile(gaps, 1.0 - eps) > 0.2 * bound.value
-        assert candidate_deviation(size, rho, as_printed=True).value == math.inf
 
 
 def test_theorem_1_is_the_sum_of_its_lemmas_and_vacuous_at_the_papers_adult_setting() -> None:
@@ -75,10 +74,6 @@ def test_theorem_1_is_the_sum_of_its_lemmas_and_vacuous_at_the_papers_adult_sett
     found = alignment_gap(n, D, rho, eps=0.15)
     one, other = alignment_deviation(n, rho, eps=0.05), candidate_deviation(D, rho, eps=0.05)
     assert found.value == pytest.approx(2.0 * one.value + other.value)
-    printed = alignment_gap(n, D, rho, eps=0.15, as_printed=True)
-    terms = [printed.terms[name] for name in ("candidates, mean", "candidates, draw", "rows")]
-    assert terms == pytest.approx([3.1, 0.6, 1.3], abs=0.05)
-    assert printed.value == pytest.approx(sum(terms))
     assert found.is_vacuous
     assert "vacuous" in repr(found)
     assert not alignment_gap(1e6, 1e6, 1.0).is_vacuous
@@ -106,12 +101,12 @@ def test_the_complexity_is_above_rademacher_averages_and_close(rho: float, k: fl
     average = 3.0 * np.mean([math.sqrt(largest(v, rho, k)) for v in squares]) / n
     bound = rademacher_bound(n, rho, norm=3.0, k=k)
     assert 0.7 * bound.value < average <= bound.value
-    assert bound.value < rademacher_bound(n, rho, norm=3.0, k=k, as_printed=True).value
+    # the printed form
+    assert bound.value < 3.0 * math.sqrt(2.0 * (1.0 + rho) / n)
     assert rademacher_bound(3, 3.0).is_vacuous
 
 
-@pytest.mark.parametrize("as_printed", [False, True])
-def test_machines_err_no_more_often_than_theorem_2_says(as_printed: bool) -> None:
+def test_machines_err_no_more_often_than_theorem_2_says() -> None:
     """The best of many machines on one column, a tenth of the labels wrong; the bound says something."""
     rng, n, norm = np.random.default_rng(4), 4_000, 2.0
 
@@ -123,13 +118,13 @@ def test_machines_err_no_more_often_than_theorem_2_says(as_printed: bool) -> Non
     for _ in range(20):
         x, y = draw(n)
         w = max(W, key=lambda w: float(np.mean(y * np.sin(w * x))))
-        bound = risk_bound(y * norm * np.sin(w * x), 3.0, norm=norm, as_printed=as_printed)
+        bound = risk_bound(y * norm * np.sin(w * x), 3.0, norm=norm)
         fresh, labels = draw(20_000)
         assert np.mean(labels * np.sin(w * fresh) <= 0.0) <= bound.value
         assert not bound.is_vacuous
     ramp = np.clip(1.0 - y * norm * np.sin(w * x), 0.0, 1.0).mean()
-    confidence = 3.0 * math.sqrt(math.log(40.0) / 8_000) if as_printed else math.sqrt(math.log(20.0) / 8_000)
-    complexity = rademacher_bound(n, 3.0, norm=norm, as_printed=as_printed).value
+    confidence = math.sqrt(math.log(20.0) / 8_000)
+    complexity = rademacher_bound(n, 3.0, norm=norm).value
     assert bound.value == pytest.approx(ramp + 2.0 * complexity + confidence)
 
 

@@ -29,8 +29,7 @@ def losses_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 TRUTH = (1.0 - 0.5 * np.exp(-(W**2)) * (1.0 - np.cos(1.5 * W))) / 2.0
 
 
-@pytest.mark.parametrize("as_printed", [False, True])
-def test_the_kl_bounds_fail_no_more_often_than_eps(as_printed: bool) -> None:
+def test_the_kl_bounds_fail_no_more_often_than_eps() -> None:
     rng, n, eps = np.random.default_rng(0), 40, 0.2
     fails = np.zeros(3)
     for _ in range(200):
@@ -39,9 +38,9 @@ def test_the_kl_bounds_fail_no_more_often_than_eps(as_printed: bool) -> None:
         t = math.sqrt(n)
         posterior, sharp = pseudo_posterior(losses, 1.0, n), pseudo_posterior(losses, 100.0, n)
         bounds = [
-            (posterior, second_order_bound(losses, posterior, n_rows=n, t=t, eps=eps, as_printed=as_printed)),
-            (sharp, second_order_bound(losses, sharp, n_rows=n, t=t, eps=eps, as_printed=as_printed)),
-            (posterior, first_order_bound(losses, posterior, n_rows=n, t=2 * t, eps=eps, as_printed=as_printed)),
+            (posterior, second_order_bound(losses, posterior, n_rows=n, t=t, eps=eps)),
+            (sharp, second_order_bound(losses, sharp, n_rows=n, t=t, eps=eps)),
+            (posterior, first_order_bound(losses, posterior, n_rows=n, t=2 * t, eps=eps)),
         ]
         fails += [q @ TRUTH > bound.value for q, bound in bounds]
     assert (fails <= eps * 200).all()
@@ -104,7 +103,6 @@ def test_theorem_3_is_tight_where_the_loss_varies_most() -> None:
     assert excess == pytest.approx(math.sqrt(-math.log(EPS) / n), rel=1e-9)
     quantile = np.quantile(truth - losses, 1.0 - EPS)
     assert 0.4 * excess < quantile <= excess
-    assert second_order_bound(np.zeros(1), one, n_rows=n, t=t, as_printed=True).value > excess
 
 
 def test_bounds_are_the_sums_of_their_terms_and_least_at_the_pseudo_posterior() -> None:
@@ -118,7 +116,6 @@ def test_bounds_are_the_sums_of_their_terms_and_least_at_the_pseudo_posterior() 
         assert bound.value == pytest.approx(sum(bound.terms[name] for name in parts))
         for other in rng.dirichlet(np.ones(16), size=10):
             assert bound_of(losses, other, n_rows=n, t=at).value >= bound.value - 1e-12
-        assert bound_of(losses, best, n_rows=n, t=at, as_printed=True).value > bound.value
     assert "corollary 5 (corrected)" in repr(divergence_bound(losses, best, n_rows=n))
     assert "theorem 4 (as printed)" in repr(divergence_bound(losses, best, n_rows=n, mu=3.0, as_printed=True))
     chi = np.mean((16 * best) ** 2) - 1

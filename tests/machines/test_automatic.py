@@ -187,13 +187,6 @@ EDGES: dict[str, tuple[Any, Any, float | str]] = {
 }
 
 
-def test_counts_that_nothing_predicts_are_hinted_at() -> None:
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((300, 4)), rng.poisson(1.0, 300).astype(float)
-    with pytest.warns(dkl.DklHint, match=r"held-out rows worse than the mean .* R\^2 is -0.*there is loss='poisson'"):
-        dkl.KernelRegressor(random_state=0, effort="fast", progress=False).fit(X, y)
-
-
 @pytest.mark.parametrize("case", EDGES)
 def test_odd_rows_are_taken_or_refused_in_one_sentence(case: str) -> None:
     X, y, expected = EDGES[case]

@@ -10,7 +10,7 @@ import pytest
 
 import dkl
 from dkl.linear.fitting import Run
-from dkl.machines.columns import doubtful_columns
+from dkl.machines.columns import perfect_columns
 
 pytestmark = pytest.mark.usefixtures("little_work")
 
@@ -29,7 +29,7 @@ FRAME = pd.DataFrame(
 def found(frame: Any, y: Any) -> dict[Any, float]:
     """The columns that tell `y` alone, and the pairs that do, of a frame that is stored."""
     stored = dkl.create_dataset("memory://alone.zarr", frame, y, overwrite=True)
-    shares = doubtful_columns(stored, Run(), 0).perfect
+    shares = perfect_columns(stored, Run(), 0)
     return {names[0] if len(names) == 1 else names: share for names, share in shares}
 
 
@@ -98,47 +98,3 @@ def test_pairs_of_noise_are_never_perfect_however_rare_a_class_is() -> None:
     for n, share in ((60, 0.5), (200, 0.04), (2_000, 0.01)):
         X = pd.DataFrame(RNG.integers(0, 3, size=(n, 40))).rename(columns="x{}".format)
         assert not found(X, (RNG.random(n) < share).astype(int))
-
-
-def numbering(frame: Any, y: Any, **roles: Any) -> tuple[str, ...]:
-    """The columns that number the rows of a frame that is stored."""
-    stored = dkl.create_dataset("memory://numbered.zarr", frame, y, overwrite=True, **roles)
-    return doubtful_columns(stored, Run(), 0).numbering
-
-
-def test_the_reasons_of_a_fit_ask_about_a_column_that_numbers_the_rows() -> None:
-    numbered = FRAME.drop(columns="refund_paid").assign(id=RNG.permutation(N))
-    y = FRAME.age + RNG.normal(size=N)
-    model = dkl.KernelRegressor(random_state=0, effort="fast").fit(numbered, y)
-    (asked,) = [reason for reason in model.reasons_ if reason.startswith("Row numbers: 'id' has another")]
-    assert "drop" in asked
-    assert "times" in asked
-    assert "id" in [rule.name for rule in model.encoding_.rules]
-
-
-def test_ids_of_any_beginning_and_with_gaps_number_the_rows_and_quantities_do_not() -> None:
-    y = RNG.normal(size=N)
-    frame = pd.DataFrame(
-        {
-            "counted": np.arange(N) + 7_000,
-            "some_are_sold": np.sort(RNG.choice(2 * N, N, replace=False)),
-            "lacks_some": np.where(np.arange(N) % 9 == 0, np.nan, np.arange(N)),
-            "age": RNG.integers(18, 80, N),
-            "rare_amounts": RNG.integers(0, 10**6, N),
-            "half": np.arange(N) / 2.0,
-            "drawn": RNG.integers(0, 3 * N, N),
-        }
-    )
-    assert set(numbering(frame, y)) == {"counted", "some_are_sold", "lacks_some"}
-    assert numbering(frame[["counted"]], y) == ("counted",)
-    assert "counted" not in numbering(frame, y, times="counted")
-    # of a split, and of several targets
-    assert "counted" in numbering(frame[::3], y[::3])
-    assert "counted" in numbering(frame, np.stack([y, y], axis=1))
-
-
-def test_whole_numbers_that_are_drawn_number_no_rows_whatever_their_range() -> None:
-    for place, reach in enumerate((100, 1_000, 3_000, 30_000, 10**6)):
-        generator = np.random.default_rng(place)
-        frame = pd.DataFrame(generator.integers(0, reach, size=(N, 100))).rename(columns="x{}".format)
-        assert numbering(frame, generator.normal(size=N)) == ()

@@ -603,7 +603,7 @@ def test_variants_leave_the_work_that_telling_losses_apart_takes() -> None:
 
 
 def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_random_waves_do_better() -> None:
-    advice = Advice(dkl.MarginFeatures(dkl.Laplacian(), n_features=40, scaling="standard"), {}, ())
+    advice = Advice(dkl.MarginFeatures(dkl.Laplacian(), n_features=40, scaling="standard"))
     kinds = contenders(as_dataset(np.zeros((60, 3))), advice, EFFORTS["balanced"], Knobs())
     names = [kind.name for kind in kinds]
     drawn = ["random waves", "random waves of the Gaussian kernel"]

@@ -201,7 +201,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         eps : float
             Each bound fails with at most this probability.
         as_printed : bool
-            Use the forms of the papers; theorem 4 is not valid in this form above k = 2.
+            Use the paper's form of theorem 4, which is not valid above k = 2.
 
         Returns
         -------
@@ -230,9 +230,9 @@ class AlignedFeatures(Certified, SelectingLearner):
         return Bounds(
             [
                 loss,
-                alignment_deviation(n, self.rho_, k=k, alignment=alignment, eps=eps, as_printed=as_printed),
-                alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
-                rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
+                alignment_deviation(n, self.rho_, k=k, alignment=alignment, eps=eps),
+                alignment_gap(n, len(q), self.rho_, k=k, eps=eps),
+                rademacher_bound(n, self.rho_, k=k),
             ]
         )
 

@@ -146,15 +146,10 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     sigma_factors: Sequence[float] = (1.0,)
     scaling: ScalingChoice | None = None
 
-    def bounds(self, *, as_printed: bool = False) -> Bounds:
+    def bounds(self) -> Bounds:
         """Lemma 3 for models of the largest length of a minimum, sqrt(2 C n), which does not depend on the rows.
 
         With several classes it holds for each class against the rest.
-
-        Parameters
-        ----------
-        as_printed : bool
-            Use the paper's form.
 
         Returns
         -------
@@ -170,7 +165,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         n = self.total_weight_
         # zero weights have a loss of C for each row, so at a minimum half the squared length is at most C n
         norm = float(np.sqrt(2.0 * self.C * n))
-        return Bounds([rademacher_bound(n, self.rho_, norm=norm, k=float(self.k), as_printed=as_printed)])
+        return Bounds([rademacher_bound(n, self.rho_, norm=norm, k=float(self.k))])
 
     def _why_no_bounds(self) -> str:
         """The theorem needs labels and Fourier features."""

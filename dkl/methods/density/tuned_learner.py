@@ -153,13 +153,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         left = self._mapped(X, "float64")
         return left @ (left if Y is None else self._mapped(Y, "float64")).T
 
-    def bounds(self, *, as_printed: bool = False) -> Bounds:
+    def bounds(self) -> Bounds:
         """A bound on how little the penalty may resist changes of the density, and scalings of parameters with n and D.
-
-        Parameters
-        ----------
-        as_printed : bool
-            Use the eigenvalue bound of the paper, which is looser.
 
         Returns
         -------
@@ -171,7 +166,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         Shilton et al. 2022, section 4.3 and figure 2.
         """
         eigenvalues = self._meta_spectrum(self.feature_map_).values
-        bound = inverse_eigenvalue_bound(eigenvalues, gamma=self.gamma, as_printed=as_printed)
+        bound = inverse_eigenvalue_bound(eigenvalues, gamma=self.gamma)
         # the rates in n and D do not apply to a single row or frequency
         if not TUNED_LOSSES[self.loss].has_schedules or min(self.total_weight_, len(eigenvalues)) < 2:
             return Bounds([bound])

@@ -149,7 +149,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         # shared candidates are stored once, whatever the number of landmarks
         return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
 
-    def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
+    def bounds(self, eps: float = 0.05, *, t: float | None = None) -> Bounds:
         """A bound on the expected loss that holds for all similarities simultaneously.
 
         Parameters
@@ -158,8 +158,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             The probability that the bound fails.
         t : float or None
             None is beta sqrt(n), for which the posterior minimises the bound; for beta = 0 it is sqrt(n).
-        as_printed : bool
-            Use the paper's constant, which is looser.
 
         Returns
         -------
@@ -180,10 +178,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         n = self.total_weight_
         t = minimised_t(self.beta, n) if t is None else t
         # the choice of landmarks depends on the labels, since each class has the same number
-        bound = landmark_bound(
-            self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
-        )
-        return Bounds([bound])
+        return Bounds([landmark_bound(self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n)])
 
     def with_beta(self, beta: float) -> Self:
         """A fitted copy with another beta, without reading the rows.

@@ -124,7 +124,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
             The t of theorem 3, twice that of corollary 2. None is beta sqrt(n), for which the posterior minimises both
             bounds; for beta = 0 it is sqrt(n).
         as_printed : bool
-            Use the forms of the paper; its corollary 5 relies on a lemma that does not hold.
+            Use the paper's form of corollary 5, which relies on a lemma that does not hold.
 
         Returns
         -------
@@ -141,7 +141,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
             return Bounds(why_none=why)
         # corollary 2 has t where theorem 3 has 2 t; both penalise the Kullback-Leibler divergence from the prior
         by_kl = [
-            bound(self.losses_, self.weights_, n_rows=n, t=own_t, eps=eps, as_printed=as_printed)
+            bound(self.losses_, self.weights_, n_rows=n, t=own_t, eps=eps)
             for bound, own_t in ((second_order_bound, t), (first_order_bound, 2.0 * t))
         ]
         # corollary 5 penalises the chi-squared divergence instead, and has no t
