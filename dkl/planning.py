@@ -355,10 +355,10 @@ class Plan(Printed):
 def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
 
-    Nothing is fitted: two to four blocks are read, or computed by Dask, each kind of pass is timed on a few of its rows, and passes that end
-    when they have settled are expected as often as fits of their kind needed them. Of a machine that chooses its
-    features, the time follows from `effort`, from the size of the rows, and from a look at the first of the blocks:
-    whether waves and thresholds tell its rows better than lines.
+    Nothing is fitted: two to four blocks are read, or computed by Dask, each kind of pass is timed on a few of its
+    rows, and passes that end when they have settled are expected as often as fits of their kind needed them. Of a
+    machine that chooses its features, the time follows from `effort`, from the size of the rows, and from a look at the
+    first of the blocks: whether waves and thresholds tell its rows better than lines.
 
     Parameters
     ----------

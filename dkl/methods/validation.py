@@ -320,8 +320,9 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight:
         if encoding is None or not is_raw(encoding, X):
             return X
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        shared = dask.delayed(encoding, pure=True)
         chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
-        return da.map_blocks(encoded_chunk, dask.delayed(encoding, pure=True), X, strict=strict, chunks=chunks, meta=meta)
+        return da.map_blocks(encoded_chunk, shared, X, strict=strict, chunks=chunks, meta=meta)
     check_names(X)
     if encoding is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
