@@ -26,8 +26,9 @@ from dkl.methods.room import PlannedMixin, held_by_driver, planned_work, usual_c
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
-from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name
+from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name, whole_bytes
 from dkl.passes.room import Room
+from dkl.passes.session import culled, origin_of
 from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_share
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.plain_text import Printed, in_columns
@@ -37,6 +38,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import with_passes
 from dkl.protocols.records import BlockSum, Record
+from dkl.protocols.source import BlockSource
 
 # Kinds of passes that a short plan names: those that take longest.
 _NAMED = 4
@@ -353,9 +355,9 @@ class Plan(Printed):
 def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
 
-    Nothing is fitted: two to four blocks are read, each kind of pass is timed on a few of its rows, and passes that end
-    when they have settled are expected as often as fits of their kind needed them. Of a machine that chooses its
-    features, the time follows from `effort` and from the size of the rows.
+    Nothing is fitted: two to four blocks are read, or computed by Dask, each kind of pass is timed on a few of its
+    rows, and passes that end when they have settled are expected as often as fits of their kind needed them. Of a
+    machine that chooses its features, the time follows from `effort` and from the size of the rows.
 
     Parameters
     ----------
@@ -397,7 +399,8 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
     flops_per_second = product_rate()
     block, bytes_per_second = _one_block(whole)
     choice = usual_choice(learner, rows, work.cores, flops_per_second)
-    reading = stored / (bytes_per_second * min(len(slots), work.cores)) if stored else 0.0
+    computed = _computed_bytes(rows.source)
+    reading = (stored or computed) / (bytes_per_second * min(len(slots), work.cores))
     passes = []
     if exposed.name and stored:
         one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
@@ -414,9 +417,13 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
         taken = counted if timed is None else [timed.seconds(record) for record in records]
         kept = _kept_share(records, whole, memory, len(slots))
         computing = sum(_shared_seconds(one, calls, kept) for one in taken) / work.cores
-        is_cached = memory.limits.cache_bytes * len(slots) > stored
+        # blocks that are in memory after the first pass are neither read nor computed by the later ones
+        is_cached = memory.limits.cache_bytes * len(slots) > (stored or computed)
+        reading_each = reading / (in_all if is_cached else 1)
         serial = _BESIDE * sum(one.serial for one in taken) + tasks + n_blocks * _columns_seconds(records)
-        seconds = max(serial + _BESIDE * computing, reading / (in_all if is_cached else 1))
+        # a core that computes blocks for Dask computes nothing else meanwhile; one waits for a store in few moments
+        working = serial + _BESIDE * computing
+        seconds = working + reading_each if computed else max(working, reading_each)
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
         name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
         usual = usual_calls(records, calls)
@@ -525,16 +532,18 @@ def product_rate() -> float:
 
 
 def _one_block(rows: Dataset) -> tuple[Block | None, float]:
-    """A block of rows in a store or in memory, and stored bytes a second of one process that reads some blocks."""
+    """A block of the rows, and the bytes a second of one process that reads some blocks, or has Dask compute them.
+
+    The bytes are stored ones, or those of the computed blocks; rows in memory are read in no time.
+    """
     source = rows.source
     if not rows.n_rows:
         return None, float("inf")
     # The largest block: the last one may hold a few rows only, and say nothing about the rate.
     index = int(np.argmax(source.block_rows))
-    reader, ticket = source.reader(), source.ticket(index)
-    if not source.stored_nbytes:
-        # of rows that Dask computes nothing is computed for a plan
-        return (None if dask.is_dask_collection(ticket) else reader.load(ticket)), float("inf")
+    reader, nbytes = source.reader(), source.stored_nbytes or _computed_bytes(source)
+    if not nbytes:
+        return reader.load(source.ticket(index)), float("inf")
     # Others as far from each other as can be, since the system reads ahead; all are of about the same size.
     filled = np.flatnonzero(source.block_rows >= source.block_rows[index] / 2)
     others = [int(filled[-1 - place]) for place in np.arange(_MOST_READS) * len(filled) // _MOST_READS]
@@ -544,14 +553,20 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
     for number in dict.fromkeys([index, *others]):
         if len(rates) >= _LEAST_READS and spent > _READING_S:
             break
+        ticket = source.ticket(number)
         started = time.perf_counter() - waited_seconds()
-        read = reader.load(source.ticket(number))
+        read = reader.load(culled(ticket).compute() if dask.is_dask_collection(ticket) else ticket)
         # the clock is read last: a wait between the two must not be taken off a time that it is no part of
         seconds = max(-waited_seconds() + time.perf_counter() - started, 1e-9)
         block, spent = block or read, spent + seconds
         # One block stands for all: the share of its rows in all rows is its share of the bytes.
-        rates.append(source.stored_nbytes * (source.block_rows[number] / rows.n_rows) / seconds)
+        rates.append(nbytes * (source.block_rows[number] / rows.n_rows) / seconds)
     return block, max(rates)
+
+
+def _computed_bytes(source: BlockSource) -> int:
+    """Bytes of all blocks if Dask computes them; 0 for rows in a store or in memory."""
+    return whole_bytes(source) if origin_of(source) == "graph" else 0
 
 
 def _made_rows(rows: Dataset, block: Block | None) -> Rows:

@@ -220,6 +220,18 @@ def test_rows_in_memory_are_not_read(tmp_path: Path) -> None:
     assert planned.seconds < 1.0
 
 
+def test_a_plan_of_a_dask_array_counts_what_computing_its_blocks_takes() -> None:
+    def slowly(X: np.ndarray) -> np.ndarray:
+        time.sleep(1.0)
+        return X
+
+    rows = da.random.default_rng(0).random((200, 3), chunks=(200, 3))
+    at_once, slow = plan(RandomFeatures(), rows), plan(RandomFeatures(), rows.map_blocks(slowly, dtype=rows.dtype))
+    assert slow.bytes_read == at_once.bytes_read == 0
+    assert at_once.expected_seconds < 0.5
+    assert 1.0 < slow.expected_seconds < 1.5
+
+
 def test_a_plan_counts_what_the_driver_holds_beside_its_passes(dataset: Dataset) -> None:
     features = MarginFeatures(n_features=100, random_state=0)
     bare, searched = plan(RandomFeatures(n_features=100), dataset), plan(features, dataset)

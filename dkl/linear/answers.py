@@ -50,6 +50,15 @@ def finite_rows(rows: Any) -> Any:
     return rows
 
 
+def encoded_chunk(encoding: Any, rows: Any, *, strict: bool, weight: Any = None) -> Any:
+    """The raw rows of one chunk or partition as encoded columns; each encoding warns of the same difference once."""
+    # loads Arrow, as the encoding has done
+    from dkl.data.frames import encoded_by
+
+    with located(CHUNK):
+        return encoded_by(encoding, rows, strict=strict, weight=weight, model=encoding)
+
+
 @dataclass(frozen=True, eq=False)
 class Scorer:
     """A fitted linear model on features, as a function from rows to decision values.

@@ -34,8 +34,7 @@ from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
-from dkl.errors import located
-from dkl.linear.answers import CHUNK
+from dkl.linear.answers import encoded_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
 from dkl.passes.loop import Run
@@ -321,25 +320,24 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight:
         if encoding is None or not is_raw(encoding, X):
             return X
         X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        shared = dask.delayed(encoding, pure=True)
         chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
-        return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
+        return da.map_blocks(encoded_chunk, shared, X, strict=strict, chunks=chunks, meta=meta)
     check_names(X)
     if encoding is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
-    encode = dask.delayed(rows_like_those_of_fit, pure=True)
-    width = estimator.feature_map_.n_columns
+        encode, like = dask.delayed(rows_like_those_of_fit, pure=True), estimator
+    else:
+        # without the model: a worker that loads its class loads scikit-learn, and holds some 60 MiB more
+        encode, like = dask.delayed(encoded_chunk, pure=True), encoding
+    width, shared = estimator.feature_map_.n_columns, dask.delayed(like, pure=True)
     if weight is None:
-        found = [(encode(estimator, part, strict=strict), np.nan) for part in X.to_delayed()]
+        found = [(encode(shared, part, strict=strict), np.nan) for part in X.to_delayed()]
     else:
         raw = RawParts.of(X, weight)
         beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)
-        found = [(encode(estimator, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
+        found = [(encode(shared, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
     return da.concatenate([da.from_delayed(part, shape=(n, width), dtype=np.float64) for part, n in found])
-
-
-def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:
-    with located(CHUNK):
-        return encoded_by(encoding, rows, strict=strict)
 
 
 def lazy_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:

@@ -117,29 +117,41 @@ class Session:
         n_threads = max(Counter(self.slots).values())
         modules = modules_of(records, self.source.reader())
 
-        def within() -> MemoryProjection:
+        def within(*, may_spill: bool = False) -> MemoryProjection:
             memories = self.backend.memories(modules)
             self.sharing = max(Counter(memory.host for memory in memories).values())
             self.processes = len(memories)
+            if may_spill:
+                memories = [replace(one, spills_at=None) if one.pauses_at else one for one in memories]
             return fit_limits(
                 self.source,
                 records,
-                n_threads=n_threads,
+                n_threads=1 if may_spill else n_threads,
                 room=room_of(memories, memory_limit),
-                cached=self.is_kept and is_read_again,
+                cached=self.is_kept and is_read_again and not may_spill,
                 in_driver=not self.backend.is_cluster,
-                ahead=blocks_ahead(
+                ahead=0
+                if may_spill
+                else blocks_ahead(
                     device, is_inline=self.backend.is_inline, cores=own_cores(memories), n_threads=n_threads
                 ),
                 device=device,
             )
 
+        with suppress(MemoryLimitError):
+            self.projection = within()
+            return
+        # processes may still hold freed memory of earlier passes: they return it, and are measured again
+        self.backend.give_up_kept()
         try:
             self.projection = within()
         except MemoryLimitError:
-            # processes may still hold freed memory of earlier passes: they return it, and are measured again
-            self.backend.give_up_kept()
-            self.projection = within()
+            # A worker may have grown during a fit by more than the plan left for it. Small results on the disk cost
+            # the fit less than its end: a pass with one block at a time may reach the bytes at which Dask pauses it.
+            with suppress(MemoryLimitError):
+                self.projection = within(may_spill=True)
+                return
+            raise
 
     @property
     def limits(self) -> Limits:

@@ -256,6 +256,14 @@ def test_data_frames_are_encoded_and_remember_how() -> None:
     assert lazy.encoding == ds.encoding
 
 
+def test_texts_and_categories_of_a_dask_series_are_labels_without_a_warning_of_dask() -> None:
+    labels = pd.Series(["yes", "no"] * 10)
+    for column in (labels, labels.astype("category")):
+        lazy = as_dataset(dd.from_pandas(FRAME, npartitions=2), dd.from_pandas(column, npartitions=2))
+        assert lazy.classes.tolist() == ["no", "yes"]
+        assert np.array_equal(lazy.y.compute(), labels)
+
+
 def test_a_store_of_a_data_frame_keeps_the_encoding(tmp_path: object) -> None:
     ds = create_dataset(f"{tmp_path}/rows.zarr", FRAME, np.arange(20) % 2)
     assert ds.encoding == as_dataset(FRAME).encoding

@@ -267,3 +267,15 @@ def test_a_process_that_holds_too_much_hands_back_what_it_has_freed_before_a_pas
     with dask.config.set(scheduler="threads"), expected:
         run_pass(Source((5, 8)), [moments()], memory_limit="1 GiB")
     assert asked == ["all"]
+
+
+@pytest.mark.parametrize(("held", "pauses_at", "runs"), [(350, 400, True), (350, None, False), (400, 400, False)])
+def test_a_pass_of_workers_that_have_grown_during_a_fit_may_reach_the_bytes_at_which_dask_pauses_them(
+    monkeypatch: pytest.MonkeyPatch, held: int, pauses_at: int | None, runs: bool
+) -> None:
+    grown = without(held=held * MB, pauses_at=None if pauses_at is None else pauses_at * MB)
+    monkeypatch.setattr("dkl.passes.backends.own_memory", lambda: grown)
+    # the refusal names the limit of a whole fit, whose plan stays below the first line
+    expected = nullcontext() if runs else pytest.raises(MemoryLimitError, match="Dask moves its results to disk at")
+    with dask.config.set(scheduler="threads"), expected:
+        run_pass(Source((5, 8)), [moments()])

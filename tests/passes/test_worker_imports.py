@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 
 import dkl
@@ -57,3 +61,21 @@ def test_a_worker_loads_no_package_that_its_blocks_do_not_need(where: str, tmp_p
     command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules))]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]", " ".join(sorted(modules))
+
+
+@pytest.mark.parametrize("rows", ["a frame", "an array"])
+def test_predicting_raw_rows_of_dask_loads_no_scikit_learn(rows: str, tmp_path: Path) -> None:
+    """The tasks hold the encoding of the fit, and not the model, whose class loads 60 MiB."""
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    X[::7, 1] = np.nan
+    y = (X[:, 0] > 0.0).astype(int)
+    frame = pd.DataFrame({"size": X[:, 0], "colour": np.where(X[:, 0] > 0.5, "red", "blue")})
+    raw, lazy = (frame, dd.from_pandas(frame, 3)) if rows == "a frame" else (X, da.from_array(X, chunks=(20, 2)))
+    model = dkl.KernelClassifier("random", n_features=10, random_state=0, progress=False).fit(raw, y)
+    predicted = model.predict(lazy)
+    assert np.array_equal(predicted.compute(), model.predict(raw))
+    tasks = tmp_path / "tasks"
+    tasks.write_bytes(cloudpickle.dumps(dict(predicted.__dask_graph__())))
+    code = f"import pickle, sys; pickle.load(open({str(tasks)!r}, 'rb')); print('sklearn' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

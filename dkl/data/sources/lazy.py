@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -99,7 +100,10 @@ def as_dask_array(values: GivenValues, name: str) -> da.Array:
             f"{name} is a Dask {type(values).__name__}; expected a Dask array or data frame, which "
             "dask.array.from_delayed and Bag.to_dataframe make"
         )
-    return values.to_dask_array()
+    with warnings.catch_warnings():
+        # Dask warns that texts and other types of pandas become objects, which `as_targets` reads as such
+        warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
+        return values.to_dask_array()
 
 
 def _known(values: GivenValues, name: str) -> da.Array:
