@@ -341,7 +341,7 @@ def mixed_forms_warning(name: str, texts: TextStatistics, otherwise: str = "") -
 
 
 def leading_zeros_warnings(name: str, texts: TextStatistics, otherwise: str = "") -> list[str]:
-    """A warning if a few numbers with a leading zero, perhaps typing errors, make all values of a column names.
+    """A warning if a few values with a leading zero, perhaps typing errors, make a column of numbers one of names.
 
     Parameters
     ----------
