@@ -25,6 +25,8 @@ LOG = logging.getLogger("dkl")
 # The line of `progress=` where nobody looks on.
 PROGRESS_LOG = logging.getLogger("dkl.progress")
 _LOGGED_EVERY_S, _REDRAWN_EVERY_S = 30.0, 0.25
+# A terminal says how old its line is if no event has come for so many seconds.
+_SILENT_S = 5.0
 # Work of more units than that (rows, bytes) is shown in per cent.
 _IN_PERCENT = 1_000
 
@@ -334,6 +336,8 @@ _SHORTER = (
     (r"\(best so far: [^()]* (\S+)\)", r"(best so far: \1)"),
     (r" of at most [0-9]+", ""),
     (r" \(best so far: [^()]*\)", ""),
+    (r", n features [^,]*", ""),
+    (r", [^,]*$", ""),
 )
 
 
@@ -341,11 +345,11 @@ class _Terminal:
     """The last line of a terminal, on standard error: standard output holds results alone."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console, self._text, self._has_ended = console, "", False
+        self._console, self._text, self._has_ended, self._shown = console, "", False, 0.0
         self._live: Live | None = None
 
     def show(self, text: str) -> None:
-        self._text, self._has_ended = text, False
+        self._text, self._has_ended, self._shown = text, False, time.monotonic()
         if self._live is None:
             from rich.live import Live
 
@@ -368,11 +372,13 @@ class _Terminal:
 
         if self._has_ended:
             return Text(self._text)
-        text = self._text
+        text, silent = self._text, time.monotonic() - self._shown
+        # the seconds in the text stand still while one trial takes long
+        ago = f" ({short_time(silent)} ago)" if silent >= _SILENT_S else ""
         # the score of the best and the time that is left matter more than which one it is
         for more, less in _SHORTER:
-            text = re.sub(more, less, text) if len(text) > self._target().width else text
-        return Text(text, no_wrap=True, overflow="ellipsis")
+            text = re.sub(more, less, text) if len(text + ago) > self._target().width else text
+        return Text(text + ago, no_wrap=True, overflow="ellipsis")
 
     def _target(self) -> Console:
         if self._console is None:

@@ -829,6 +829,8 @@ WEIGHTS = [
     Case("weights of text", lambda f: fit_weighted(np.full(60, "1")), TypeError, ("sample_weight", "real numbers")),
     Case("complex weights", lambda f: fit_weighted(np.ones(60) + 1j), TypeError, ("sample_weight", "complex128")),
     Case("weights by a word", lambda f: fit_weighted("balanced"), ValueError, ("sample_weight", "str")),
+    Case("a row as a Series", lambda f: fit_random(rows=frame().iloc[0]), ValueError, ("Series", "X.to_frame().T")),
+    Case("rows as dicts", lambda f: fit_random(rows=[{"a": 1.0}]), ValueError, ("list of dict", "pandas.DataFrame(X)")),
     Case("weights by a dict", lambda f: fit_weighted({"no": 1.0}), ValueError, ("sample_weight", "dict")),
     Case("sparse weights", lambda f: fit_weighted(sparse.eye_array(60)), TypeError, ("sample_weight", "sparse")),
     Case("two columns of weights", lambda f: fit_weighted(np.ones((60, 2))), ValueError, ("sample_weight", "(60, 2)")),
@@ -1414,6 +1416,11 @@ def test_bad_input_gets_one_clear_error_and_nothing_is_written(case: Case, tmp_p
     assert all(part in message for part in case.says), message
     assert len(message) > 30, "a message says what to do"
     assert listing(tmp_path) <= INPUTS
+
+
+def test_labels_are_not_blamed_for_weights_that_are_none() -> None:
+    with pytest.raises(ValueError, match=r"^sample_weight is 'a', of type str, which holds no rows; pass the values$"):
+        classifier().fit(frame(), Y, sample_weight="a")
 
 
 def test_there_are_enough_cases() -> None:

@@ -88,6 +88,26 @@ def test_what_is_longer_than_a_terminal_keeps_its_time_on_one_line() -> None:
     assert "landmarks .871 (best so far: .874) - 5 s, at most 20 s left" in drawn(events, width=110)
 
 
+def test_what_is_longer_than_a_terminal_loses_whole_figures() -> None:
+    note = Event("note", "memory", detail={"message": "64 MiB", "expected_passes": 14})
+    figures = {"n_features": 50.0, "loss": 0.51234, "duality_gap": 0.126}
+    page = drawn([note, *told(4)[:-1], Event("advanced", "rounds", 1, 2, detail=figures)], width=60)
+    assert re.search(
+        r"pass 1 of about 14(, [.\d]+ [GM]B/s)?(, about \d+ s left)?, loss 0.512(, duality gap 0.126)?\s", page
+    )
+    assert "…" not in page
+
+
+def test_a_terminal_says_how_old_its_line_is() -> None:
+    out = io.StringIO()
+    terminal = _Terminal(Console(file=out, force_terminal=True, width=90))
+    terminal.show("trial 4: steps .871 - 5 s, at most 20 s left")
+    terminal._shown -= 30.0
+    terminal._live.refresh()
+    terminal.end("")
+    assert "at most 20 s left (30 s ago)" in out.getvalue()
+
+
 def test_passes_show_the_bytes_a_second_and_the_time_left_where_a_plan_expects_their_number() -> None:
     note = Event("note", "memory", detail={"message": "64 MiB", "expected_passes": 14})
     texts = shown([note, *told(4), *told(4), *told(4)], is_shared=True).texts

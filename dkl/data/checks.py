@@ -102,6 +102,10 @@ def plain_array(values: GivenValues, name: str) -> np.ndarray:
             f"{name} is of type {type(values).__name__}; make a data frame of it, pandas.DataFrame([{name}]) "
             "if it is one row"
         )
+    if array.ndim == 1 and len(array) and isinstance(array[0], Mapping):
+        raise ValueError(
+            f"{name} is a list of {type(array[0]).__name__}; make a data frame of it, pandas.DataFrame({name})"
+        )
     if array.ndim == 0 and array.dtype.kind not in "biufc":
         raise ValueError(
             f"{name} is of type {type(values).__name__}, which holds no rows; expected an array, a data frame or a "
@@ -131,6 +135,11 @@ def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
     check_sound(X)
     if not sparse.issparse(X):
         dense = plain_array(X, "X")
+        if dense.ndim == 1 and hasattr(X, "to_frame"):
+            raise ValueError(
+                f"X is a {type(X).__name__} of shape {dense.shape}; expected 2D rows and columns. Reshape your data: "
+                "X.to_frame() for one column, X.to_frame().T for one row"
+            )
         check_two_dimensional(dense)
         if dense.dtype == object:
             dense = _objects_as_numbers(dense, "X")

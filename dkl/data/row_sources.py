@@ -66,8 +66,10 @@ def source_of(
         if not lacks_values(X) or _lacks_none_that_counts(X, sample_weight):
             return _source_of_arrays(X, y, sample_weight, **of_targets)
     # problems of the columns, the targets and the weights of a frame in memory are reported together
-    problems, weight, counted = Problems(in_words_of_frames if is_frame(X) else in_words_of_arrays), sample_weight, None
+    problems, counted = Problems(in_words_of_frames if is_frame(X) else in_words_of_arrays), None
     in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
+    # targets are checked as unweighted ones if the weights are invalid
+    weight = None if in_memory else sample_weight
     deferred: list[Callable[[], None]] = []
     if in_memory:
         with problems.collected():

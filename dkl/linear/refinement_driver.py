@@ -264,9 +264,10 @@ def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) 
 
 
 def _rates(problem: RefineProblem) -> np.ndarray:
-    """The step length of each number: `rate` times the root mean square of its kind, so that units do not matter.
+    """The step length of each number of a model, as a share of the size of such numbers, so that units do not matter.
 
-    Coefficients take `_COEF_SHARE` of it.
+    For an entry of a frequency it is `rate` times the root mean square of the entries of that frequency; for
+    coefficients and intercepts `rate` times `_COEF_SHARE` times the root mean square of all coefficients.
     """
     expansion, feature_map = problem.expansion, problem.feature_map
     if isinstance(feature_map.projection, SparseProjection):

@@ -248,7 +248,7 @@ class KernelMachine(
         dataset, held_out = self._without_conformal_rows(dataset)
         # rows held out for intervals keep their counts, which with_rates would divide by the exposure
         dataset = with_rates(self, dataset)
-        check_plan(self, dataset, run.device, run.publish)
+        check_plan(self, dataset, run.device, run.publish, expects=not self._chooses)
         weights = self._class_weights(dataset)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}

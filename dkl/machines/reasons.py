@@ -103,10 +103,10 @@ def sentence_of(
     if able:
         second = min(able, key=race.loss)
         score, own = shown_score(race, second), shown_score(race, won)
-        # candidates are compared by their loss, which is more precise than their accuracy
-        which = "next best by its loss" if score > own and race.loss(second) > race.loss(won) else "next best"
-        # the plainer one of two equally good candidates wins
-        which = "level with" if race.loss(second) <= race.loss(won) else which
+        # candidates are compared by their loss, which is more precise than their accuracy; of two that are level the
+        # plainer one wins
+        by_loss, is_level = " by its loss" * (score > own), race.loss(second) <= race.loss(won)
+        which = f"level{by_loss} with" if is_level else f"next best{by_loss}"
         compared = f"{which} {short_score(score)} of {compared}"
     return f"Chose {name}: {measure} {short_score(shown_score(race, won))} on {judged} ({compared}{stopped})."
 

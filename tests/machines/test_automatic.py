@@ -355,9 +355,23 @@ def test_a_subscriber_that_asks_for_the_end_of_trials_gets_the_best_so_far() -> 
     assert "since three are enough: trials=[0, " in model.reasons_[1]
 
 
+def test_no_number_of_passes_is_promised_where_trials_decide_it(tmp_path: Path) -> None:
+    X, y = thresholds(400)
+    ds = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, y, task="regression")
+
+    def expected(features: str) -> list[int]:
+        heard: list[Event] = []
+        dkl.KernelRegressor(features, random_state=0, effort="fast", trials=None, progress=heard.append).fit(ds)
+        return [event.detail["expected_passes"] for event in heard if "expected_passes" in event.detail]
+
+    # the features that were chosen are fitted by passes of their own
+    assert expected("auto")[0] == 0
+    assert expected("random")[0] > 0
+
+
 def test_one_sentence_says_what_was_chosen_and_how_it_does() -> None:
     X, y = thresholds(400)
-    compared = r"(next best|level with)( by its loss)? [.\d]+ of \d+ tried"
+    compared = r"(next best( by its loss)?|level( by its loss)? with) [.\d]+ of \d+ tried"
     said = r"Chose [a-zA-Z ,]+: {} [.\d]+ on held-out rows \(" + compared + r"\)\."
     numbers = dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y)
     assert re.fullmatch(said.format(r"R\^2"), numbers.summary_)

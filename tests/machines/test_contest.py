@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from dkl.linear.judge import PenaltyChoice
 from dkl.machines.contenders import Contender, contenders, joined, usual_advice, variants
 from dkl.machines.contest import BEHIND, Candidate, Race
 from dkl.machines.effort import EFFORTS, ENOUGH_ROWS, Shape
-from dkl.machines.reasons import reasons_of
+from dkl.machines.reasons import reasons_of, sentence_of
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import GROWTH, Advice
 
@@ -174,6 +175,18 @@ def test_the_plainest_of_those_that_are_level_is_not_called_the_best() -> None:
     run(race, lambda number, fold: (0.7, 0.8, 0.8005)[number])
     (sentence, *_) = reasons_of(race, 10, race.winner, measure="R^2")
     assert "which are the plainest of those whose score is level with the best on held-out rows, 0.8000" in sentence
+
+
+def test_a_score_that_looks_better_than_the_chosen_one_is_level_by_the_loss() -> None:
+    race = race_of(n=2)
+
+    def judge(number: int, accuracy: float) -> PenaltyChoice:
+        return replace(judged((0.8, 0.8005)[number]), accuracies=np.array([accuracy]))
+
+    for one, _ in race.trials():
+        race.record(one, judge(one.number, (0.54, 0.655)[one.number]), features(1_000))
+    said = sentence_of(race, race.winner, None, "accuracy")
+    assert said == "Chose 0: accuracy .540 on held-out rows (level by its loss with .655 of 2 tried)."
 
 
 def test_kinds_that_fail_are_left_out_and_nobody_wins_where_all_do() -> None:
