@@ -385,7 +385,7 @@ class CategoryFit:
             )
             width = len(self.outputs) + len(of_key) + len(slopes) * self.n_targets
             table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
-            new = np.empty((key.size, width))
+            new = np.zeros((key.size, width))
             self._fill(key, priors[key], of_key, slopes, table, new)
             tables.append(table)
             fitted.append(new)
@@ -396,15 +396,21 @@ class CategoryFit:
 
     def _sum(self, sums: list[CategorySum]) -> None:
         """Run the passes that compute `sums`, and store each as a matrix (V, F) of values by folds."""
-        for each in sums:
-            self._sums[each.name] = self._make((each.width, self.folds.count), np.dtype(np.float64))
+        widths = {each.name: each.width for each in sums}
         for record in self.records(sums):
             run = self.run
             (found,) = run_pass(
                 self.dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit
             ).results
             for each in record.operands["sums"]:
-                self._sums[each.name][each.first : each.last] = found[each.name].T
+                name, values = each.name, found[each.name].T
+                if each.width == widths[name] and not self.in_files:
+                    # the sum itself, not a copy
+                    self._sums[name] = values
+                    continue
+                if name not in self._sums:
+                    self._sums[name] = self._make((widths[name], self.folds.count), np.dtype(np.float64))
+                self._sums[name][each.first : each.last] = values
 
     def _stored_sums(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
         """The stored sum of that name for the codes `first` to `last` - 1: (F, last - first)."""
@@ -415,6 +421,20 @@ class CategoryFit:
         weight = self._stored_sums(f"weight of {key}", first, last)
         targets = [self._stored_sums(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
         return weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
+
+    def _filled(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The codes from `first` to `last` - 1 that any row has but code 0, of missing values, and their `_cells`.
+
+        Most combinations of values of a cross of many values have no row.
+        """
+        start = max(first, 1)
+        weight, *targets = (
+            self._sums[name][start:last]
+            for name in (f"weight of {key}", *(f"target {t} of {key}" for t in range(self.n_targets)))
+        )
+        filled = np.flatnonzero(weight.any(axis=1))
+        weight, *targets = (np.ascontiguousarray(sums[filled].T) for sums in (weight, *targets))
+        return start + filled, weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
 
     @property
     def _at_once(self) -> int:
@@ -453,7 +473,8 @@ class CategoryFit:
         """The prior weight of the means of a key with the least held-out loss, for each target: (T,)."""
 
         def losses(first: int, last: int) -> np.ndarray:
-            return prior_losses(*self._cells(key, first, last), self.totals, first=first)
+            _, *cells = self._filled(key, first, last)
+            return prior_losses(*cells, self.totals, first=max(first, 1))
 
         return best_priors(np.sum(self._of_ranges(key, losses), axis=0))
 
@@ -491,12 +512,10 @@ class CategoryFit:
         shape = (self.folds.count, last.size - 1)
         N, S = np.zeros(shape), np.zeros((self.n_targets, *shape))
         for first, end in self._ranges(key):
-            weight, targets = self._cells(key, first, end)
-            inside = slice(1 if first == 0 else 0, None)
-            own = (np.arange(first, end)[inside] - 1) % shape[1]
+            codes, weight, targets = self._filled(key, first, end)
             for total, part in zip([N, *S], [weight, *targets], strict=True):
                 for of_fold, cells in zip(total, part, strict=True):
-                    of_fold += np.bincount(own, cells[inside], shape[1])
+                    of_fold += np.bincount((codes - 1) % shape[1], cells, shape[1])
         N, S = np.insert(N, 0, 0.0, axis=1), np.insert(S, 0, 0.0, axis=2)
         return fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0)
 
@@ -512,17 +531,11 @@ class CategoryFit:
 
         def of_range(first: int, end: int) -> list[tuple[np.ndarray, np.ndarray]]:
             """The moments and answers of each target over a range of codes."""
-            weight, targets = self._cells(key, first, end)
-            crossed = fold_deviations(weight, targets, self.totals, prior, first=first)
-            # code 0, of rows in which a value is missing, is left out
-            cells = np.arange(max(first, 1), end)
-            inside, own = cells - first, divmod(cells - 1, n_last)
+            codes, weight, targets = self._filled(key, first, end)
+            crossed = fold_deviations(weight, targets, self.totals, prior, first=max(first, 1))
+            before, own = divmod(codes - 1, n_last)
             return [
-                cross_moments(
-                    weight[:, inside],
-                    targets[t][:, inside],
-                    [without_last[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]],
-                )
+                cross_moments(weight, targets[t], [without_last[:, t, 1 + before], last[:, t, 1 + own], crossed[:, t]])
                 for t in range(T)
             ]
 
@@ -634,19 +647,25 @@ class CategoryFit:
 
         def fill(first: int, last: int) -> None:
             """Write the numbers of a range of codes."""
-            weight, targets = self._cells(key, first, last)
-            of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
-            of_new = [new_numbers(weight, targets, self.totals, prior, first=first)]
-            of_folds += [each[:, first:last, None] for each in slopes]
-            of_new += [each[first:last, None] for each in new_slopes]
+            # all numbers of a code that no row has are 0 but the means of numbers
+            codes, weight, targets = self._filled(key, first, last)
+            if centred:
+                codes, (weight, targets) = np.arange(first, last), self._cells(key, first, last)
+            start = first if centred else max(first, 1)
+            of_folds = [fold_numbers(weight, targets, self.totals, prior, first=start)]
+            of_new = [new_numbers(weight, targets, self.totals, prior, first=start)]
+            of_folds += [each[:, codes, None] for each in slopes]
+            of_new += [each[codes, None] for each in new_slopes]
             for (place, shift), of_mean in centred.items():
                 totals, sums = self._totals_of(place), self._stored_sums(f"number {place} of {key}", first, last)[None]
                 deviation = fold_deviations(weight, sums, totals, of_mean, first=first)
                 of_folds.append(shift + totals.mean[0] + deviation.swapaxes(1, 2))
                 means = new_numbers(weight, sums, totals, of_mean, first=first)[:, :1]
                 of_new.append(shift + totals.mean_of_all[0] + means)
-            new[first:last] = np.concatenate(of_new, axis=1)
-            for fold, numbers in enumerate(np.concatenate(of_folds, axis=2)):
+            new[codes] = np.concatenate(of_new, axis=1)
+            numbers = np.zeros((last - first, table.shape[1]))
+            for fold, of_fold in enumerate(np.concatenate(of_folds, axis=2)):
+                numbers[codes - first] = of_fold
                 table[fold * key.size + first : fold * key.size + last] = numbers
 
         self._of_ranges(key, fill)

@@ -51,10 +51,9 @@ class CategoryPart:
             return np.where(known[place] == values[:, 0], place + 1, 0)
         if self.is_code:
             return values[:, 0].astype(np.int64)
-        # of zeros and ones; booleans are searched twice as fast as numbers
-        is_one = values != 0
-        place = is_one.argmax(axis=1)
-        return np.where(is_one[np.arange(len(place)), place], 1 + place, 0)
+        # at most one number of a row is 1 and all others are 0, so that float32 holds the sum
+        places = np.arange(1, self.n_values + 1, dtype=np.result_type(values.dtype, np.float32))
+        return np.asarray(values @ places).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -881,7 +881,7 @@ def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipl
 
 
 def histograms_on_gpu(rows: Array, edges: Sequence[np.ndarray], inside: tuple[Array, np.ndarray], sums: Array) -> Any:
-    """`dkl.kernels.step_tiles.add_histograms` of several parents at once, on a GPU, where they stay.
+    """`dkl.kernels.step_tiles.HistogramSums` on a GPU, where they stay.
 
     Parameters
     ----------

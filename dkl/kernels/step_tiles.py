@@ -21,6 +21,8 @@ TILE_ROWS = 1024
 _ROWS_AT_ONCE = 64
 # sums of a bin before those of the models' s: weight and curvature h
 SHARED_SUMS = 2
+# the most rows that are collected for histograms: with these, each histogram is read for some 1,000 rows inside it
+_COLLECTED_ROWS, _APART = 8192, 33
 
 
 def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
@@ -135,42 +137,165 @@ def write_codes(X: np.ndarray, edges: np.ndarray, n_edges: np.ndarray, out: np.n
             out[i, j] = low
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def add_histograms(
-    codes: np.ndarray, rows: np.ndarray, weight: np.ndarray, h: np.ndarray, S: np.ndarray, out: np.ndarray
-) -> None:
-    """Add the sums of the chosen rows by column and bin to `out`.
+class HistogramSums:
+    """Sums of rows by column and bin within each of P parents, from tiles of rows.
 
-    Three sums of a bin take 0.9 ns for each row and column, a tree of two leaves 0.57 (LightGBM, one thread); with sums
-    of h z, h z^2 and s z it was 1.7, and a hinge on the bins' mean values does not need these.
+    The histograms of all parents take more memory than the caches hold, so that rows of several tiles are collected,
+    and each histogram is read once for all of them. Fewer numbers are added than there are rows inside and columns:
+
+    - If most of the collected rows are inside a parent, it gets the sums of all rows minus those outside.
+    - Of a column with two bins only rows in the upper bin are added, and `finish` subtracts them from the sums of all
+      rows: a one-hot column takes no time in the rows where it is 0. The same holds for constant columns.
 
     Parameters
     ----------
-    codes : ndarray of shape (n, d), uint8
-    rows : ndarray of shape (r,), int64
-        The rows on which the parent is not zero.
-    weight, h : ndarray of shape (n,), float64
-        Frequency weight of each row, and the weighted curvature of its loss.
-    S : ndarray of shape (n, K), float64
-        Weighted negative slopes of the losses.
-    out : ndarray of shape (d, bins, 2 + K), float64
-        By column and bin: weight, h, then s of each model.
+    parents : ndarray of shape (P,), int64
+        Columns of the mapped rows; rows are inside a parent where it is positive.
+    n_edges : ndarray of shape (d,), int64
+        The number of edges of each column.
+    out : ndarray of shape (P, d, bins, 2 + K), float64, zeros
+        By column and bin: weight, h, then s of each model. It is complete after `finish`.
     """
-    d, K = codes.shape[1], S.shape[1]
-    if K == 1:
-        for i in rows:
-            w, hi, s = weight[i], h[i], S[i, 0]
-            for j in range(d):
-                cell = out[j, codes[i, j]]
-                cell[0] += w
-                cell[1] += hi
-                cell[2] += s
-        return
-    for i in rows:
-        w, hi = weight[i], h[i]
-        for j in range(d):
-            cell = out[j, codes[i, j]]
-            cell[0] += w
-            cell[1] += hi
-            for k in range(K):
-                cell[2 + k] += S[i, k]
+
+    def __init__(self, parents: np.ndarray, n_edges: np.ndarray, out: np.ndarray) -> None:
+        self._parents, self._is_binary, self._out = parents, n_edges <= 1, out
+        most, (P, d, _, width) = collected_rows(out.shape[1]), out.shape
+        self._n_rows, self._numbers = 0, np.empty((most, width))
+        # the places in a histogram that each row is added to, one row after the other, and where those of a row begin
+        self._places, self._starts = np.empty(most * d, np.int32), np.zeros(most + 1, np.int32)
+        # The rows inside each parent, last all rows of positive weight, and their numbers. A row is written before it
+        # is known to be inside. Lists whose starts are a power of two apart would displace each other from the cache.
+        self._rows, self._counts = np.empty((P + 1, most + _APART), np.int16), np.zeros(P + 1, np.int64)
+
+    def add(self, codes: np.ndarray, phi: np.ndarray, weight: np.ndarray, h: np.ndarray, S: np.ndarray) -> None:
+        """Add the rows of positive weight of a tile of at most `TILE_ROWS` rows.
+
+        Parameters
+        ----------
+        codes : ndarray of shape (n, d), uint8
+            The bins of the rows.
+        phi : ndarray of shape (n, m)
+            The mapped rows.
+        weight, h : ndarray of shape (n,), float64
+            Frequency weight of each row, and the weighted curvature of its loss.
+        S : ndarray of shape (n, K), float64
+            Weighted negative slopes of the losses.
+        """
+        if self._n_rows + len(codes) > len(self._numbers):
+            self._add_collected()
+        first, stop = self._n_rows, self._n_rows + len(codes)
+        self._n_rows, numbers = stop, self._numbers[first:stop]
+        numbers[:, 0], numbers[:, 1], numbers[:, SHARED_SUMS:] = weight, h, S
+        shape = self._out.shape[2:]
+        _write_places(codes, self._is_binary, shape, first, self._places, self._starts)
+        _list_rows(phi, self._parents, weight, first, self._rows, self._counts)
+
+    def _add_collected(self) -> None:
+        """Add the collected rows to the histograms."""
+        P, d, bins, width = self._out.shape
+        of_rows = self._numbers, self._places, self._starts
+        every, of_all = self._rows[P, : self._counts[P]], np.zeros(d * bins * width)
+
+        def add(listed: np.ndarray, sign: float, out: np.ndarray) -> None:
+            _add_listed(listed, sign, of_rows, self._is_binary, (bins, width), out)
+
+        add(every, 1.0, of_all)
+        is_outside = np.empty(len(self._numbers), bool)
+        for own, rows, count in zip(self._out.reshape(P, -1), self._rows, self._counts, strict=False):
+            if 2 * count <= len(every):
+                add(rows[:count], 1.0, own)
+                continue
+            is_outside[:] = True
+            is_outside[rows[:count]] = False
+            own += of_all
+            add(every[is_outside[every]], -1.0, own)
+        self._counts[:] = self._n_rows = 0
+
+    def finish(self) -> None:
+        """Add the rows that are still collected; no row is added afterwards."""
+        self._add_collected()
+        self._out[:, self._is_binary, 0] -= self._out[:, self._is_binary, 1]
+
+
+def collected_rows(n_columns: int) -> int:
+    """The most rows that `HistogramSums` collects of d columns: their places take at most 4 MiB, or those of a tile."""
+    return int(np.clip((1 << 20) // n_columns, TILE_ROWS, _COLLECTED_ROWS))
+
+
+def collected_bytes(n_parents: int, shape: tuple[int, int, int]) -> int:
+    """Bytes that `HistogramSums` holds beside histograms of `shape` (d, bins, sums): its rows, and sums of all rows."""
+    d, bins, width = shape
+    return collected_rows(d) * (2 * (n_parents + 3) + 4 * (d + 1) + 8 * width) + 8 * d * bins * width
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _write_places(
+    codes: np.ndarray,
+    is_binary: np.ndarray,
+    shape: tuple[int, int],
+    first: int,
+    places: np.ndarray,
+    starts: np.ndarray,
+) -> None:
+    """Write the places of rows in a flat histogram of `shape` (bins, sums) by column; the first row has number `first`.
+
+    A row in the lower of two bins has no place for this column.
+    """
+    bins, width = shape
+    end = starts[first]
+    for i in range(codes.shape[0]):
+        for j in range(codes.shape[1]):
+            places[end] = (j * bins + codes[i, j]) * width
+            # without a branch, which would often be predicted wrongly
+            end += codes[i, j] > 0 or not is_binary[j]
+        starts[first + i + 1] = end
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _list_rows(
+    phi: np.ndarray, parents: np.ndarray, weight: np.ndarray, first: int, rows: np.ndarray, counts: np.ndarray
+) -> None:
+    """Append the rows of positive weight inside each parent, and last all of them, to `rows` (P + 1, most)."""
+    P = len(parents)
+    for i in range(phi.shape[0]):
+        if weight[i] > 0.0:
+            for p in range(P):
+                # a number that may be negative would take a comparison
+                rows[p, np.uintp(counts[p])] = first + i
+                counts[p] += phi[i, np.uintp(parents[p])] > 0.0
+            rows[P, counts[P]] = first + i
+            counts[P] += 1
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _add_listed(
+    listed: np.ndarray,
+    sign: float,
+    of_rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    is_binary: np.ndarray,
+    shape: tuple[int, int],
+    out: np.ndarray,
+) -> None:
+    """Add `sign` times the numbers of rows at their places of a flat histogram of `shape` (bins, sums) by column.
+
+    The lower of two bins gets the numbers of all listed rows.
+    """
+    numbers, places, starts = of_rows
+    bins, width = shape
+    total = np.zeros(width)
+    for i in listed:
+        w, h, s = sign * numbers[i, 0], sign * numbers[i, 1], sign * numbers[i, 2]
+        for e in range(starts[i], starts[i + 1]):
+            place = np.uintp(places[e])
+            out[place] += w
+            out[place + np.uintp(1)] += h
+            out[place + np.uintp(2)] += s
+        for k in range(3, width):
+            s = sign * numbers[i, k]
+            for e in range(starts[i], starts[i + 1]):
+                out[np.uintp(places[e]) + np.uintp(k)] += s
+        for k in range(width):
+            total[k] += sign * numbers[i, k]
+    for j in range(len(is_binary)):
+        for k in range(width if is_binary[j] else 0):
+            out[j * bins * width + k] += total[k]

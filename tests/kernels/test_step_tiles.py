@@ -10,8 +10,9 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import StepProjection
 from dkl.kernels.generic import mapped
 from dkl.kernels.maps import map_rows
-from dkl.kernels.step_tiles import write_codes
+from dkl.kernels.step_tiles import TILE_ROWS, HistogramSums, collected_rows, write_codes
 from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.kernels.tiles import spans
 from tests.definitions import steps as definitions
 
 # more rows than atoms go over at once, and not a multiple of these
@@ -69,6 +70,28 @@ def test_the_code_of_a_value_counts_the_edges_below_it() -> None:
     write_codes(X, edges, n_edges, codes)
     expected = [[definitions.code(x, edges[j], n_edges[j]) for j, x in enumerate(row)] for row in X]
     assert codes.tolist() == expected
+
+
+@pytest.mark.parametrize("n_models", [1, 3])
+def test_histograms_are_sums_over_the_rows_inside(n_models: int) -> None:
+    """Columns have many, two and one bin, parents few, most and all rows; there are more rows than are collected."""
+    rng = np.random.default_rng(5)
+    n_edges, n = np.array([6, 1, 0]), 3 * TILE_ROWS + collected_rows(3)
+    codes = rng.integers(0, n_edges + 1, (n, 3)).astype(np.uint8)
+    phi = (rng.random((n, 4)) < [0.1, 0.9, 1.0, 0.0]).astype(np.float32)
+    weight, h, S = rng.integers(0, 3, n).astype(float), rng.random(n), rng.standard_normal((n, n_models))
+    parents = np.array([1, 0, 2, 3])
+    found = np.zeros((len(parents), 3, 7, 2 + n_models))
+    sums = HistogramSums(parents, n_edges, found)
+    for rows in spans(n, TILE_ROWS):
+        sums.add(codes[rows], phi[rows], weight[rows], h[rows], S[rows])
+    sums.finish()
+    for histogram, parent in zip(found, parents, strict=True):
+        inside = (phi[:, parent] > 0.0) & (weight > 0.0)
+        for j in range(3):
+            for k, numbers in enumerate([weight, h, *S.T]):
+                expected = np.bincount(codes[inside, j], numbers[inside], 7)
+                np.testing.assert_allclose(histogram[j, :, k], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_atoms_read_as_sentences() -> None:

@@ -20,7 +20,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.features.step_projection import HINGE, STEP
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, write_codes
+from dkl.kernels.step_tiles import SHARED_SUMS, HistogramSums, write_codes
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.fit_context import FitContext
 from dkl.methods.rounds.driver import RoundsDriver
@@ -53,8 +53,10 @@ def test_scores_are_the_decrease_by_a_newton_step_beside_the_parent(n_models: in
     means = [[standard[codes[:, j] == b, j].mean() for b in codes[:, j]] for j in range(d)]
     Z = np.array(means).T
     parent = X[:, 0] > 0.3
-    histogram = np.zeros((d, 8, SHARED_SUMS + n_models))
-    add_histograms(codes, np.flatnonzero(parent), np.ones(n), h, S, histogram)
+    (histogram,) = of_parents = np.zeros((1, d, 8, SHARED_SUMS + n_models))
+    sums = HistogramSums(np.array([0]), bins.n_edges, of_parents)
+    sums.add(codes, parent[:, None], np.ones(n), h, S)
+    sums.finish()
     thresholds = ((np.clip(bins.edges, bins.low[:, None], bins.high[:, None]).T - bins.center) / bins.scale).T[:, :-1]
     scores = split_scores(histogram, bins.values, thresholds, np.minimum(bins.n_edges, 7), penalty=penalty, least=5)
     compared = 0
@@ -92,9 +94,10 @@ def test_rounds_add_the_best_edge_that_is_not_there_yet() -> None:
     write_codes(X, bins.edges, bins.n_edges, codes)
     histograms = np.zeros((len(parents), 2, problem.bins, SHARED_SUMS + 1))
     own = [(), (first,), (second,)]
-    for histogram, factors in zip(histograms, own, strict=True):
-        inside = np.all([X[:, j] > t for j, t, _ in factors] or [np.ones(n, bool)], axis=0)
-        add_histograms(codes, np.flatnonzero(inside), np.ones(n), h, s, histogram)
+    inside = [np.all([X[:, j] > t for j, t, _ in factors] or [np.ones(n, bool)], axis=0) for factors in own]
+    sums = HistogramSums(np.arange(len(parents)), bins.n_edges, histograms)
+    sums.add(codes, np.column_stack(inside), np.ones(n), h, s)
+    sums.finish()
     found = {(atom[:-1], atom[-1][0]): (score, atom) for score, atom in scored_atoms(problem, state, histograms)}
 
     def column(factors: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.step_tiles import STEP_FLOPS
+from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS, collected_bytes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.methods.rounds.candidates import CandidatePoints
@@ -26,7 +26,7 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import Histograms, RoundTask, round_block, row_codes
+from dkl.methods.rounds.sums import GRAM_ROWS, Histograms, RoundTask, round_block, row_codes
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -94,6 +94,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             "tables of pairs of columns": pair_bytes(problem),
             "features of searched rows": 2 * mapped if problem.dictionaries else 0,
             "sums of parts of the rows": (self._n_parts(problem) - 1) * self._most_sum_bytes(problem),
+            "rows collected by threads": self._n_parts(problem) * max(_collected_bytes(problem), _gram_bytes(problem)),
         }
 
     def plan(self, problem: RoundsProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -183,9 +184,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         each = mapping_flops(d, feature_map) + 2.0 * width * (task.n_new + K * (1 + len(task.trials)))
         if task.histograms is not None:
             each += STEP_FLOPS * len(task.histograms.parents) * d * (1 + K)
+        scratch = nbytes + (_collected_bytes(problem) if state.phase == "search" else _gram_bytes(problem))
 
         def cost(rows: int, columns: int) -> Cost:
-            return Cost(flops=each * rows, scratch_bytes=nbytes)
+            return Cost(flops=each * rows, scratch_bytes=scratch)
 
         operands = {"targets": problem.targets, "feature_map": feature_map, "task": task}
         return BlockSum(f"rounds: {state.phase}", round_block, accumulators, operands, cost=cost)
@@ -205,7 +207,9 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         """
         rows = self._rows.block.drawn_from(problem.n_rows)
         parts = [rows.rows(part) for part in spans(rows.n_rows, -(-rows.n_rows // self._n_parts(problem)))]
-        codes = [row_codes(part.X, state.atom_map(), state.bins) if codes_bytes(problem) else None for part in parts]
+        codes: list[np.ndarray | None] = [None] * len(parts)
+        if codes_bytes(problem):
+            codes = Crew().map(lambda part: row_codes(part.X, state.atom_map(), state.bins), parts)
         while not state.message:
             record = self._sums(problem, state)
 
@@ -227,7 +231,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 
     def _most_sum_bytes(self, problem: RoundsProblem) -> int:
         """Bytes of the sums of the largest record."""
-        return max(record.cost(0, problem.n_columns).scratch_bytes for record in self._largest_records(problem))
+        return max(
+            sum(accumulator.nbytes for accumulator in record.accumulators.values())
+            for record in self._largest_records(problem)
+        )
 
     def _judged_state(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
@@ -303,6 +310,17 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
                 points_of.append(points)
                 numbers.append(np.full(len(points), number))
         return replace(state, candidates=np.concatenate(points_of), candidate_source=np.concatenate(numbers))
+
+
+def _collected_bytes(problem: RoundsProblem) -> int:
+    """Bytes of the rows that one thread collects for histograms."""
+    shape = problem.n_columns, problem.bins, SHARED_SUMS + problem.n_models
+    return collected_bytes(most_parents(problem), shape) if problem.depth else 0
+
+
+def _gram_bytes(problem: RoundsProblem) -> int:
+    """Bytes of the rows that one thread collects for products of all columns."""
+    return GRAM_ROWS * (problem.n_features + 1) * np.dtype(problem.dtype).itemsize
 
 
 def _sample_record(problem: RoundsProblem) -> RowSample:

@@ -24,7 +24,8 @@ from dkl.kernels.device import (
 from dkl.kernels.maps import design_tiles, map_rows, row_mapper
 from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
+from dkl.kernels.products import line_scores
+from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, HistogramSums, step_tiles, write_codes
 from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
@@ -35,6 +36,8 @@ __all__ = ["round_sums"]
 
 # The most changed rows that are collected over several tiles for one product; those of one tile always are.
 _CHANGED_ROWS = 1024
+# The rows of a product of all columns with themselves: four tiles.
+GRAM_ROWS = 4 * TILE_ROWS
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
         phi_new^T. With `has_dual` "loss", "dual", "curvature", "absolutes", "squares", "support" (K,): sums of the
         loss, of minus its conjugate, of its curvature, of |w s|, of w s^2, and of the rows with s != 0. "change_0",
         ...: the change of sum h phi phi^T of the old columns. "histograms" (P, d, bins, 2 + K): of the training rows of
-        each parent, as `dkl.kernels.step_tiles.add_histograms` sums them.
+        each parent, as `dkl.kernels.step_tiles.HistogramSums` sums them.
     """
     loss, xp, (n_trials, K, m) = task.loss, array_module(X), task.trials.shape
     all_y, all_weight, all_held = (xp.asarray(part, dtype=np.float64) for part in targets)
@@ -212,6 +215,12 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
     own = {name: shape for name, shape in task.shapes.items() if name.startswith(("change", "histograms"))}
     sums: dict[str, Any] = {name: xp.zeros(shape) for name, shape in own.items()}
     changed = None if task.change is None else _ChangedRows(task, task.change, sums)
+    gram = histograms = None
+    if xp is np and isinstance(task.new, slice) and task.new == slice(0, m):
+        sums["cross"] = np.zeros((m, m))
+        gram = _WholeGram(sums["cross"], task.dtype)
+    if task.histograms is not None and xp is np:
+        histograms = HistogramSums(task.histograms.parents, task.histograms.bins.n_edges, sums["histograms"])
     for rows, scaled, phi in _tiles(X, feature_map, task):
         y, weight, held = all_y[rows], all_weight[rows], all_held[rows]
         of_trials = _scores(phi, task.trials.reshape(-1, m), task).reshape(len(y), n_trials, K)
@@ -248,14 +257,10 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
         if task.has_dual or task.n_new:
             tile["gradient"] = _weighted_rows(weighted.T, phi)
         if task.n_new:
-            counted, shares = phi, h[:, None].astype(phi.dtype)
-            if xp is np and len(counting := np.flatnonzero(h)) < len(phi):
-                # on a GPU, finding the rows with weight would wait for it, so the others stay with weight 0
-                counted, shares = rows_at(phi, counting), shares[counting]
-            # a slice is no copy
-            is_slice = isinstance(task.new, slice)
-            new = counted[:, task.new] if is_slice else xp.take(counted, xp.asarray(task.new), axis=1)
-            tile["cross"] = summed_product(counted.T, new * shares)
+            if gram is None:
+                tile["cross"] = _cross(phi, h, task)
+            else:
+                gram.add(phi, h)
         # tiles are added in float64; sums on a GPU stay there until the end
         for name, value in tile.items():
             if name in sums:
@@ -264,31 +269,65 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
                 sums[name] = value if value.dtype == np.float64 else value.astype(np.float64)
         if changed is not None:
             changed.add(phi, y, weight, h)
-        if task.histograms is not None:
-            _add_histograms(sums["histograms"], task.histograms, rows, scaled, phi, (weight, h, weighted))
+        if (parts := task.histograms) is None:
+            continue
+        if histograms is None:
+            by_row = xp.concat([weight[:, None], h[:, None], weighted], axis=1)
+            edges = parts.bins.edges, parts.bins.n_edges
+            sums["histograms"] += histograms_on_gpu(scaled, edges, (phi, parts.parents), by_row)
+        else:
+            histograms.add(_codes(parts, rows, scaled), phi, weight, h, weighted)
     if changed is not None:
         changed.multiply()
+    if gram is not None:
+        gram.multiply()
+    if histograms is not None:
+        histograms.finish()
     missing = {name: np.zeros(shape) for name, shape in task.shapes.items() if name not in sums}
     return {**together_on_host(sums), **missing}
 
 
-def _add_histograms(
-    histograms: Any, task: Histograms, rows: slice, X: Any, phi: Any, by_row: tuple[Any, Any, Any]
-) -> None:
-    """Add the sums of a tile's rows inside each parent, by column and bin; `by_row` has w, h and w s."""
-    weight, h, s = by_row
-    if is_on_gpu(phi):
-        sums = array_module(phi).concat([weight[:, None], h[:, None], s], axis=1)
-        histograms += histograms_on_gpu(X, (task.bins.edges, task.bins.n_edges), (phi, task.parents), sums)
-        return
-    if task.codes is None:
-        codes = np.empty(X.shape, np.uint8)
-        write_codes(X, task.bins.edges, task.bins.n_edges, codes)
-    else:
-        codes = task.codes[rows]
-    for histogram, parent in zip(histograms, task.parents, strict=True):
-        inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight > 0.0))
-        add_histograms(codes, inside, weight, h, s, histogram)
+def _codes(task: Histograms, rows: slice, X: np.ndarray) -> np.ndarray:
+    """The bins of a tile of rows, (n, d) uint8."""
+    if task.codes is not None:
+        return task.codes[rows]
+    codes = np.empty(X.shape, np.uint8)
+    write_codes(X, task.bins.edges, task.bins.n_edges, codes)
+    return codes
+
+
+class _WholeGram:
+    """Sums h phi phi^T over all columns; rows of several tiles share one symmetric product, at half the cost."""
+
+    def __init__(self, total: np.ndarray, dtype: str) -> None:
+        self._total, self._n_rows = total, 0
+        self._rows = np.empty((GRAM_ROWS, len(total)), dtype)
+
+    def add(self, phi: np.ndarray, h: np.ndarray) -> None:
+        """Add a tile of at most `TILE_ROWS` rows (n, m) with weights h (n,), which are not negative."""
+        if self._n_rows + len(phi) > len(self._rows):
+            self.multiply()
+        rows = self._rows[self._n_rows : self._n_rows + len(phi)]
+        np.multiply(phi, np.sqrt(h).astype(phi.dtype)[:, None], out=rows)
+        self._n_rows += len(phi)
+
+    def multiply(self) -> None:
+        """Add the product of the rows so far to the total."""
+        rows = self._rows[: self._n_rows]
+        self._total += rows.T @ rows
+        self._n_rows = 0
+
+
+def _cross(phi: Any, h: Any, task: RoundTask) -> Any:
+    """sum h phi phi_new^T over rows with weights h (n,), of shape (m, new), on their device."""
+    xp = array_module(phi)
+    counted, shares = phi, h[:, None].astype(phi.dtype)
+    if xp is np and len(counting := np.flatnonzero(h)) < len(phi):
+        # on a GPU, finding the rows with weight would wait for it, so the others stay with weight 0
+        counted, shares = rows_at(phi, counting), shares[counting]
+    # a slice is no copy
+    new = counted[:, task.new] if isinstance(task.new, slice) else xp.take(counted, xp.asarray(task.new), axis=1)
+    return summed_product(counted.T, new * shares)
 
 
 def _product_weights(weight: Any, curvatures: Any, task: RoundTask) -> Any:
@@ -307,8 +346,13 @@ def _scores(phi: Any, models: np.ndarray, task: RoundTask) -> Any:
     if is_on_gpu(phi):
         # the kernel adds a further number of each model, its intercept, which is among the columns here
         return scores_on_gpu(phi, xp.asarray(np.column_stack([models, np.zeros(len(models))])))
-    dtype = phi.dtype if task.has_intercept else np.float64
-    return (phi.astype(dtype, copy=False) @ models.T.astype(dtype, copy=False)).astype(np.float64, copy=False)
+    if phi.dtype == np.float32 and not task.has_intercept:
+        # two models at once; their intercept is 0, since it is among the columns here
+        padded = np.zeros((len(models) + len(models) % 2, models.shape[1] + 1))
+        padded[: len(models), :-1] = models
+        pairs = np.stack(line_scores(phi, padded[::2], padded[1::2]), axis=2)
+        return pairs.reshape(len(phi), -1)[:, : len(models)]
+    return (phi @ models.T.astype(phi.dtype, copy=False)).astype(np.float64, copy=False)
 
 
 def _weighted_rows(weights: Any, phi: Any) -> Any:

@@ -210,7 +210,7 @@ def split_scores(
     Parameters
     ----------
     histograms : ndarray of shape (d, bins, 2 + K), float64
-        As summed by `dkl.kernels.step_tiles.add_histograms`.
+        As summed by `dkl.kernels.step_tiles.HistogramSums`.
     values : ndarray of shape (d, bins), float64
         z of each bin, standardised.
     thresholds : ndarray of shape (d, bins - 1), float64

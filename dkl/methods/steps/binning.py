@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dkl.kernels.threads import Crew
 from dkl.protocols.arrays import Rows
 
 # A value with at least this multiple of an average bin's weight gets its own bin, so that half of the bins are left for
@@ -60,7 +61,9 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     edges, values = np.full((d, bins), np.inf), np.zeros((d, bins))
     out = ColumnBins(edges, np.zeros(d, np.int64), low, high, center, np.ones(d), values)
     by_column: Any = sparse.csc_array(X) if sparse.issparse(X) else X
-    for j in range(d):
+
+    def cut(j: int) -> None:
+        """Write the bins of column j."""
         column = by_column[:, [j]].toarray().ravel() if sparse.issparse(by_column) else by_column[:, j]
         values, inverse = np.unique(np.asarray(column, dtype=np.float64), return_inverse=True)
         counts = np.bincount(inverse, weight, len(values))
@@ -80,6 +83,8 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
         totals = np.bincount(code, counts, bins)
         means = np.bincount(code, counts * (inside - out.center[j]), bins) / np.where(totals > 0.0, totals, 1.0)
         out.values[j] = means / out.scale[j]
+
+    Crew().map(cut, range(d))
     return out
 
 
