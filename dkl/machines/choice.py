@@ -168,6 +168,10 @@ class Choice:
         penalty, temperature, shift = settled(
             self._bench, (won.pilots[0], choices[0]), choices, self._sample, self._rows
         )
+        if grown is not None and penalty is not None:
+            # The i-th eigenvalue of the Gram matrix of a rough kernel is about proportional to 1 / i, so that a penalty
+            # proportional to 1 / D shrinks the D-th feature by the same share whatever D is.
+            penalty = replace(penalty, alphas=penalty.alphas * (won.contender.landmarks / grown.landmarks))
         name, stopped = self._score_name(), f"; {race.ended.partition(':')[0]}" if self._cut_short else ""
         judged = "the newest rows" if self._rows.schema.held_by == "time" else "held-out rows"
         return Chosen(

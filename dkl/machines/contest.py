@@ -366,7 +366,9 @@ class Race:
         for one in sorted(self.candidates[len(self.contenders) :], key=lambda one: not one.comes_first):
             folds = len(one.choices)
             is_behind = folds > 0 and one.loss() >= best.loss(folds)
-            if one.left_out or folds >= self.rounds or is_behind:
+            # where another bandwidth has gained, one in the other direction would not
+            is_opposite = one.parents == best.parents and len(one.parents) == 1 and not (one.is_grown or best.is_grown)
+            if one.left_out or folds >= self.rounds or is_behind or is_opposite:
                 continue
             # a candidate cannot win without all folds of the others, and is not started if the budget does not allow
             # these

@@ -27,6 +27,7 @@ from dkl.errors import without_hints
 from dkl.events import Event
 from dkl.kernels.blas import threads_at_work
 from dkl.linear.incremental import BlockIncremental
+from dkl.linear.judge import PENALTIES
 from dkl.machines import effort as counting
 from dkl.machines.choice import LogLoss
 from dkl.machines.columns import ColumnChoice, Columns
@@ -576,6 +577,19 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     )
     quick = dkl.KernelRegressor(effort="fast", random_state=0)
     assert "rows to look for names in" not in [one.name for one in plan(quick, frame, y).passes]
+
+
+def test_the_penalty_falls_as_the_last_fit_has_more_landmarks() -> None:
+    """Cells of four columns with a level each, which no other kind finds: every further landmark helps."""
+    generator = np.random.default_rng(0)
+    X, centres = generator.normal(size=(1_500, 4)), generator.normal(size=(400, 4))
+    y = generator.normal(size=400)[np.argmin(((X[:, None] - centres) ** 2).sum(axis=2), axis=1)]
+    model = dkl.KernelRegressor(random_state=0).fit(X, y)
+    assert model.features_.n_features == 1_500
+    assert "(up to 1,000), which have the best score" in model.reasons_[0]
+    # a whitened landmark has length 1, so that C is one of the penalties that were compared, times 1,500 / 1,000
+    strength = 1_000 / 1_500 / (1_500 * model.alpha_)
+    assert min(np.abs(np.log(PENALTIES["squared_error"]) - np.log(strength))) < 1e-3
 
 
 def test_trials_share_what_they_find_of_the_same_rows_and_keep_blas_to_one_thread() -> None:

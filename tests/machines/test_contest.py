@@ -221,6 +221,18 @@ def test_variants_of_the_best_follow_while_they_gain() -> None:
     assert race.ended == "as held-out rows gain no more"
 
 
+def test_where_a_bandwidth_gains_none_in_the_other_direction_is_tried() -> None:
+    def wider_and_narrower(contender: Contender, is_best: bool) -> list[Contender]:
+        factor = contender.learner.sigma_factor
+        return [contender.changed(f"bandwidth x {by * factor}", sigma_factor=by * factor) for by in (2.0, 0.5)]
+
+    for gained, tried in ((0.6, [1.0, 2.0, 4.0]), (0.4, [1.0, 2.0, 0.5])):
+        race = race_of(kernels(100), vary=wider_and_narrower)
+        scores = {0: 0.5, 1: gained}
+        trials = run(race, lambda number, fold, scores=scores: scores.get(number, 0.3))
+        assert [race.candidates[number].contender.learner.sigma_factor for number, _ in trials] == tried
+
+
 def test_kinds_that_are_near_may_only_lack_features() -> None:
     def larger(contender: Contender, is_best: bool) -> list[Contender]:
         size = contender.learner.n_features
