@@ -357,7 +357,8 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
 
     Nothing is fitted: two to four blocks are read, or computed by Dask, each kind of pass is timed on a few of its
     rows, and passes that end when they have settled are expected as often as fits of their kind needed them. Of a
-    machine that chooses its features, the time follows from `effort` and from the size of the rows.
+    machine that chooses its features, the time follows from `effort`, from the size of the rows, and from a look at the
+    first of the blocks: whether waves and thresholds tell its rows better than lines.
 
     Parameters
     ----------
@@ -398,7 +399,7 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
     whole, slots, stored = work.rows, work.slots, rows.source.stored_nbytes
     flops_per_second = product_rate()
     block, bytes_per_second = _one_block(whole)
-    choice = usual_choice(learner, rows, work.cores, flops_per_second)
+    choice = usual_choice(learner, rows, block, work.cores, flops_per_second)
     computed = _computed_bytes(rows.source)
     reading = (stored or computed) / (bytes_per_second * min(len(slots), work.cores))
     passes = []
@@ -447,7 +448,7 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
         choice=choice,
         n_rows=whole.n_rows,
     )
-    return replace(found, cheaper=_cheaper(learner, found, rows))
+    return replace(found, cheaper=_cheaper(learner, found, rows, block))
 
 
 def forecast(
@@ -600,15 +601,17 @@ def _columns_seconds(records: Sequence[Record]) -> float:
     return _COLUMN_S * (len(reads) + len(writes)) + _NEW_COLUMNS_S * bool(writes)
 
 
-def usual_choice(learner: PlannedMixin, rows: Dataset, slots: int, flops_per_second: float) -> UsualTime | None:
+def usual_choice(
+    learner: PlannedMixin, rows: Dataset, block: Block | None, slots: int, flops_per_second: float
+) -> UsualTime | None:
     """What a machine that chooses its features takes as a rule; None for all other learners."""
     if not hasattr(learner, "usual_time"):
         return None
-    usual: UsualTime | None = learner.usual_time(rows, slots=slots, flops_per_second=flops_per_second)
+    usual: UsualTime | None = learner.usual_time(rows, block, slots=slots, flops_per_second=flops_per_second)
     return usual
 
 
-def _cheaper(learner: Any, found: Plan, rows: Dataset) -> str:
+def _cheaper(learner: Any, found: Plan, rows: Dataset, block: Block | None) -> str:
     """A cheaper way to fit such rows, with its time; empty where the plan is short or there is none."""
     if found.expected_seconds <= _LONG_S or not hasattr(learner, "effort"):
         return ""
@@ -616,7 +619,7 @@ def _cheaper(learner: Any, found: Plan, rows: Dataset) -> str:
     if found.choice is None or learner.effort == "fast":
         ways = {'features="random"': clone(learner).set_params(features="random")}
     for name, other in ways.items():
-        choice = usual_choice(other, rows, found.slots, found.flops_per_second)
+        choice = usual_choice(other, rows, block, found.slots, found.flops_per_second)
         seconds = plan(other, rows).expected_seconds if choice is None else choice.seconds
         if seconds <= _CHEAPER * found.expected_seconds:
             return f"cheaper: {name} takes about {short_time(seconds)}"

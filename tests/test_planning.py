@@ -19,6 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 from dask.utils import format_bytes
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from typer.testing import CliRunner
 
@@ -30,6 +31,7 @@ from dkl.data.dataset import Dataset
 from dkl.errors import MemoryLimitError
 from dkl.features.families import Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.machines.usual_time import seems_linear
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.learner import TunedClassifier
 from dkl.methods.margin.learner import MarginFeatures
@@ -410,20 +412,47 @@ def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> N
     assert planned.peak_bytes > 0
 
 
-def made_rows(n: int, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose classes follow cosines of projections."""
+def made_rows(kind: str, n: int = 20_000, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose classes follow a line, cosines of projections, thresholds, or products of these."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((n, d)).astype(np.float32)
-    score = np.cos(X @ rng.standard_normal((d, 12)) * 0.7).sum(axis=1)
+    if kind == "lines":
+        score = X @ rng.standard_normal(d)
+    elif kind == "waves":
+        score = np.cos(X @ rng.standard_normal((d, 12)) * 0.7).sum(axis=1)
+    elif kind == "thresholds":
+        cuts = rng.standard_normal(d)
+        score = (cuts < X) @ (2.0 * rng.standard_normal(d))
+    else:
+        score = sum((X[:, i] > 0.3) * (X[:, j] > -0.2) * sign for i, j, sign in ((0, 1, 3), (2, 3, -3), (4, 5, 2)))
     return X, (score + rng.logistic(size=n) > np.median(score)).astype(int)
 
 
-def test_the_shell_says_first_what_a_plan_in_python_says_first(tmp_path: Path) -> None:
-    X = np.random.default_rng(3).standard_normal((2_000, 8)).astype(np.float32)
-    create_dataset(tmp_path / "rows.zarr", X, X[:, 0] > 0.0)
+@pytest.mark.parametrize("kind", ["lines", "waves", "thresholds", "products"])
+def test_a_look_at_a_block_tells_lines_from_what_is_curved(kind: str) -> None:
+    X, y = made_rows(kind)
+    assert seems_linear(Block(0, X, y, None, np.arange(len(X))), 2) == (kind == "lines")
+
+
+@pytest.mark.parametrize("kind", ["lines", "waves", "thresholds", "products"])
+def test_a_look_at_many_columns_tells_lines_from_what_is_curved(kind: str) -> None:
+    """The columns that matter are a few of 150, so that bins of the others have to make room for theirs."""
+    X, y = made_rows(kind)
+    further = np.random.default_rng(5).standard_normal((len(X), 150 - X.shape[1])).astype(np.float32)
+    # the columns of the law are the last ones
+    assert seems_linear(Block(0, np.hstack([further, X]), y, None, np.arange(len(X))), 2) == (kind == "lines")
+
+
+def test_a_look_at_columns_of_mostly_one_value_says_nothing_of_its_bins(tmp_path: Path) -> None:
+    """A warning would be an error here."""
+    X, y = made_rows("lines", 2_000)
+    X[::2, 1] = 0.0
+    assert seems_linear(Block(0, X, y, None, np.arange(len(X))), 2)
+    create_dataset(tmp_path / "rows.zarr", X, y)
     run = CliRunner().invoke(app, ["plan", str(tmp_path / "rows.zarr"), "--effort", "fast"])
     assert run.exit_code == 0, run.output
     assert "Warning" not in run.stderr
+    # the shell says first what a plan in Python says first
     first = " ".join(run.stdout.split())
     assert re.match(r"about \d.* in this process \(at most .*\), .*iB, \d+ passes \(at most \d+\)", first)
     assert "the fit adds at most" in first
@@ -442,6 +471,18 @@ def test_a_plan_for_a_cluster_says_what_each_process_holds(dataset: Dataset, cli
     )
     assert "held beside them, in your process" in repr(planned)
     assert planned.summary.split(", ")[1] == f"{format_bytes(planned.room.held + passes)} each"
+
+
+def test_what_cannot_be_told_by_a_look_is_expected_to_be_curved() -> None:
+    X, y = made_rows("lines", 2_000)
+    block = Block(0, X, y, None, np.arange(len(X)))
+    for other in (
+        block.rows(np.arange(500)),
+        replace(block, X=csr_array(block.X)),
+        replace(block, y=np.zeros(block.n_rows, np.int64)),
+        replace(block, X=np.full_like(block.X, np.nan)),
+    ):
+        assert not seems_linear(other, 2)
 
 
 def test_a_plan_says_first_what_to_expect_and_what_is_the_most(dataset: Dataset) -> None:
@@ -471,26 +512,29 @@ def test_steps_are_expected_as_often_as_fits_need_them(dataset: Dataset) -> None
     assert made < expected + 5 < most
 
 
-def test_the_time_of_a_machine_without_settings_follows_from_effort_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # plans are compared that a busy machine would measure at different speeds
     monkeypatch.setattr("dkl.planning.product_rate", lambda: 1e11)
 
-    def expected(n: int, **options: Any) -> Any:
-        return plan(KernelClassifier(progress=False, **options), *made_rows(n))
+    def expected(kind: str, n: int, **options: Any) -> Any:
+        return plan(KernelClassifier(progress=False, **options), *made_rows(kind, n))
 
-    balanced = expected(100_000)
-    assert balanced.expected_seconds < balanced.seconds
-    fast = expected(100_000, effort="fast")
-    assert fast.expected_seconds < balanced.expected_seconds / 3
-    assert expected(100_000, time_limit=10.0, effort="best").expected_seconds == 10.0
-    far = balanced.at(10_000_000)
-    assert far.expected_seconds > 10 * balanced.expected_seconds
-    assert balanced.at(10_000_000, slots=64).expected_seconds < far.expected_seconds
+    # more rows than candidates are tried on, so that the last fit differs
+    curved, lines = expected("waves", 100_000), expected("lines", 100_000)
+    assert lines.expected_seconds < curved.expected_seconds < curved.seconds
+    fast = expected("waves", 100_000, effort="fast")
+    assert fast.expected_seconds < curved.expected_seconds / 3
+    assert expected("waves", 100_000, time_limit=10.0, effort="best").expected_seconds == 10.0
+    far = curved.at(10_000_000)
+    assert far.expected_seconds > 10 * curved.expected_seconds
+    assert curved.at(10_000_000, slots=64).expected_seconds < far.expected_seconds
 
 
 def test_the_plan_of_long_work_names_a_cheaper_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dkl.planning._LONG_S", 2.0)
-    X, y = made_rows(5_000)
+    X, y = made_rows("waves", 5_000)
     planned = plan(KernelClassifier(), X, y)
     assert 'effort="fast" takes about' in planned.cheaper
     assert repr(planned).splitlines()[1].startswith("cheaper: ")
@@ -556,7 +600,7 @@ def test_more_rows_take_longer_and_further_slots_shorten_all_but_the_steps(datas
 @pytest.mark.parametrize("learner", ["random", "aligned", "posterior", "landmarks", "leverage", "margin", "nystrom"])
 def test_fits_take_what_their_plans_expect(learner: str) -> None:
     """Of the median of three; within three, since other work on a machine disturbs both."""
-    X, y = made_rows(100_000, 20)
+    X, y = made_rows("waves", 100_000, 20)
     machine = KernelClassifier(learner, random_state=0, progress=False)
     expected, taken = plan(machine, X, y).expected_seconds, []
     for _ in range(3):
@@ -589,11 +633,11 @@ def test_trials_on_all_rows_take_one_core(monkeypatch: pytest.MonkeyPatch) -> No
     """A sample is one block, which further slots do not share; they do share the last fit to many rows."""
     monkeypatch.setattr("dkl.planning.product_rate", lambda: 1e11)
     machine = KernelClassifier()
-    for n_rows, at_least, at_most in ((4_000, 0.99, 1.01), (10_000_000, 1 / 8, 1 / 6)):
+    for n_rows, at_least, at_most in ((4_000, 0.99, 1.01), (1_000_000, 1 / 8, 1 / 6)):
         rows = as_dataset(
             da.zeros((n_rows, 5), chunks=(65_536, 5)), da.from_array(np.arange(n_rows) % 40, chunks=65_536)
         )
-        alone, shared = (machine.usual_time(rows, slots=slots, flops_per_second=1e11) for slots in (1, 8))
+        alone, shared = (machine.usual_time(rows, None, slots=slots, flops_per_second=1e11) for slots in (1, 8))
         assert at_least < shared.seconds / alone.seconds < at_most
 
 

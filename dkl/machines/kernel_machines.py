@@ -87,7 +87,7 @@ from dkl.machines.settings import (
     stochastic_losses,
 )
 from dkl.machines.trials import Bench, Sample, Terms
-from dkl.machines.usual_time import UsualTime, usual_time
+from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
@@ -128,6 +128,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
 from dkl.progress import resolve_progress
+from dkl.protocols.block import Block
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -550,12 +551,16 @@ class KernelMachine(
             settled._settle(dataset)
         return settled._unfitted_features().planned_features(dataset)
 
-    def usual_time(self, dataset: Dataset, *, slots: int, flops_per_second: float) -> UsualTime | None:
-        """The usual time of a fit to these rows, from their number; None where features are given.
+    def usual_time(
+        self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
+    ) -> UsualTime | None:
+        """The usual time of a fit to these rows, from their number and one block; None where features are given.
 
         Parameters
         ----------
         dataset : Dataset
+        block : Block or None
+            None where no block was read; then more than a linear model is expected.
         slots : int
             Blocks that are computed at the same time.
         flops_per_second : float
@@ -563,12 +568,15 @@ class KernelMachine(
         """
         if not self._chooses or dataset.total_weight < FEWEST_ROWS:
             return None
-        unfitted = self._unfitted_copy()
+        unfitted, has_codes = self._unfitted_copy(), dataset.schema.has_codes
         unfitted._settle(dataset)
+        # whether categories matter is only known once they are encoded
+        is_linear = block is not None and not has_codes and seems_linear(block, dataset.schema.n_classes)
         usual = usual_time(
             self.effort,
             unfitted._terms.shape(dataset),
             sampled=unfitted._terms.sample(dataset).rows.n_rows,
+            is_linear=is_linear,
             is_sparse=dataset.source.is_sparse,
             slots=slots,
             flops_per_second=flops_per_second,

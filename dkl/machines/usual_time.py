@@ -1,27 +1,37 @@
-"""The usual time of a machine without settings, estimated from its effort and the size of the rows."""
+"""The usual time of a machine without settings, estimated from its effort, the size of the rows, and one block."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dkl.kernels.blas import one_blas_thread
 from dkl.machines.contest import MOST_SPENT
 from dkl.machines.effort import EFFORTS, MOST_JUDGED, SINGLE, Shape
+from dkl.machines.settings import MOST_CLASSES
+from dkl.machines.suggest import JUDGED_ROWS
+from dkl.protocols.block import Block
 
 # Seconds of a core for reading and mapping one number of the table for one model. Found from 18 fits of 1e5 to 1e7 rows
-# on two cores, if the last fit takes all of the budget that may be reserved for it.
+# on two cores, whose estimates are within a factor of 1.5 for all but two of 3 s, if the last fit takes all of the
+# budget that may be reserved for it.
 _A_NUMBER = 3.2e-7
 # Rows from which trials take their whole budget; with fewer they end sooner, in proportion (fits of 150 to 569 rows).
 _FULL_TRIALS = 600
-# Rows beyond which the last fit does not take its share of the budget: linear rows are fitted by their columns, rounds
-# of steps use a sample, and waves that descend step through few rows. With it the estimates of nine fits of smooth,
-# step-like and linear rows, of 1e5, 1e6 and 1e7 rows of 28 columns, are within a factor of 1.9 of what they took.
-_MOST_FITTED = 100_000
+# Rows beyond which the last fit does not take its share of the budget: rounds of steps use a sample, and waves that
+# descend step through few rows (fits of 1e6 and 1e7 rows).
+_MOST_FITTED = 300_000
 # Usual passes of a fit, most of them over the sample; between the means of fits with the least and the most effort.
 _PASSES = 110
 # Factor of the longest time over the usual one: the largest that was seen in 41 fits of tables is 1.8.
 _AT_MOST = 3.0
+# A block is examined if it has at most this many columns; then at most this many of its rows, and bins of columns: of
+# 150 columns that takes a second.
+_MOST_COLUMNS, _LOOKED_AT, _MOST_BINS = 200, 15_000, 160
+# Gain in R^2 above which more than a linear model is expected; on made rows of 28 to 200 columns, of several laws.
+_GAIN = 3e-3
 
 
 @dataclass(frozen=True)
@@ -50,13 +60,14 @@ class UsualTime:
 
 
 def usual_time(
-    effort: str, shape: Shape, *, sampled: int, is_sparse: bool, slots: int, flops_per_second: float
+    effort: str, shape: Shape, *, sampled: int, is_linear: bool, is_sparse: bool, slots: int, flops_per_second: float
 ) -> UsualTime:
     """The usual time of a machine without settings on rows of this shape: that of the work that its effort allows.
 
     Trials take the constant part of the budget on one core. The part that grows with the table is taken by trials as
-    well, as far as the sample has all rows, and else by the last fit, which all slots share: on at most 100,000 rows.
-    Of sparse rows few kinds of features are tried, which leave most of it, and all rows are fitted.
+    well, as far as the sample has all rows, and else by the last fit, which all slots share: on at most 300,000 rows,
+    and on the sample where the rows seem linear. Of sparse rows few kinds of features are tried, which leave most of
+    it, and all rows are fitted.
 
     Parameters
     ----------
@@ -65,6 +76,8 @@ def usual_time(
         Of all rows, not of the sample.
     sampled : int
         Rows of the sample that candidates are tried on.
+    is_linear : bool
+        Whether the rows seem to follow a linear law: the last fit is of the columns themselves then.
     is_sparse : bool
     slots : int
         Blocks that are computed at the same time.
@@ -73,7 +86,8 @@ def usual_time(
     """
     budget, columns = EFFORTS[effort], shape.n_columns * shape.n_models
     trials = 1e-9 * budget.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / MOST_JUDGED)
-    fitted = shape.n_rows if is_sparse else min(shape.n_rows, max(_MOST_FITTED, sampled))
+    most = shape.n_rows if is_sparse else sampled if is_linear else max(_MOST_FITTED, sampled)
+    fitted = min(shape.n_rows, most)
     # the share of the growing part that one core computes: a sample is one block
     alone = 0.0 if is_sparse else min(1.0, sampled / max(shape.n_rows, 1))
     cores = 1.0 / (alone + (1.0 - alone) / slots)
@@ -85,3 +99,66 @@ def usual_time(
     # between machines than that of products: one with 1.5 times the operations a second took .9 of the time in 7 fits
     pace = np.sqrt(1e9 / SINGLE / flops_per_second)
     return UsualTime(pace * usual, _AT_MOST * pace * longest, _PASSES, pace * trials)
+
+
+# several threads wait longer for each other than they compute in matrices of so few rows
+@one_blas_thread()
+def seems_linear(block: Block, n_classes: int | None) -> bool:
+    """Whether held-out rows of a block are explained by a linear model as well as with steps and waves of the columns.
+
+    Ridge regressions with a monotone curve of their scores are fitted to one half of the rows, and compared on the
+    other. Of many columns, only the bins whose means explain most of the residuals of a linear model are regressed on.
+    The answer is False, too, where nothing can be estimated: for few rows, sparse rows, many columns or classes, and
+    rows of one class.
+    """
+    # only plans need these imports
+    from sklearn.isotonic import IsotonicRegression
+    from sklearn.kernel_approximation import RBFSampler
+    from sklearn.linear_model import Ridge, RidgeCV
+    from sklearn.metrics import r2_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
+
+    rows = block.rows(np.arange(min(block.n_rows, _LOOKED_AT)))
+    X, y = rows.X, rows.y
+    if rows.n_rows < JUDGED_ROWS or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
+        return False
+    if n_classes is not None:
+        y = np.asarray(y)[:, None] == np.unique(y)
+    Y = np.asarray(y, dtype=np.float64).reshape(rows.n_rows, -1)
+    if Y.shape[1] > MOST_CLASSES or np.any(np.ptp(Y, axis=0) == 0.0):
+        return False
+    is_finite = np.isfinite(X)
+    means = np.sum(X, axis=0, where=is_finite, dtype=np.float64) / np.maximum(is_finite.sum(axis=0), 1)
+    X = np.where(is_finite, X, means)
+    X = X[:, np.ptp(X, axis=0) > 0.0]
+    if X.shape[1] == 0:
+        return False
+    half = rows.n_rows // 2
+    with warnings.catch_warnings():
+        # a column of mostly one value has fewer bins, which is right here, and no user asked for bins
+        warnings.filterwarnings("ignore", "Bins whose width are too small", UserWarning)
+        bins = KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf", random_state=0).fit_transform(X)
+    if bins.shape[1] > _MOST_BINS:
+        left = Y[:half] - Ridge().fit(X[:half], Y[:half]).predict(X[:half]).reshape(half, -1)
+        # |1_b' left|^2 / |1_b|^2 is the squared error that the mean residual of bin b explains
+        in_bin = np.asarray(bins[:half].sum(axis=0)).ravel()
+        explains = np.sum((bins[:half].T @ left) ** 2, axis=1) / np.maximum(in_bin, 1.0)
+        bins = bins[:, np.argsort(-explains, kind="stable")[:_MOST_BINS]]
+    steps = bins.toarray()
+    sampler = RBFSampler(gamma=0.5 / X.shape[1], n_components=200, random_state=0)
+    waves = make_pipeline(StandardScaler(), sampler).fit_transform(X)
+
+    def explained(*further: np.ndarray) -> float:
+        """R^2 on the second half of a ridge regression on the columns and further ones."""
+        columns = np.column_stack([X, *further])
+        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 4, 3))).fit(columns[:half], Y[:half])
+        scores = model.predict(columns).reshape(Y.shape)
+        # a monotone curve, so that a linear separation of classes does not count as curved
+        fitted = [
+            IsotonicRegression(out_of_bounds="clip").fit(score[:half], y[:half]).predict(score[half:])
+            for score, y in zip(scores.T, Y.T, strict=True)
+        ]
+        return float(r2_score(Y[half:], np.column_stack(fitted)))
+
+    return explained(steps, waves) - explained() <= _GAIN
