@@ -473,8 +473,8 @@ class CategoryFit:
         """The prior weight of the means of a key with the least held-out loss, for each target: (T,)."""
 
         def losses(first: int, last: int) -> np.ndarray:
-            _, *cells = self._filled(key, first, last)
-            return prior_losses(*cells, self.totals, first=max(first, 1))
+            _, weight, targets = self._filled(key, first, last)
+            return prior_losses(weight, targets, self.totals, first=max(first, 1))
 
         return best_priors(np.sum(self._of_ranges(key, losses), axis=0))
 
