@@ -28,7 +28,7 @@ from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name, whole_bytes
 from dkl.passes.room import Room
-from dkl.passes.session import culled, origin_of
+from dkl.passes.session import culled, origin_of, stand_alone
 from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_share
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.plain_text import Printed, in_columns
@@ -533,7 +533,7 @@ def product_rate() -> float:
 
 
 def _one_block(rows: Dataset) -> tuple[Block | None, float]:
-    """A block of the rows, and the bytes a second of one process that reads some blocks, or has Dask compute them.
+    """A block of the rows, and the bytes a second of one process that reads some blocks, or computes them for Dask.
 
     The bytes are stored ones, or those of the computed blocks; rows in memory are read in no time.
     """
@@ -544,7 +544,8 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
     index = int(np.argmax(source.block_rows))
     reader, nbytes = source.reader(), source.stored_nbytes or _computed_bytes(source)
     if not nbytes:
-        return reader.load(source.ticket(index)), float("inf")
+        ticket = source.ticket(index)
+        return (None if dask.is_dask_collection(ticket) else reader.load(ticket)), float("inf")
     # Others as far from each other as can be, since the system reads ahead; all are of about the same size.
     filled = np.flatnonzero(source.block_rows >= source.block_rows[index] / 2)
     others = [int(filled[-1 - place]) for place in np.arange(_MOST_READS) * len(filled) // _MOST_READS]
@@ -556,7 +557,9 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
             break
         ticket = source.ticket(number)
         started = time.perf_counter() - waited_seconds()
-        read = reader.load(culled(ticket).compute() if dask.is_dask_collection(ticket) else ticket)
+        # by this thread, whose waits for a processor are known
+        computed = culled(ticket).compute(scheduler="synchronous") if dask.is_dask_collection(ticket) else ticket
+        read = reader.load(computed)
         # the clock is read last: a wait between the two must not be taken off a time that it is no part of
         seconds = max(-waited_seconds() + time.perf_counter() - started, 1e-9)
         block, spent = block or read, spent + seconds
@@ -566,8 +569,8 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
 
 
 def _computed_bytes(source: BlockSource) -> int:
-    """Bytes of all blocks if Dask computes them; 0 for rows in a store or in memory."""
-    return whole_bytes(source) if origin_of(source) == "graph" else 0
+    """Bytes of all blocks if Dask computes them; 0 for rows in a store or in memory, and if all blocks share work."""
+    return whole_bytes(source) if origin_of(source) == "graph" and stand_alone(source, of_ends=True) else 0
 
 
 def _made_rows(rows: Dataset, block: Block | None) -> Rows:

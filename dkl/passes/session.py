@@ -375,18 +375,20 @@ def culled(ticket: Delayed) -> Delayed:
     return Delayed(ticket.key, needed)
 
 
-def stand_alone(source: BlockSource) -> bool:
+def stand_alone(source: BlockSource, *, of_ends: bool = False) -> bool:
     """Whether graphs can be sent with the tasks that need their blocks, judged from at most five of them.
 
     They must be small, contain no future of a cluster, and share no task: what blocks share (a mean of all rows, a
-    chunk that is cut in two) would be computed again for each.
+    chunk that is cut in two) would be computed again for each. With `of_ends` neighbours may share chunks: the first
+    and the last block are looked at.
     """
     from distributed import futures_of
 
     # neighbours show whether blocks share a chunk, the two ends whether all of them share a task
     blocks = np.flatnonzero(source.block_rows)
     middle = len(blocks) // 2
-    looked_at = {int(index) for index in (*blocks[:2], *blocks[middle : middle + 2], *blocks[-1:])}
+    near = () if of_ends else (*blocks[1:2], *blocks[middle : middle + 2])
+    looked_at = {int(index) for index in (*blocks[:1], *near, *blocks[-1:])}
     tickets = [culled(source.ticket(index)) for index in sorted(looked_at)]
     graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
     if futures_of(tickets):
