@@ -219,6 +219,13 @@ def test_parts_of_the_sample_that_cores_share_have_the_sums_of_all_rows(
     assert held >= 6 * 8 * 30 * 30
 
 
+def test_cores_share_the_rows_of_a_trial() -> None:
+    # of the at most 20,000 rows of a choice a fifth judges
+    X = np.random.default_rng(0).standard_normal((16_000, 4))
+    held = plan(StepFeatures(n_features=30, random_state=0), as_dataset(X, X[:, 0] > 0)).passes[0].held
+    assert held["sums of parts of the rows"] > 0
+
+
 def test_a_store_in_other_blocks_gives_the_same_atoms(tmp_path: Path) -> None:
     X, y = make_friedman1(700, random_state=0)
     stores = [create_dataset(tmp_path / f"{rows}.zarr", X, y, rows_a_block=rows) for rows in (128, 700)]
