@@ -43,8 +43,8 @@ step "A model: everything is chosen from the rows; it ends with scores on the ro
 dkl fit orders.zarr late.zarr --effort fast
 dkl score late.zarr orders.zarr --scoring roc_auc --scoring log_loss
 
-step "What it goes by, and why it answers for the first new order as it does"
-dkl explain late.zarr new.csv --row 0 --output pictures
+step "What it goes by"
+dkl explain late.zarr orders.zarr --output pictures
 
 step "New orders, each answer beside the number of its order"
 dkl predict late.zarr new.csv answers.csv --id order --proba
