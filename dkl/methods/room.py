@@ -31,7 +31,7 @@ from dkl.passes.kept_sums import source_of
 from dkl.passes.loading import load
 from dkl.passes.loop import PlannedRun
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
-from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of, room_to_grow
+from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of
 from dkl.passes.session import backend_for
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import bytes_beside, with_passes
@@ -248,8 +248,10 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
                 whole = encoded_within(sys.maxsize)[0]
                 plan = learner.replayed(whole)
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
-            room = room_of(processes, learner.memory_limit)
-            room = room_to_grow(room) if backend.is_cluster else room
+            if gives_up:
+                # workers of a long session would otherwise be refused fits that they ran before
+                processes = [each.up_to_pause() if each.has_outgrown_fits else each for each in processes]
+            room = room_of(processes, learner.memory_limit, for_whole_fit=backend.is_cluster)
             _, sums, tables, in_files = encoded_within(room.nbytes)
             kinds = kinds_of(plan, sums, tables)
             error = _too_large(kinds, whole, room, own, in_driver=in_driver)

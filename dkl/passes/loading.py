@@ -38,7 +38,7 @@ def load(modules: Collection[str]) -> None:
     import numpy as np
 
     from dkl.kernels.sincos import cos_sin_rows
-    from dkl.passes.room import drop_kept, held_bytes
+    from dkl.passes.room import drop_kept, held_bytes, note_loading, own_memory
 
     is_first = not cos_sin_rows.signatures
     if all(name in sys.modules for name in modules) and not is_first:
@@ -46,6 +46,7 @@ def load(modules: Collection[str]) -> None:
     # Freed memory is returned before and after each step, so that what the system maps of the compiler, of other
     # libraries and of the kernel is never there all at once: 366 MiB without this, 288 with it.
     give_back_memory()
+    before = 0 if is_first else own_memory().held
     for name in modules:
         if name not in sys.modules:
             # a user's module may not exist under its name; its task then raises the error if it needs it
@@ -61,6 +62,7 @@ def load(modules: Collection[str]) -> None:
             expect_compiling(held_bytes())
         else:
             expect_mapping()
+    note_loading(before)
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 # Sufficient limits are rounded up to a multiple of _STEP_BYTES, and exceed the need by _SPARE_BYTES, as processes of
 # the same program differ by some megabytes.
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
-# Memory by which a worker grew between its first pass and its last: 2 to 35 MiB were measured.
-_GROWN_BYTES = 40 << 20
+# Bytes by which a worker may grow in fits after it has loaded dkl: 2 to 35 MiB were measured for one fit. And what a
+# further fit may still add in a worker that has grown so far already.
+_GROWN_BYTES, _LEAST_GROWN_BYTES = 40 << 20, 12 << 20
 # what a process keeps for the next pass, and drops if its memory is needed
 _KEPT: tuple[Any, ...] = (LOADER, PIECES, SHARED, STAGING)
 
@@ -68,6 +69,8 @@ class ProcessMemory:
     compiler : int
         Bytes that the process takes while it compiles a kernel, and drops what it keeps for the next pass; 0 if it
         compiles none.
+    grown : int
+        Bytes of `held` by which it has grown in passes since it loaded the modules of dkl.
     """
 
     name: str
@@ -82,6 +85,16 @@ class ProcessMemory:
     cores: int = 1
     later: int = 0
     compiler: int = 0
+    grown: int = 0
+
+    @property
+    def has_outgrown_fits(self) -> bool:
+        """Whether earlier fits, and libraries that tasks loaded, have made it larger than a single fit would."""
+        return self.grown > _GROWN_BYTES
+
+    def up_to_pause(self) -> ProcessMemory:
+        """The same process, which may spill: small results on a worker's disk cost a fit less than its refusal."""
+        return replace(self, spills_at=None) if self.pauses_at else self
 
 
 @dataclass(frozen=True)
@@ -188,7 +201,7 @@ def _rounded_up(nbytes: float) -> str:
     return f"{math.ceil(nbytes / _STEP_BYTES) * (_STEP_BYTES // 1_000_000)} MB"
 
 
-def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -> Room:
+def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None, *, for_whole_fit: bool = False) -> Room:
     """The room of a pass in processes whose memory was measured.
 
     A Dask worker must stay below the bytes at which Dask would move its results to disk, pause or kill it; any process
@@ -200,6 +213,8 @@ def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -
         At least one.
     memory_limit : int, str or None
         Bytes that a process may use in total (`"2 GiB"`).
+    for_whole_fit : bool
+        Whether the processes hold already what they still grow by during a fit, so that no later pass of it fails.
 
     Raises
     ------
@@ -218,7 +233,15 @@ def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -
         )
         for memory in memories
     ]
+    if for_whole_fit:
+        rooms = [_grown(room, memory) for room, memory in zip(rooms, memories, strict=True)]
     return min(rooms, key=lambda room: room.nbytes - room.compiler)
+
+
+def _grown(room: Room, memory: ProcessMemory) -> Room:
+    """The room of a process once it has grown in a fit: by less if it has grown in earlier ones."""
+    grows = max(_LEAST_GROWN_BYTES, _GROWN_BYTES - memory.grown)
+    return replace(room.beside(grows), later=room.later + grows)
 
 
 def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> Iterable[Line]:
@@ -276,19 +299,31 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
     return limit
 
 
+class _Loaded:
+    """Bytes that this process held once it had loaded the modules of dkl; 0 before."""
+
+    held = 0
+
+
+def note_loading(held: int) -> None:
+    """Count what this process came to hold beyond `held` bytes as loaded, and not as growth in passes."""
+    _Loaded.held += own_memory().held - held
+
+
 def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep."""
     held = held_bytes()
     compiled = compiled_later(held)
-    later = compiled + mapped_later()
+    expected = max(0, held + compiled)
     return ProcessMemory(
         name,
-        max(0, held + compiled),
+        expected,
         socket.gethostname(),
         free_memory(),
         cores=usable_cores(),
-        later=later,
+        later=compiled + mapped_later(),
         compiler=compiler_bytes(held),
+        grown=max(0, expected - (_Loaded.held or expected)),
     )
 
 
@@ -309,11 +344,6 @@ def own_cores(memories: Sequence[ProcessMemory]) -> int:
 def own_room(memory_limit: int | str | None) -> Room:
     """The room for work in this process itself, with or without a cluster."""
     return room_of([own_memory()], memory_limit)
-
-
-def room_to_grow(room: Room) -> Room:
-    """The room of a whole fit, during which processes grow a little, so that no later pass of it fails."""
-    return replace(room.beside(_GROWN_BYTES), later=room.later + _GROWN_BYTES)
 
 
 def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:

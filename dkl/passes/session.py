@@ -122,7 +122,7 @@ class Session:
             self.sharing = max(Counter(memory.host for memory in memories).values())
             self.processes = len(memories)
             if may_spill:
-                memories = [replace(one, spills_at=None) if one.pauses_at else one for one in memories]
+                memories = [memory.up_to_pause() for memory in memories]
             return fit_limits(
                 self.source,
                 records,

@@ -81,6 +81,42 @@ def test_of_unequal_workers_the_one_that_may_take_least_decides_and_is_named() -
     assert "each of 3 processes" in str(found)
 
 
+@pytest.mark.parametrize(("grown", "less"), [(0, 40), (25, 15), (35, 12), (90, 12)])
+def test_a_whole_fit_leaves_less_room_to_grow_in_workers_that_have_grown_in_earlier_fits(grown: int, less: int) -> None:
+    worker = without(grown=grown << 20)
+    found = room_of([worker], None, for_whole_fit=True)
+    assert found.nbytes == 150 * MB - (less << 20)
+    # a fresh worker may be left the least room, although it holds less
+    fresh = without(held=190 * MB)
+    assert room_of([worker, fresh], None, for_whole_fit=True).nbytes == min(found.nbytes, 160 * MB - (40 << 20))
+
+
+def test_a_worker_that_has_outgrown_a_fit_may_reach_the_bytes_at_which_dask_pauses_it() -> None:
+    grown = without(grown=41 << 20)
+    assert grown.has_outgrown_fits
+    assert not without(grown=39 << 20).has_outgrown_fits
+    assert room_of([grown.up_to_pause()], None).nbytes == 200 * MB
+    # where Dask pauses no worker, the line of spilling stays
+    assert room_of([without(pauses_at=None).up_to_pause()], None).nbytes == 150 * MB
+
+
+def test_a_process_has_grown_by_what_it_holds_beyond_what_it_has_loaded() -> None:
+    text = """
+        import numpy as np
+        from dkl.passes.loading import load
+        from dkl.passes.room import own_memory
+        print(own_memory().grown)
+        load(["dkl.passes.loop"])
+        print(own_memory().grown)
+        kept = np.ones(2_000_000)
+        print(own_memory().grown)
+        load(["dkl.machines"])
+        print(own_memory().grown)
+    """
+    out = subprocess.check_output([sys.executable, "-c", textwrap.dedent(text)], text=True)
+    assert list(map(int, out.split())) == pytest.approx([0, 0, 16 * MB, 16 * MB], abs=2 * MB)
+
+
 def test_workers_without_a_limit_share_what_their_machine_has_left() -> None:
     free = without(limit=None, free=900 * MB)
     assert room_of([free] * 3, None).nbytes == 300 * MB
