@@ -22,7 +22,7 @@ _ROWS_AT_ONCE = 64
 # sums of a bin before those of the models' s: weight and curvature h
 SHARED_SUMS = 2
 # the most rows that are collected for histograms: with these, each histogram is read for some 1,000 rows inside it
-_COLLECTED_ROWS, _APART = 8192, 33
+_COLLECTED_ROWS = 8192
 
 
 def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
@@ -163,9 +163,8 @@ class HistogramSums:
         self._n_rows, self._numbers = 0, np.empty((most, width))
         # the places in a histogram that each row is added to, one row after the other, and where those of a row begin
         self._places, self._starts = np.empty(most * d, np.int32), np.zeros(most + 1, np.int32)
-        # The rows inside each parent, last all rows of positive weight, and their numbers. A row is written before it
-        # is known to be inside. Lists whose starts are a power of two apart would displace each other from the cache.
-        self._rows, self._counts = np.empty((P + 1, most + _APART), np.int16), np.zeros(P + 1, np.int64)
+        # whether each collected row is inside each parent, and last whether it has a positive weight
+        self._inside = np.empty((P + 1, most), bool)
 
     def add(self, codes: np.ndarray, phi: np.ndarray, weight: np.ndarray, h: np.ndarray, S: np.ndarray) -> None:
         """Add the rows of positive weight of a tile of at most `TILE_ROWS` rows.
@@ -186,30 +185,35 @@ class HistogramSums:
         first, stop = self._n_rows, self._n_rows + len(codes)
         self._n_rows, numbers = stop, self._numbers[first:stop]
         numbers[:, 0], numbers[:, 1], numbers[:, SHARED_SUMS:] = weight, h, S
-        shape = self._out.shape[2:]
-        _write_places(codes, self._is_binary, shape, first, self._places, self._starts)
-        _list_rows(phi, self._parents, weight, first, self._rows, self._counts)
+        bins, width = self._out.shape[2:]
+        columns = np.arange(codes.shape[1], dtype=np.int32)
+        # a row in the lower of two bins has no place for this column
+        has_place = (codes > 0) | ~self._is_binary
+        self._starts[first + 1 : stop + 1] = self._starts[first] + np.cumsum(has_place.sum(axis=1))
+        places = ((columns * bins + codes) * width)[has_place]
+        self._places[self._starts[first] : self._starts[stop]] = places
+        inside = self._inside[:, first:stop]
+        inside[-1] = weight > 0.0
+        np.logical_and(phi[:, self._parents].T > 0.0, inside[-1], out=inside[:-1])
 
     def _add_collected(self) -> None:
         """Add the collected rows to the histograms."""
         P, d, bins, width = self._out.shape
         of_rows = self._numbers, self._places, self._starts
-        every, of_all = self._rows[P, : self._counts[P]], np.zeros(d * bins * width)
+        inside, of_all = self._inside[:, : self._n_rows], np.zeros(d * bins * width)
 
-        def add(listed: np.ndarray, sign: float, out: np.ndarray) -> None:
-            _add_listed(listed, sign, of_rows, self._is_binary, (bins, width), out)
+        def add(is_added: np.ndarray, sign: float, out: np.ndarray) -> None:
+            _add_listed(np.flatnonzero(is_added), sign, of_rows, self._is_binary, (bins, width), out)
 
-        add(every, 1.0, of_all)
-        is_outside = np.empty(len(self._numbers), bool)
-        for own, rows, count in zip(self._out.reshape(P, -1), self._rows, self._counts, strict=False):
-            if 2 * count <= len(every):
-                add(rows[:count], 1.0, own)
-                continue
-            is_outside[:] = True
-            is_outside[rows[:count]] = False
-            own += of_all
-            add(every[is_outside[every]], -1.0, own)
-        self._counts[:] = self._n_rows = 0
+        counted = inside[-1]
+        add(counted, 1.0, of_all)
+        for own, is_inside in zip(self._out.reshape(P, -1), inside, strict=False):
+            if 2 * np.count_nonzero(is_inside) <= np.count_nonzero(counted):
+                add(is_inside, 1.0, own)
+            else:
+                own += of_all
+                add(counted & ~is_inside, -1.0, own)
+        self._n_rows = 0
 
     def finish(self) -> None:
         """Add the rows that are still collected; no row is added afterwards."""
@@ -225,46 +229,9 @@ def collected_rows(n_columns: int) -> int:
 def collected_bytes(n_parents: int, shape: tuple[int, int, int]) -> int:
     """Bytes that `HistogramSums` holds beside histograms of `shape` (d, bins, sums): its rows, and sums of all rows."""
     d, bins, width = shape
-    return collected_rows(d) * (2 * (n_parents + 3) + 4 * (d + 1) + 8 * width) + 8 * d * bins * width
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _write_places(
-    codes: np.ndarray,
-    is_binary: np.ndarray,
-    shape: tuple[int, int],
-    first: int,
-    places: np.ndarray,
-    starts: np.ndarray,
-) -> None:
-    """Write the places of rows in a flat histogram of `shape` (bins, sums) by column; the first row has number `first`.
-
-    A row in the lower of two bins has no place for this column.
-    """
-    bins, width = shape
-    end = starts[first]
-    for i in range(codes.shape[0]):
-        for j in range(codes.shape[1]):
-            places[end] = (j * bins + codes[i, j]) * width
-            # without a branch, which would often be predicted wrongly
-            end += codes[i, j] > 0 or not is_binary[j]
-        starts[first + i + 1] = end
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _list_rows(
-    phi: np.ndarray, parents: np.ndarray, weight: np.ndarray, first: int, rows: np.ndarray, counts: np.ndarray
-) -> None:
-    """Append the rows of positive weight inside each parent, and last all of them, to `rows` (P + 1, most)."""
-    P = len(parents)
-    for i in range(phi.shape[0]):
-        if weight[i] > 0.0:
-            for p in range(P):
-                # a number that may be negative would take a comparison
-                rows[p, np.uintp(counts[p])] = first + i
-                counts[p] += phi[i, np.uintp(parents[p])] > 0.0
-            rows[P, counts[P]] = first + i
-            counts[P] += 1
+    collected = collected_rows(d) * (n_parents + 17 + 4 * (d + 1) + 8 * width)
+    # of a tile its values in the parents' columns, and the places of its rows
+    return collected + TILE_ROWS * (9 * n_parents + 14 * d) + 8 * d * bins * width
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

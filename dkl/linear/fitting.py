@@ -87,7 +87,7 @@ _REFIT_STEPS = 50
 # %).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
 # The same for the log loss: further steps change probabilities less than the choice of the penalty does.
-_DECREMENT_OF_LOG_LOSS = 1e-3
+_DECREMENT_OF_LOG_LOSS = 3e-4
 # Factor on these shares if the Hessian was summed over a subsample, since its last step is less accurate.
 _OF_METRIC = 0.1
 # The same for the pinball loss, whose minimum is far above zero.

@@ -110,10 +110,6 @@ ENDED: dict[str, tuple[Any, int]] = {
     ),
     "joint": (dkl.JointFeatures(dkl.Gaussian(1.0), n_candidates=40, tol=1e-6, dtype="float64", **SMALL), 2),
     "hinge": (dkl.TunedClassifier(20, family=dkl.Gaussian(1.0), tol=1e-8, **SMALL), 4),
-    "squared error": (
-        dkl.TunedClassifier(20, family=dkl.Gaussian(1.0), loss="squared_error", dtype="float32", **SMALL),
-        1,
-    ),
     "adam": (dkl.TunedClassifier(20, family=dkl.Gaussian(1.0), solver="adam", epochs=9, **SMALL), 3),
     "landmarks": (dkl.LandmarkFeatures(n_landmarks=4, landmarks="kmeans", rounds=9, **SMALL), 2),
     "Newton steps": (

@@ -24,7 +24,6 @@ from dkl.kernels.device import (
 from dkl.kernels.maps import design_tiles, map_rows, row_mapper
 from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.kernels.products import line_scores
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, HistogramSums, step_tiles, write_codes
 from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
@@ -346,13 +345,8 @@ def _scores(phi: Any, models: np.ndarray, task: RoundTask) -> Any:
     if is_on_gpu(phi):
         # the kernel adds a further number of each model, its intercept, which is among the columns here
         return scores_on_gpu(phi, xp.asarray(np.column_stack([models, np.zeros(len(models))])))
-    if phi.dtype == np.float32 and not task.has_intercept:
-        # two models at once; their intercept is 0, since it is among the columns here
-        padded = np.zeros((len(models) + len(models) % 2, models.shape[1] + 1))
-        padded[: len(models), :-1] = models
-        pairs = np.stack(line_scores(phi, padded[::2], padded[1::2]), axis=2)
-        return pairs.reshape(len(phi), -1)[:, : len(models)]
-    return (phi @ models.T.astype(phi.dtype, copy=False)).astype(np.float64, copy=False)
+    dtype = phi.dtype if task.has_intercept else np.float64
+    return (phi.astype(dtype, copy=False) @ models.T.astype(dtype, copy=False)).astype(np.float64, copy=False)
 
 
 def _weighted_rows(weights: Any, phi: Any) -> Any:
