@@ -398,9 +398,9 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
     work = planned_work(learner, rows, where)
     whole, slots, stored = work.rows, work.slots, rows.source.stored_nbytes
     flops_per_second = product_rate()
-    block, bytes_per_second = _one_block(whole)
+    computed = 0 if stored else _computed_bytes(whole.source)
+    block, bytes_per_second = _one_block(whole, stored or computed)
     choice = usual_choice(learner, rows, block, work.cores, flops_per_second)
-    computed = _computed_bytes(rows.source)
     reading = (stored or computed) / (bytes_per_second * min(len(slots), work.cores))
     passes = []
     if exposed.name and stored:
@@ -532,17 +532,17 @@ def product_rate() -> float:
     return 2.0 * m * n * k / seconds
 
 
-def _one_block(rows: Dataset) -> tuple[Block | None, float]:
+def _one_block(rows: Dataset, nbytes: int) -> tuple[Block | None, float]:
     """A block of the rows, and the bytes a second of one process that reads some blocks, or computes them for Dask.
 
-    The bytes are stored ones, or those of the computed blocks; rows in memory are read in no time.
+    All rows have `nbytes`, stored or computed ones; with 0, of rows in memory, they are read in no time.
     """
     source = rows.source
     if not rows.n_rows:
         return None, float("inf")
     # The largest block: the last one may hold a few rows only, and say nothing about the rate.
     index = int(np.argmax(source.block_rows))
-    reader, nbytes = source.reader(), source.stored_nbytes or _computed_bytes(source)
+    reader = source.reader()
     if not nbytes:
         ticket = source.ticket(index)
         return (None if dask.is_dask_collection(ticket) else reader.load(ticket)), float("inf")

@@ -412,14 +412,18 @@ class CategoryFit:
                     self._sums[name] = self._make((widths[name], self.folds.count), np.dtype(np.float64))
                 self._sums[name][each.first : each.last] = values
 
-    def _stored_sums(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
-        """The stored sum of that name for the codes `first` to `last` - 1: (F, last - first)."""
-        return np.ascontiguousarray(self._sums[name][first:last].T)
+    def _stored_sums(
+        self, name: str, first: int = 0, last: int = 1, chosen: slice | np.ndarray = slice(None)
+    ) -> np.ndarray:
+        """The stored sum of that name for the V chosen ones of the codes `first` to `last` - 1: (F, V)."""
+        return np.ascontiguousarray(self._sums[name][first:last][chosen].T)
 
-    def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (F, V) and targets (T, F, V) of a range of codes."""
-        weight = self._stored_sums(f"weight of {key}", first, last)
-        targets = [self._stored_sums(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
+    def _cells(
+        self, key: CategoryKey, first: int, last: int, chosen: slice | np.ndarray = slice(None)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (F, V) and targets (T, F, V) of the chosen codes of a range."""
+        weight = self._stored_sums(f"weight of {key}", first, last, chosen)
+        targets = [self._stored_sums(f"target {t} of {key}", first, last, chosen) for t in range(self.n_targets)]
         return weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
 
     def _filled(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -428,13 +432,8 @@ class CategoryFit:
         Most combinations of values of a cross of many values have no row.
         """
         start = max(first, 1)
-        weight, *targets = (
-            self._sums[name][start:last]
-            for name in (f"weight of {key}", *(f"target {t} of {key}" for t in range(self.n_targets)))
-        )
-        filled = np.flatnonzero(weight.any(axis=1))
-        weight, *targets = (np.ascontiguousarray(sums[filled].T) for sums in (weight, *targets))
-        return start + filled, weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
+        filled = np.flatnonzero(self._sums[f"weight of {key}"][start:last].any(axis=1))
+        return start + filled, *self._cells(key, start, last, filled)
 
     @property
     def _at_once(self) -> int:
@@ -647,11 +646,11 @@ class CategoryFit:
 
         def fill(first: int, last: int) -> None:
             """Write the numbers of a range of codes."""
-            # all numbers of a code that no row has are 0 but the means of numbers
-            codes, weight, targets = self._filled(key, first, last)
             if centred:
-                codes, (weight, targets) = np.arange(first, last), self._cells(key, first, last)
-            start = first if centred else max(first, 1)
+                start, codes, (weight, targets) = first, np.arange(first, last), self._cells(key, first, last)
+            else:
+                # all numbers of a code that no row has are 0, but for means of numbers
+                start, (codes, weight, targets) = max(first, 1), self._filled(key, first, last)
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=start)]
             of_new = [new_numbers(weight, targets, self.totals, prior, first=start)]
             of_folds += [each[:, codes, None] for each in slopes]

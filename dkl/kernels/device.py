@@ -950,10 +950,8 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SG
     lengths = rule.step_lengths(models.clock, n, xp)
     by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, lengths)]
     source, intercept = sgd_source(rule, np.dtype(X.dtype.name)), xp.array(models.intercept, dtype=xp.float64)
-    if rule.loss == "softmax":
-        coef = _sgd_jointly(xp, X, by_row, models, rule, intercept, generic.compiled(xp, source, "sgd_jointly"))
-    else:
-        coef = _sgd_in_batches(xp, X, by_row, models, rule, intercept, generic.compiled(xp, source, "sgd_shares"))
+    steps, name = (_sgd_jointly, "sgd_jointly") if rule.loss == "softmax" else (_sgd_in_batches, "sgd_shares")
+    coef = steps(X, by_row, models.coef, intercept, rule, generic.compiled(xp, source, name))
     after = replace(models, coef=coef, intercept=intercept, clock=models.clock + n)
     if is_on_gpu(models.coef):
         return after
@@ -961,17 +959,10 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SG
     return replace(after, coef=here["coef"].astype(X.dtype.name), intercept=here["intercept"])
 
 
-def _sgd_in_batches(
-    xp: ModuleType,
-    X: Array,
-    by_row: list[Array],
-    models: SGDModels,
-    rule: SGDRule,
-    intercept: Array,
-    kernel: Callable[..., None],
-) -> Any:
+def _sgd_in_batches(X: Array, by_row: list[Array], start: Any, intercept: Array, rule: SGDRule, kernel: Any) -> Any:
     """Coefficients after steps on batches of rows, whose products with each other and models the GPU computes."""
-    K, coef = len(models.intercept), xp.asarray(models.coef, dtype=xp.float64)
+    xp, K = array_module(X), len(intercept)
+    coef = xp.asarray(start, dtype=xp.float64)
     of_rule = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate)]
     for rows in spans(X.shape[0], _BATCH_ROWS):
         x = xp.asarray(X[rows], dtype=xp.float64)
@@ -985,19 +976,11 @@ def _sgd_in_batches(
     return coef.astype(X.dtype)
 
 
-def _sgd_jointly(
-    xp: ModuleType,
-    X: Array,
-    by_row: list[Array],
-    models: SGDModels,
-    rule: SGDRule,
-    intercept: Array,
-    kernel: Callable[..., None],
-) -> Any:
+def _sgd_jointly(X: Array, by_row: list[Array], start: Any, intercept: Array, rule: SGDRule, kernel: Any) -> Any:
     """Coefficients after steps on all models for each row, whose scores under all models determine each step."""
-    (n, m), K = X.shape, len(models.intercept)
+    xp, (n, m), K = array_module(X), X.shape, len(intercept)
     # a copy, which the kernel overwrites with the new models
-    coef = xp.array(models.coef, dtype=X.dtype, order="C")
+    coef = xp.array(start, dtype=X.dtype, order="C")
     arrays = (xp.ascontiguousarray(X), *by_row, coef, intercept, xp.empty(K))
     numbers = (*map(np.int32, (n, m, K)), np.float64(rule.penalties[1]), np.float64(rule.intercept_rate))
     kernel((1,), (GROUP**2,), (*arrays, *numbers))

@@ -161,7 +161,8 @@ class HistogramSums:
         self._parents, self._is_binary, self._out = parents, n_edges <= 1, out
         most, (P, d, _, width) = collected_rows(out.shape[1]), out.shape
         self._n_rows, self._numbers = 0, np.empty((most, width))
-        # the places in a histogram that each row is added to, one row after the other, and where those of a row begin
+        # Offsets into a flat histogram, one for each column in which a row is added; those of row i are
+        # places[starts[i] : starts[i + 1]].
         self._places, self._starts = np.empty(most * d, np.int32), np.zeros(most + 1, np.int32)
         # whether each collected row is inside each parent, and last whether it has a positive weight
         self._inside = np.empty((P + 1, most), bool)
@@ -205,10 +206,10 @@ class HistogramSums:
         def add(is_added: np.ndarray, sign: float, out: np.ndarray) -> None:
             _add_listed(np.flatnonzero(is_added), sign, of_rows, self._is_binary, (bins, width), out)
 
-        counted = inside[-1]
+        counted, counts = inside[-1], np.count_nonzero(inside, axis=1)
         add(counted, 1.0, of_all)
-        for own, is_inside in zip(self._out.reshape(P, -1), inside, strict=False):
-            if 2 * np.count_nonzero(is_inside) <= np.count_nonzero(counted):
+        for own, is_inside, count in zip(self._out.reshape(P, -1), inside, counts, strict=False):
+            if 2 * count <= counts[-1]:
                 add(is_inside, 1.0, own)
             else:
                 own += of_all
@@ -222,7 +223,11 @@ class HistogramSums:
 
 
 def collected_rows(n_columns: int) -> int:
-    """The most rows that `HistogramSums` collects of d columns: their places take at most 4 MiB, or those of a tile."""
+    """The number of rows that `HistogramSums` collects before it adds them to the histograms.
+
+    Their offsets, 4 bytes for each row and column, take at most 4 MiB, so that they stay in the cache; with more than
+    1,024 columns the rows of one tile are collected.
+    """
     return int(np.clip((1 << 20) // n_columns, TILE_ROWS, _COLLECTED_ROWS))
 
 

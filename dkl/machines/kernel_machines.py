@@ -945,7 +945,7 @@ class KernelMachine(
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_features(self) -> None:
-        """Raise ValueError unless `features` is a learner, the name of one, or a list of these."""
+        """Raise ValueError unless `features` is a learner, a learner's name, or a list of learners and names."""
         each: list[Any] = list(self.features) if isinstance(self.features, list | tuple) else [self.features]
         if not each or not all(isinstance(one, str | FeatureLearner) for one in each):
             raise ValueError(
@@ -988,7 +988,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : "auto", feature learner, name of one, or list of these
+    features : "auto", feature learner, learner's name, or list of learners and names
         "auto" compares kinds of features on a sample of the rows (the columns themselves, random and searched waves,
         steps of columns, a kernel at landmarks), then larger ones and pairs of kinds, and uses those with the least
         loss on held-out rows; `reasons_` lists what was tried. A learner is cloned; a name ("margin", "steps",
@@ -1197,7 +1197,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : "auto", feature learner, name of one, or list of these
+    features : "auto", feature learner, learner's name, or list of learners and names
         As in `KernelClassifier`.
     epsilon : float
         The width of "epsilon_insensitive" and "huber", in standard deviations of y.

@@ -243,7 +243,10 @@ class CsvFormat:
     def _mistyped(
         self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
     ) -> list[str]:
-        """The columns with values of another type than that of `schema`: of an error, and of those after it."""
+        """The names of all columns of a chunk in which a value does not have the column's type in `schema`.
+
+        The parser's error names the first one only, so that the chunk is parsed again, with it as texts, for the next.
+        """
         message, found = str(error), list[str]()
         while (name := _unconverted(message, names)) is not None:
             found.append(name)

@@ -423,9 +423,8 @@ def tables_to_encode(
 ) -> tuple[Iterator[pa.Table], TableEncoding | None]:
     """The raw rows of CSV or Parquet files, and the encoding that turns them into numbers.
 
-    Rows come a few thousand at a time, with columns checked across files. The encoding is the given one, which also
-    reads the decimal mark of these files, a point or a comma, where they were written with another than those of the
-    fit.
+    Rows come a few thousand at a time, with columns checked across files. The encoding is the given one; if the files
+    write numbers with another decimal mark (a point or a comma) than those of the fit did, its copy reads theirs.
 
     Parameters
     ----------

@@ -300,20 +300,21 @@ class _WholeGram:
 
     def __init__(self, total: np.ndarray, dtype: str) -> None:
         self._total, self._n_rows = total, 0
-        self._rows = np.empty((GRAM_ROWS, len(total)), dtype)
+        self._rows, self._weights = np.empty((GRAM_ROWS, len(total)), dtype), np.empty(GRAM_ROWS)
 
     def add(self, phi: np.ndarray, h: np.ndarray) -> None:
-        """Add a tile of at most `TILE_ROWS` rows (n, m) with weights h (n,), which are not negative."""
-        if self._n_rows + len(phi) > len(self._rows):
+        """Collect the rows of a tile (n, m) whose weight h (n,) is not 0; a tile has at most `TILE_ROWS` rows."""
+        counted = np.flatnonzero(h)
+        if self._n_rows + len(counted) > len(self._rows):
             self.multiply()
-        rows = self._rows[self._n_rows : self._n_rows + len(phi)]
-        np.multiply(phi, np.sqrt(h).astype(phi.dtype)[:, None], out=rows)
-        self._n_rows += len(phi)
+        place = slice(self._n_rows, self._n_rows + len(counted))
+        self._rows[place], self._weights[place] = rows_at(phi, counted), h[counted]
+        self._n_rows += len(counted)
 
     def multiply(self) -> None:
         """Add the product of the rows so far to the total."""
-        rows = self._rows[: self._n_rows]
-        self._total += rows.T @ rows
+        rows = slice(self._n_rows)
+        self._total += signed_products(self._rows[rows], self._weights[rows], overwrite=True)
         self._n_rows = 0
 
 
