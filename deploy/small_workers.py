@@ -63,13 +63,15 @@ class Cell:
     n_workers : int
     held, added, line : int
         Bytes that a worker held before the fit, that the plan promised to add at most, and at which Dask would act.
-    peak : int
-        The most that any worker held.
+    loaded, peak : int
+        The most that any worker held until the fit, while it loaded dkl, and until the end of the fit.
     seconds : float
     restarts : int
         Workers that are other processes after the fit than before it.
     acts : int
         Log records of Dask that say that a worker was paused, or its memory high.
+    compiled : tuple of str
+        Kernels that a worker compiled, since it found them in no cache: each takes memory that a plan may not expect.
     refused : str
         The error, where nothing was fitted.
     """
@@ -80,10 +82,12 @@ class Cell:
     held: int = 0
     added: int = 0
     line: int = 0
+    loaded: int = 0
     peak: int = 0
     seconds: float = 0.0
     restarts: int = 0
     acts: int = 0
+    compiled: tuple[str, ...] = ()
     refused: str = ""
 
     @property
@@ -137,11 +141,13 @@ def run_cell(dataset: Dataset, learner: str, n_workers: int, limit: str) -> Cell
         before, estimator, started = client.run(os.getpid), LEARNERS[learner](), time.perf_counter()
         try:
             planned = dkl.plan(estimator, dataset)
+            loaded = client.run(peak_bytes)
             estimator.fit(dataset)
         except MemoryError as error:
             return Cell(learner, n_workers, limit, seconds=time.perf_counter() - started, refused=str(error))
         seconds, room = time.perf_counter() - started, planned.room
         peaks, after, acts = client.run(peak_bytes), client.run(os.getpid), client.run(_heard)
+        compiled = {name for names in client.run(_compiled).values() for name in names}
     if room is None:
         raise RuntimeError(f"the plan of {learner!r} has no room")
     return Cell(
@@ -151,10 +157,12 @@ def run_cell(dataset: Dataset, learner: str, n_workers: int, limit: str) -> Cell
         held=room.held,
         added=max(kind.memory.total for kind in planned.passes),
         line=room.lowest.at,
+        loaded=max(loaded.values()),
         peak=max(peaks.values()),
         seconds=seconds,
         restarts=len(set(after.values()) - set(before.values())),
         acts=sum(acts.values()),
+        compiled=tuple(sorted(compiled)),
     )
 
 
@@ -179,6 +187,13 @@ def _heard() -> int:
     handlers = logging.getLogger("distributed.worker.memory").handlers
     said = [text for handler in handlers for text in getattr(handler, "said", ())]
     return sum(any(word in text for word in ("Pausing", "Unmanaged memory", "memory budget")) for text in said)
+
+
+def _compiled() -> list[str]:
+    """The kernels that this process has compiled."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("dkl.")]
+    values = [value for module in modules for value in vars(module).values() if hasattr(value, "nopython_signatures")]
+    return [value.__name__ for value in values if value.stats.cache_misses]
 
 
 def cells(dataset: Dataset, learners: Sequence[str], workers: Sequence[int], limits: Sequence[str]) -> Iterator[Cell]:
