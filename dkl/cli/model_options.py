@@ -183,7 +183,9 @@ class MachineOptions:
     ] = None
     time_limit: Annotated[
         float | None,
-        typer.Option(help="Time limit of auto in seconds, at least 10; without it, no result depends on the clock."),
+        typer.Option(
+            help="Time limit of auto in seconds, after its first trial; without it, no result depends on the clock."
+        ),
     ] = None
     seed: Annotated[
         int, typer.Option(help="The same seed gives the same model, bit for bit.", rich_help_panel="Options")

@@ -61,7 +61,8 @@ def create_dataset(
         Dask arrays are computed a few blocks at a time.
     y : array of shape (n,) or (n, t), or None
         Labels of any type, or real numbers.
-    sample_weight : array of shape (n,) or None
+    sample_weight : str, array of shape (n,), or None
+        The name of a column of a data frame removes this column from the features.
     groups : str, array of shape (n,), or None
         The group of each row (a patient, a user): rows of one group are always held out together, and `Dataset.split`
         keeps them in one split. The name of a column of a data frame removes this column from the features.
@@ -132,6 +133,7 @@ def create_dataset(
     if rules is not None:
         check_left_to_rules(task=task, classes=classes, column_names=column_names, categorical=categorical)
     beside = BesideFeatures(X, groups, times) if rules is None else BesideFeatures.like(rules[0], X, groups, times)
+    sample_weight = beside.weights(sample_weight)
     if drop_missing_target:
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
 

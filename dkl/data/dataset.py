@@ -326,7 +326,8 @@ class Dataset:
         X : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
             Data frames are encoded like the rows of the store.
         y : array of shape (n,) or (n, t), or None
-        sample_weight : array of shape (n,) or None
+        sample_weight : str, array of shape (n,), or None
+            A name is a column of a data frame.
         groups, times : str, array of shape (n,), or None
             Required if the rows of the store have them; a column of a data frame with the stored name is used by
             default.
@@ -351,6 +352,7 @@ class Dataset:
         version = self._stored_version()
         joins = joined_splits(version, split)
         beside = BesideFeatures.like(self.schema, X, groups, times)
+        sample_weight = beside.weights(sample_weight)
         if isinstance(X, Dataset):
             given = X.used_whole(y, sample_weight, self.task or "auto")
             further, schema = given.source, given.schema

@@ -12,7 +12,7 @@ import numpy as np
 from dkl.data.checks import check_order, named_place, shown_value
 from dkl.data.dataset import Dataset
 from dkl.data.fewer_columns import without_columns
-from dkl.data.frames import column_named, is_frame, no_column_message
+from dkl.data.frames import column_named, is_frame, no_column_message, weights_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.rows import RowSource
@@ -214,6 +214,7 @@ def rows_with_exposure(model: Any, X: Any, y: object, sample_weight: object, exp
         # before the rows are encoded, which would remove the column
         rows: Dataset = model._rows(with_exposure_of_fit(model, X, exposure), y, sample_weight)
         return rows
+    sample_weight = weights_of(X, sample_weight)
     rows = model._rows(X, y, sample_weight)
     return rows if exposure is None else with_exposure(rows, exposure_values(X, exposure), sample_weight)
 

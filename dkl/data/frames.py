@@ -27,6 +27,7 @@ from dkl.data.differences import Differences
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
+from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import weights_beside
 
 T = TypeVar("T")
@@ -51,6 +52,14 @@ def column_named(X: GivenRows, name: str, argument: str, otherwise: str = "") ->
     if name not in X.columns:
         raise ValueError(no_column_message(name, argument, list(X.columns)))
     return X[name]
+
+
+def weights_of(X: GivenRows, given: GivenValues) -> Any:
+    """The weights of rows: `given`, or the column of the data frame X that has this name."""
+    if not isinstance(given, str):
+        return given
+    of_dataset = f"; a Dataset has weights of its own: create_dataset(..., sample_weight={given!r})"
+    return column_named(as_known_rows(X), given, "sample_weight", of_dataset)
 
 
 def no_column_message(name: str, argument: str, columns: list[Any]) -> str:

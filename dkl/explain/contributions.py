@@ -163,8 +163,8 @@ def contributions(
         `background_of`, which has names and groups.
     names, groups
         As in `dkl.explain.importance`: encoded columns of one column are replaced together.
-    sample_weight : array of shape (n,) or None
-        Weights of the background rows.
+    sample_weight : str, array of shape (n,), or None
+        Weights of the background rows, or their column of a data frame.
     random_state : int
         Seed of the draws for features without a formula.
     progress, memory_limit

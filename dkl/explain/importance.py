@@ -126,8 +126,8 @@ def importance(
         Names of the encoded columns; None takes those of the fit.
     groups : mapping of str to sequence of int or str, or None
         Encoded columns that form one column. None groups them as the encoding of a data frame did; {} groups nothing.
-    sample_weight : array of shape (n,) or None
-        Frequency weights; None for a Dataset, which has its own.
+    sample_weight : str, array of shape (n,), or None
+        Frequency weights, or their column of a data frame; None for a Dataset, which has its own.
     progress : bool, callable or None
     memory_limit : int, str or None
 

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.frames import weights_of
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
@@ -103,6 +104,7 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
     ValueError
         If the columns are not those of `fit`.
     """
+    sample_weight = weights_of(X, sample_weight)
     dataset = as_dataset(encoded_rows(estimator, X, sample_weight), None, sample_weight)
     check_columns(estimator, dataset)
     return dataset

@@ -47,6 +47,7 @@ from dkl.data.exposure import (
     with_exposure_of_fit,
     with_rates,
 )
+from dkl.data.frames import weights_of
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
@@ -212,8 +213,9 @@ class KernelMachine(
             Data frames are raw rows and are encoded; everything else holds encoded rows.
         y : array of shape (n,) or None
             Labels or targets; those of a Dataset are its own.
-        sample_weight : array of shape (n,) or None
-            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        sample_weight : str, array of shape (n,), or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there. A name is a column of a data
+            frame, which is then not used as a feature.
         groups : str, array of shape (n,), or None
             The group of each row. Rows of one group are held out together, wherever the fit holds rows out. A name is a
             column of a data frame, which is then not used as a feature.
@@ -298,7 +300,7 @@ class KernelMachine(
         self._check_solver()
         check_device(self.device)
         row_columns = BesideFeatures(X, groups, times, self.by_group, self.by_time)
-        exposed = Exposure(row_columns, exposure)
+        exposed, sample_weight = Exposure(row_columns, exposure), row_columns.weights(sample_weight)
         if exposed.name and isinstance(X, Dataset):
             record_rows(X)  # as they are stored, with the column that is no feature
         y = one_dimensional(y)
@@ -418,7 +420,9 @@ class KernelMachine(
         if not hasattr(self, "linear_"):
             if self._task == "classification" and classes is not None:
                 named = {"task": self._task, "classes": classes, "categorical": self.categorical or ()}
-                X, y, sample_weight = as_dataset(X, y, sample_weight, **named), None, None
+                rows = BesideFeatures(X)
+                weights = rows.weights(sample_weight)
+                X, y, sample_weight = rows.noted(as_dataset(rows.X, y, weights, **named)), None, None
             return self.fit(X, y, sample_weight, exposure=exposure)
         own_classes = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(own_classes)):
@@ -1022,8 +1026,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         How much work the choice of features may take. It is counted from rows and columns, never by a clock: about 1,
         3 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
-        Seconds, at least 10: no trial begins that is expected to end later. Only this parameter reads the clock,
-        between trials; `reasons_` then gives the `trials` that reproduce the model without it.
+        Seconds for the whole fit. The first trial is always made; no further one begins that is expected, with the last
+        fit, to end later. Only this parameter reads the clock, between trials; `reasons_` then gives the `trials` that
+        reproduce the model without it.
     trials : sequence of int or None
         The numbers of the candidates to try, one for each trial, as `reasons_` gives them after a fit with
         `time_limit`.
@@ -1423,8 +1428,9 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        y, sample_weight : array of shape (n,) or None
-            None for a Dataset, which has its own.
+        y : array of shape (n,) or None
+        sample_weight : str, array of shape (n,), or None
+            Weights, or the column of a data frame that has them. A Dataset has targets and weights of its own.
         exposure : str, array of shape (n,), or None
             As in `predict`; None reads the column that the fit had.
 
@@ -1434,7 +1440,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
             If the fit had an exposure and none is given here.
         """
         check_is_fitted(self, self._fitted_by)
-        loss = self._settings.loss
+        loss, sample_weight = self._settings.loss, weights_of(X, sample_weight)
         if loss in LOG_LINK:
             return explained(*self._losses(X, y, sample_weight, exposure))
         if exposure is not None:
@@ -1466,7 +1472,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
-        loss = self._settings.loss
+        loss, sample_weight = self._settings.loss, weights_of(X, sample_weight)
         values = self._values(X, weight=sample_weight)
         return mean_loss(values, X, y, sample_weight, loss=loss, exposure=exposure)
 

@@ -135,8 +135,9 @@ class FeatureLearner(
             Data frames are raw rows and are encoded; everything else holds encoded rows.
         y : array of shape (n,) or None
             Labels or targets; None for a Dataset, which has its own.
-        sample_weight : array of shape (n,) or None
-            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        sample_weight : str, array of shape (n,), or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there. A name is a column of a data
+            frame, which is then not used as a feature.
         groups : str, array of shape (n,), or None
             The group of each row: rows of one group are held out together, wherever the fit holds rows out. A name is a
             column of a data frame, which is then not used as a feature.
@@ -161,6 +162,7 @@ class FeatureLearner(
         self._check_rest()
         check_device(self.device)
         row_columns = BesideFeatures(X, groups, times)
+        sample_weight = row_columns.weights(sample_weight)
         # counts are whole numbers, which would be taken for labels otherwise
         task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
         dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from dkl.data.frames import weights_of
 from dkl.events import Event, StopRequested
 from dkl.progress import listening
 
@@ -40,7 +41,7 @@ def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P
         if not getattr(self, "_skl_callbacks", None):
             return plain(self, X, y, sample_weight, **further)
         # scorers receive the weights of the rows as metadata
-        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        metadata = None if sample_weight is None else {"sample_weight": weights_of(X, sample_weight)}
         fit_of = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         context = self._init_callback_context(max_subtasks=None)
         context.figures = {}

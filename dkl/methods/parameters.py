@@ -251,7 +251,7 @@ MACHINE: Constraints = {
     "scaling": COMMON["scaling"],
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
     "effort": [StrOptions({"fast", "balanced", "best"})],
-    "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
+    "time_limit": [_POSITIVE, None],
     "trials": [list, tuple, None],
     "alpha": [_POSITIVE, StrOptions(PENALTY_RULES.keys()), None],
     "epochs": [_count(1), None],

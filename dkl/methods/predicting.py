@@ -14,6 +14,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
+from dkl.data.frames import weights_of
 from dkl.linear.answers import ScoredRows, Scorer, chosen_labels, indexed, only_column, score_chunk
 from dkl.methods.scoring import accuracy, r_squared
 from dkl.methods.validation import lazy_rows, rows_like_those_of_fit
@@ -101,10 +102,12 @@ class ClassPredictions(ClassifierMixin, _Scored):
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        y, sample_weight : array of shape (n,) or None
-            None for a Dataset, which has its own.
+        y : array of shape (n,) or None
+        sample_weight : str, array of shape (n,), or None
+            Weights, or the column of a data frame that has them. A Dataset has targets and weights of its own.
         """
         check_is_fitted(self, self._fitted_by)
+        sample_weight = weights_of(X, sample_weight)
         return accuracy(self._labels(X, weight=sample_weight), X, y, sample_weight)
 
     def _labels(self, X: object, strict: bool = False, weight: object = None) -> Any:
@@ -154,10 +157,12 @@ class NumberPredictions(RegressorMixin, _Scored):
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        y, sample_weight : array of shape (n,) or None
-            None for a Dataset, which has its own.
+        y : array of shape (n,) or None
+        sample_weight : str, array of shape (n,), or None
+            Weights, or the column of a data frame that has them. A Dataset has targets and weights of its own.
         """
         check_is_fitted(self, self._fitted_by)
+        sample_weight = weights_of(X, sample_weight)
         return r_squared(self._values(X, weight=sample_weight), X, y, sample_weight)
 
     def _values(self, X: object, strict: bool = False, weight: object = None) -> Any:

@@ -106,8 +106,8 @@ def compare(
     folds : int or float
         Without `test`: the number of folds, each of which is scored once, or a share of the rows that is scored. Rows
         are chosen by a hash of the row id.
-    sample_weight : array of shape (n,) or None
-        Frequency weights, in fits and in scores.
+    sample_weight : str, array of shape (n,), or None
+        Frequency weights, in fits and in scores, or their column of a data frame, which is then no feature.
     device : {"auto", "cpu", "gpu", "mixed"} or None
     memory_limit : int, str or None
         The limit of each fit; None leaves learners their own.

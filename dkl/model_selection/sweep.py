@@ -110,7 +110,8 @@ def sweep(
     folds : int or float
         As in `dkl.tune`. If columns hold categories of many values, only the first fold is scored, since target means
         are learned without the rows of that fold alone.
-    sample_weight : array of shape (n,) or None
+    sample_weight : str, array of shape (n,), or None
+        A name is a column of a data frame, which is then no feature.
     random_state : int, RandomState or None
         Seed of the folds and the pairs, and of the learner if its own is None.
 
@@ -145,7 +146,8 @@ def sweep(
     learner = clone(learner)
     if learner.random_state is None:
         learner.set_params(random_state=seed)
-    dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
+    rows = BesideFeatures(X)
+    dataset = rows_to_fit(learner, rows, y, rows.weights(sample_weight), supervised=True)
     dataset = without_splits(dataset)
     parts = Folds.of(folds, seed)
     parts = parts.along_time() if dataset.schema.held_by == "time" else parts

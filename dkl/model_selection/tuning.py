@@ -105,8 +105,8 @@ def tune(
     halving : tuple (name, least, most) or (name, least, most, factor) or None
         Successive halving: all trials run with the parameter `name` (such as ``"epochs"``) at `least`; the best, one in
         `factor` (3), run again with `factor` times as much, and so on up to `most`. Trials are a Latin hypercube.
-    sample_weight : array of shape (n,) or None
-        Frequency weights, in fits and in scores.
+    sample_weight : str, array of shape (n,), or None
+        Frequency weights, in fits and in scores, or their column of a data frame, which is then no feature.
     refit : bool
         Whether to fit the model with the best parameters to all rows.
     random_state : int, RandomState or None
@@ -269,7 +269,7 @@ def rows_to_search(
     ValueError
         Without a target.
     """
-
+    sample_weight = rows.weights(sample_weight)
     if getattr(model, "drop_missing_target", False):
         rows, y, sample_weight = rows.with_targets(y, sample_weight)
     categorical = getattr(model, "categorical", None) or ()

@@ -22,6 +22,7 @@ from dkl.data.exposure import (
     known_exposure,
     rows_with_exposure,
 )
+from dkl.data.frames import weights_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.together.choosing import with_values
 from dkl.data.together.rows import held_rows
@@ -123,9 +124,9 @@ class ConformalMixin:
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         y : array of shape (n,) or (n, t), or None
             Labels or targets; None if X is a Dataset, which has its own.
-        sample_weight : array of shape (n,) or None
-            Frequency weights: weight 2 is the row twice. If predictions get `sample_weight`, too, both are ratios of
-            densities.
+        sample_weight : str, array of shape (n,), or None
+            Frequency weights, or their column of a data frame: weight 2 is the row twice. If predictions get
+            `sample_weight`, too, both are ratios of densities.
         groups : str, array of shape (n,), or None
             With groups the coverage holds for each group by itself. A name is a column of a data frame or of a Dataset,
             where it stays a feature, or the group column of a Dataset.
@@ -145,7 +146,7 @@ class ConformalMixin:
         """
         check_is_fitted(self, self._fitted_by)
         X = as_known_rows(X)
-        groups = column_of(X, groups)
+        groups, sample_weight = column_of(X, groups), weights_of(X, sample_weight)
         if exposure is not None:
             self._check_exposure()
         exposure, column = exposure_beside_fit(self, X, exposure), ""

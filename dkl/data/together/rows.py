@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 
 from dkl.data.checks import check_order
-from dkl.data.frames import column_named, is_frame
+from dkl.data.frames import column_named, is_frame, weights_of
 from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
@@ -109,6 +109,13 @@ class BesideFeatures:
         if role == "group":
             self.leave_out(values)
         return column, values
+
+    def weights(self, given: Any) -> Any:
+        """The weights of the rows; a column of the data frame that `given` names is removed from it."""
+        weights = weights_of(self.X, given)
+        if isinstance(given, str):
+            self.leave_out(given)
+        return weights
 
     def leave_out(self, name: str) -> None:
         """Remove a column from the data frame; later tables may contain it."""

@@ -109,8 +109,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             Data frames are raw rows and are encoded; everything else holds encoded rows.
         y : array of shape (n,) or (n, t), or None
             Labels or targets; None for a Dataset, which has its own.
-        sample_weight : array of shape (n,) or None
-            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        sample_weight : str, array of shape (n,), or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there. A name is a column of a data
+            frame, which is then not used as a feature.
         groups : str, array of shape (n,), or None
             The group of each row: rows of one group are held out together, wherever the fit holds rows out. A name is a
             column of a data frame, which is then not used as a feature.
