@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -47,6 +47,23 @@ class RowError(ValueError):
     def __init__(self, message: str, row: int = 0) -> None:
         super().__init__(message)
         self.row = row
+
+
+class ColumnError(ValueError):
+    """The values of one column are wrong.
+
+    Parameters
+    ----------
+    message : str
+        With "column 3" for the column of the number 3.
+    column : int
+        The number of the column among the encoded ones, from 0.
+    """
+
+    # the default is for pickle, which sets the column afterwards
+    def __init__(self, message: str, column: int = 0) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 class TableDifferenceWarning(UserWarning):
@@ -237,6 +254,26 @@ def refuse_non_finite(values: ArrayLike, what: str, cause: str) -> None:
     # Columns and features lie along the last axis: its index is the one that a user knows.
     where = "".join(f" {index}" for index in place[-1:])
     raise ValueError(f"{what}{where} is {values[tuple(place)]}: {cause}")
+
+
+@contextmanager
+def columns_named(names: Sequence[str] | None) -> Iterator[None]:
+    """Put the name of the column, if columns have names, in place of its number in a `ColumnError` that passes.
+
+    >>> try:
+    ...     with columns_named(["age", "size"]):
+    ...         raise ColumnError("column 1 holds -1", 1)
+    ... except ColumnError as error:
+    ...     print(error)
+    column 'size' holds -1
+    """
+    try:
+        yield
+    except ColumnError as error:
+        if names is not None:
+            named = f"column {names[error.column]!r}"
+            error.args = (str(error).replace(f"column {error.column}", named, 1),)
+        raise
 
 
 @contextmanager

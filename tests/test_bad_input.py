@@ -658,6 +658,47 @@ FITS = [
         ("b",),
     ),
     Case(
+        "an array for a model of a frame",
+        lambda f: classifier().fit(frame(c=Y), Y).predict(X[:, :2]),
+        ValueError,
+        (
+            "X has 2 features",
+            "expecting 4",
+            "['a', 'b', 'c=no', 'c=yes']",
+            "data frame with the columns ['a', 'b', 'c']",
+        ),
+    ),
+    Case(
+        "a negative count in a frame",
+        lambda f: fit_random(rows=np.abs(frame()).assign(c=Y, d=-1.0), scaling="counts"),
+        ValueError,
+        ("column 'd' holds -1",),
+    ),
+    Case(
+        "a negative count in a frame at predict",
+        lambda f: classifier(scaling="counts").fit(np.abs(frame()), Y).predict(np.abs(frame()) * [1.0, -1.0]),
+        ValueError,
+        ("column 'b' holds -",),
+    ),
+    Case(
+        "differences in a frame whose squares underflow",
+        lambda f: fit_random(rows=frame(c=1e-200 * X[:, 2]), scaling="standard"),
+        ValueError,
+        ("column 'c' reaches from", "power of ten"),
+    ),
+    Case(
+        "a weight that names no column",
+        lambda f: classifier().fit(frame(weight=1.0), Y, sample_weight="wieght"),
+        ValueError,
+        ("sample_weight='wieght' names no column of X", "did you mean 'weight'?"),
+    ),
+    Case(
+        "a weight that names a column of a store",
+        lambda f: classifier().fit(named(f, "good.zarr", "pqrs"), sample_weight="p"),
+        ValueError,
+        ("created without sample_weight", "create it with sample_weight="),
+    ),
+    Case(
         "a column too many in a frame at predict",
         lambda f: classifier().fit(frame(), Y).predict(frame(c=1.0), strict=True),
         ValueError,
@@ -1419,7 +1460,7 @@ def test_bad_input_gets_one_clear_error_and_nothing_is_written(case: Case, tmp_p
 
 
 def test_labels_are_not_blamed_for_weights_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"^sample_weight is 'a', of type str, which holds no rows; pass the values$"):
+    with pytest.raises(ValueError, match=r"^sample_weight\[1\] is -0\.5\d+; weights must be finite and not neg"):
         classifier().fit(frame(), Y, sample_weight="a")
 
 

@@ -230,6 +230,20 @@ def test_score_explain_and_report_take_files_by_the_rules_of_the_fit(folder: Pat
     assert (beside.exit_code, "--target says how files are read" in beside.stderr) == (2, True)
 
 
+def test_score_knows_the_name_that_a_fit_in_python_had_for_its_target(folder: Path, tmp_path: Path) -> None:
+    rows = pd.read_csv(folder / "labels.csv")
+    X, y = rows.drop(columns="label"), rows["label"]
+    model = dkl.KernelClassifier("random", random_state=0).fit(X, y)
+    assert model.provenance_.target == "label"
+    model.save(tmp_path / "named.model")
+    dkl.KernelClassifier("random", random_state=0).fit(X, y.to_list()).save(tmp_path / "plain.model")
+    facts = facts_of("score", tmp_path / "named.model", folder / "labels.csv")
+    asked = facts_of("score", tmp_path / "plain.model", folder / "labels.csv", "--target", "label")
+    assert facts == asked | {"model": facts["model"]}
+    # a feature of the same name is in later files, where the target then has no name
+    assert dkl.KernelClassifier("random", random_state=0).fit(rows, y).provenance_.target == ""
+
+
 def test_predict_reads_numbers_by_the_decimal_mark_that_is_named(folder: Path, tmp_path: Path) -> None:
     rows = pd.read_csv(folder / "new.csv")
     rows["a"] = (1_000.0 * rows["a"]).round() / 1_000.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from dkl.data.checks import check_order
 from dkl.data.dataset import Dataset
+from dkl.data.frames import is_frame
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
@@ -76,4 +78,18 @@ def as_dataset(
             )
         return X.used_whole(y, sample_weight, task)
     of_targets: dict[str, Any] = {"task": task, "classes": classes}
-    return Dataset(*source_of(X, y, sample_weight, categorical=categorical, looks=looks, repeats=repeats, **of_targets))
+    source, schema = source_of(X, y, sample_weight, categorical=categorical, looks=looks, repeats=repeats, **of_targets)
+    if name := _target_name(X, y):
+        schema = replace(schema, provenance={**schema.provenance, "target": name})
+    return Dataset(source, schema)
+
+
+def _target_name(X: Any, y: Any) -> str:
+    """The column of later files that holds the target: the name of a series, or of the only column of a frame.
+
+    Empty if targets have no name, several names, or that of a feature.
+    """
+    names = list(y.columns) if is_frame(y) else [y.name] if type(y).__name__ == "Series" else []
+    if len(names) != 1 or not isinstance(names[0], str) or (is_frame(X) and names[0] in X.columns):
+        return ""
+    return names[0]

@@ -55,11 +55,10 @@ def column_named(X: GivenRows, name: str, argument: str, otherwise: str = "") ->
 
 
 def weights_of(X: GivenRows, given: GivenValues) -> Any:
-    """The weights of rows: `given`, or the column of the data frame X that has this name."""
-    if not isinstance(given, str):
+    """The weights of rows: `given`, or the column of X that has this name if X is a data frame."""
+    if not isinstance(given, str) or not is_frame(X := as_known_rows(X)):
         return given
-    of_dataset = f"; a Dataset has weights of its own: create_dataset(..., sample_weight={given!r})"
-    return column_named(as_known_rows(X), given, "sample_weight", of_dataset)
+    return column_named(X, given, "sample_weight")
 
 
 def no_column_message(name: str, argument: str, columns: list[Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import MISSING
 from dkl.data.ingest.dates import DatePart, written_time
+from dkl.methods.validation import column_names_of
 from dkl.protocols.estimators import FittedModel
 
 # The quantiles of the rows at which an axis ends, since a model has learned little from the few rows beyond them.
@@ -112,7 +113,7 @@ def encoded_names(estimator: FittedModel, names: Sequence[str] | None) -> list[s
     encoding = getattr(estimator, "encoding_", None)
     width = estimator.n_features_in_ if encoding is None else encoding.n_columns
     if names is None:
-        known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+        known = column_names_of(estimator)
         return [f"column {c}" for c in range(width)] if known is None else [str(name) for name in known]
     if len(names) != width:
         raise ValueError(f"names has {len(names)} entries for {width} columns; give one a column")

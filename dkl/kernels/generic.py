@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dkl.errors import ColumnError
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
@@ -227,7 +228,7 @@ def _scaled_counts(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
     counts = xp.where(passes, xp.zeros_like(X), X)
     if getattr(xp, "__name__", "") == "cupy":
 
-        def negative() -> ValueError:
+        def negative() -> ColumnError:
             values = counts.get()
             row, column = np.argwhere(values < 0.0)[0]
             return negative_count(int(column), values[row, column])

@@ -10,6 +10,7 @@ import numba
 import numpy as np
 from scipy import sparse
 
+from dkl.errors import ColumnError
 from dkl.kernels.device import array_module, tile_rows, together_on_host, with_targets
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -113,14 +114,15 @@ def refuse_lost_squares(moments: Moments, what: str, counted: np.ndarray | None 
     lost = (spread > 0.0) & (spread * np.sqrt(min(moments.weight, 1.0)) < LEAST_SQUARED)
     places = np.flatnonzero(lost if counted is None else lost & counted)
     if len(places):
-        place = places[0]
+        place = int(places[0])
         named = what if len(spread) == 1 and what == "y" else f"{what} {place}"
         weighted = f", times weights that sum to {moments.weight:g}" if moments.weight < 1.0 else ""
-        raise ValueError(
+        message = (
             f"{named} reaches from {moments.low[place]:g} to {moments.high[place]:g}: float64 does not hold the "
             f"squares of such small differences{weighted} (underflow). Multiply it by a power of ten, such as "
             f"1e{int(-np.floor(np.log10(spread[place])))}"
         )
+        raise ColumnError(message, place) if what == "column" else ValueError(message)
 
 
 def dense_sums(X: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse, special
 
+from dkl.errors import ColumnError
 from dkl.features.scaling import Scaler
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
@@ -143,11 +144,12 @@ def _lengths(squares: np.ndarray) -> np.ndarray:
     return np.where(squares > 0.0, np.sqrt(squares), 1.0)
 
 
-def negative_count(column: int, value: float) -> ValueError:
+def negative_count(column: int, value: float) -> ColumnError:
     """The error for a negative number with scaling='counts'."""
-    return ValueError(
+    return ColumnError(
         f"column {column} holds {value:g}: scaling='counts' takes the logarithms log(1 + x) of counts, which are not "
-        "negative; use scaling=None, 'unit' or 'standard' for such rows"
+        "negative; use scaling=None, 'unit' or 'standard' for such rows",
+        column,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
+from dkl.errors import ColumnError
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import scale
 from dkl.protocols.arrays import Rows
@@ -136,9 +137,10 @@ def refuse_overflow(tile: Rows, first_row: int) -> None:
         row, column = divmod(first, tile.shape[1])
     else:
         row, column = int(np.searchsorted(tile.indptr, first, side="right")) - 1, int(tile.indices[first])
-    raise ValueError(
+    raise ColumnError(
         f"row {first_row + row}, column {column}: scaled, the value is larger than {tile.dtype} holds. Compare the "
-        "columns with those of fit, scale them (scaling='standard'), or compute with dtype='float64'"
+        "columns with those of fit, scale them (scaling='standard'), or compute with dtype='float64'",
+        column,
     )
 
 

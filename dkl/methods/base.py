@@ -22,7 +22,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.documented import DocumentedMixin
-from dkl.errors import refuse_non_finite
+from dkl.errors import columns_named, refuse_non_finite
 from dkl.features.families import Family, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
@@ -61,6 +61,7 @@ from dkl.methods.room import PlannedMixin, check_plan, check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
 from dkl.methods.validation import (
+    column_names_of,
     first_targets,
     lazy_rows,
     rows_like_those_of_fit,
@@ -215,7 +216,9 @@ class FeatureLearner(
         """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets."""
         feature_map = self.feature_map_
         if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
-            return map_rows_together(rows_like_those_of_fit(self, X, strict=strict), feature_map, dtype)
+            encoded = rows_like_those_of_fit(self, X, strict=strict)
+            with columns_named(column_names_of(self)):
+                return map_rows_together(encoded, feature_map, dtype)
         rows = lazy_rows(self, X, strict=strict)
         return da.map_blocks(
             map_chunk,
@@ -462,7 +465,8 @@ class FeatureLearner(
             return learner
 
         model = None if keep is None or self._context.is_pilot else learner_so_far
-        state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
+        with columns_named(dataset.column_names):
+            state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
         self.stats_.extend(stats)
         if keep is not None and self._plan is None:
             keep(self, state)

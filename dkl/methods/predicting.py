@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.frames import weights_of
+from dkl.errors import columns_named
 from dkl.linear.answers import ScoredRows, Scorer, chosen_labels, indexed, only_column, score_chunk
 from dkl.methods.scoring import accuracy, r_squared
-from dkl.methods.validation import lazy_rows, rows_like_those_of_fit
+from dkl.methods.validation import column_names_of, lazy_rows, rows_like_those_of_fit
 from dkl.solvers.losses import answered
 
 
@@ -204,7 +205,9 @@ def score_rows(model: Any, scorer: Scorer, X: object, *, strict: bool = False, w
     if isinstance(X, ScoredRows):
         return X.of(scorer)
     if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
-        return scorer(rows_like_those_of_fit(model, X, strict=strict, weight=weight))
+        encoded = rows_like_those_of_fit(model, X, strict=strict, weight=weight)
+        with columns_named(column_names_of(model)):
+            return scorer(encoded)
     lazy = lazy_rows(model, X, strict=strict, weight=weight)
     return da.map_blocks(
         score_chunk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import dask
@@ -11,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight
+from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, spoken_names
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import with_exposure_of_fit
@@ -168,6 +169,12 @@ def record_columns(estimator: BaseEstimator, dataset: Dataset, frame: Any = None
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
 
 
+def column_names_of(estimator: BaseEstimator) -> Sequence[str] | None:
+    """The names of the columns of a fitted estimator's rows after encoding; None if they have none."""
+    encoding = getattr(estimator, "encoding_", None)
+    return getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+
+
 def encoded_width(estimator: BaseEstimator) -> int:
     """The number of columns of a fitted estimator's rows after encoding."""
     encoding = getattr(estimator, "encoding_", None)
@@ -253,7 +260,7 @@ def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
             f"shifted by one; ingest one of them again with format=dkl.LibsvmFormat(zero_based=...), in the shell "
             "--zero-based or --one-based"
         )
-    names = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+    names = column_names_of(estimator)
     other_names = dataset.column_names
     if names is not None and other_names is not None:
         for place, (expected, found) in enumerate(zip(names, other_names, strict=True)):
@@ -282,10 +289,22 @@ def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
 
 def _check_width(estimator: BaseEstimator, found: int, expected: int, why: str = "") -> None:
     if found != expected:
+        why = why or _columns_of_fit(estimator)
         raise ValueError(
             f"X has {found} features, but {type(estimator).__name__} is expecting {expected} features as input"
             f"{why and f': {why}'}"
         )
+
+
+def _columns_of_fit(estimator: BaseEstimator) -> str:
+    """The names of the columns that the rows of arrays, and those of frames, need to have; empty if they have none."""
+    encoding = getattr(estimator, "encoding_", None)
+    if encoding is None or encoding.array_dtype:
+        return ""
+    return (
+        f"its rows were encoded as the columns {spoken_names(encoding.column_names)}; pass a data frame with the "
+        f"columns {spoken_names([rule.name for rule in encoding.rules])}, which is encoded so"
+    )
 
 
 def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:

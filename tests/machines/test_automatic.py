@@ -402,6 +402,11 @@ def test_a_time_limit_ends_the_trials_and_trials_pins_the_same_bits(
     np.testing.assert_array_equal(again.predict(X), short.predict(X))
 
 
+def test_a_short_time_limit_leaves_the_first_trial() -> None:
+    model = dkl.KernelRegressor(random_state=0, effort="fast", time_limit=1e-3).fit(*thresholds(200))
+    assert "since time_limit=0.001 left no time for others: trials=[0]" in model.reasons_[1]
+
+
 def test_without_a_limit_no_clock_ends_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting.time, "monotonic", lambda: 1e9)
     assert Clock(None).allows(1e30)

@@ -113,7 +113,7 @@ class BesideFeatures:
     def weights(self, given: Any) -> Any:
         """The weights of the rows; a column of the data frame that `given` names is removed from it."""
         weights = weights_of(self.X, given)
-        if isinstance(given, str):
+        if weights is not given:
             self.leave_out(given)
         return weights
 
