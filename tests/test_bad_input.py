@@ -622,6 +622,18 @@ FITS = [
         ValueError,
         ("'a' is missing", "'c' holds categories", "'maybe'", "60 of 60 rows", "strict=True"),
     ),
+    Case(
+        "a text among numbers at predict",
+        lambda f: classifier().fit(frame(), Y).predict(frame(a=[*X[:7, 0], "forty", *X[8:, 0]])),
+        TypeError,
+        ("column 'a'", "(float64, str)", "row 7 is the first", "'forty'"),
+    ),
+    Case(
+        "values of one unknown type",
+        lambda f: classifier().fit(frame(c=pd.Series([1j] * 60, dtype=object)), Y),
+        TypeError,
+        ("column 'c' holds complex values", "leave it out"),
+    ),
     Case("no y for a supervised learner", lambda f: fit_aligned(labels=None), ValueError, ("y",)),
     Case(
         "numbers for a learner of classes",
@@ -1457,6 +1469,16 @@ def test_bad_input_gets_one_clear_error_and_nothing_is_written(case: Case, tmp_p
     assert all(part in message for part in case.says), message
     assert len(message) > 30, "a message says what to do"
     assert listing(tmp_path) <= INPUTS
+
+
+def test_an_infinite_target_is_not_called_a_missing_one() -> None:
+    with pytest.raises(ValueError, match=r"^Input y: y\[7\] is inf; targets must be finite$"):
+        regressor(drop_missing_target=True).fit(X, with_value(np.inf, 7))
+
+
+def test_a_frame_without_rows_is_not_blamed_for_its_weights() -> None:
+    with pytest.raises(ValueError, match=r"^Found array with 0 sample\(s\).*X has no rows$"):
+        classifier().fit(frame()[:0], Y[:0])
 
 
 def test_labels_are_not_blamed_for_weights_that_are_none() -> None:

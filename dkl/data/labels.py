@@ -189,8 +189,10 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
     if y.dtype.kind != "f" or np.isfinite(y).all():
         return
     place = tuple(np.argwhere(~np.isfinite(y))[0])
+    # infinity is a target, though a wrong one: no row with it is left out
+    remedy = f"; {WITHOUT_TARGET}" if np.isnan(y[place]) else ""
     raise ValueError(
-        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite; {WITHOUT_TARGET}"
+        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite{remedy}"
     )
 
 
@@ -434,6 +436,6 @@ def sorted_classes(labels: GivenValues, *, n_weightless: int = 0) -> np.ndarray:
         others = f", in the rows that count ({n_weightless:,} others have the weight 0)" if n_weightless else ""
         raise ValueError(
             f"y has one class, {shown_classes(classes)}{others}; at least two are needed to learn from. "
-            "Pass classes= where these rows lack some"
+            "create_dataset and partial_fit take classes=, which names all where rows lack some"
         )
     return classes

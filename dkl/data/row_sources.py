@@ -83,7 +83,8 @@ def source_of(
             rows, encoding = encode_raw(X, categorical, deferred, weight)
     if problems and in_memory:
         with problems.collected():
-            if y is not None:
+            # without rows there are no targets either
+            if y is not None and len(X):
                 target_codes(as_targets(y, len(X), weight=weight), task, classes, weight)
     problems.raise_all()
     source, schema = _source_of_arrays(rows, y, weight, counted=counted, **of_targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.checks import check_named_once, spoken_names
+from dkl.data.checks import check_named_once, shown_value, spoken_names
 from dkl.data.given import GivenRows
 from dkl.data.ingest.dates import date_kind, days, staged, staged_type, zone_of
 from dkl.data.ingest.precision import EXACT
@@ -174,10 +175,14 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
             return (
                 f"column '{name}' holds {series.dtype} values, which are neither real numbers nor texts: leave it out"
             )
-        kinds = sorted({type(value).__name__ for value in series if value is not None and value == value})
+        kinds = Counter(type(value).__name__ for value in series if value is not None and value == value)
+        rarest = min(kinds, key=lambda kind: kinds[kind])
+        if len(kinds) == 1:
+            return f"column '{name}' holds {rarest} values, which are neither real numbers nor texts: leave it out"
+        row, value = next((row, value) for row, value in enumerate(series) if type(value).__name__ == rarest)
         return (
-            f"column '{name}' holds values of several types ({', '.join(kinds)}); make it a column of numbers, "
-            "booleans or texts"
+            f"column '{name}' holds values of several types ({', '.join(sorted(kinds))}); make it a column of numbers, "
+            f"booleans or texts; row {row} is the first that holds a value of type {rarest}, {shown_value(value)}"
         )
 
 
