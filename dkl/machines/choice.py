@@ -148,6 +148,8 @@ class Choice:
         self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
         first = self._terms.contenders(self._rows, advice)
         self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss)
+        if self._score_name() == "R^2":
+            self._race.constants = held_out_variances(self._sample)
         self._has_asked, self._cut_short = False, ""
 
     def chosen(self) -> Chosen:
@@ -283,7 +285,6 @@ class Choice:
         """The name of 1 minus the held-out loss by which candidates are compared."""
         loss = comparing_loss(self._terms.judging_loss, has_classes=self._rows.classes is not None)
         if loss == "squared_error":
-            # targets are standardised
             return "R^2"
         return f"1 less the mean {loss.replace('_', ' ').removesuffix(' loss')} loss"
 
@@ -294,6 +295,28 @@ class Choice:
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
         doubts = too_good(perfect_columns(rows, self._run, self._terms.seed))
         return (*of_features, *of_loss, *self._advice.reasons, *doubts, *self._columns.reasons)
+
+
+def held_out_variances(sample: Sample) -> tuple[float, ...]:
+    """The variance of the held-out targets of each fold over that of all targets; a mean over several targets.
+
+    It is the squared error of the best constant on the fold, for the standardised targets that candidates are fitted
+    to. Rows held out by time may vary much less than all rows, or much more.
+    """
+    blocks = list(sample.rows.source.blocks_without_x())
+    y = np.concatenate([np.reshape(np.asarray(block.y, np.float64), (block.n_rows, -1)) for block in blocks])
+    weights = np.concatenate([block.weights for block in blocks])
+    held_with = np.concatenate([block.held_with for block in blocks])
+
+    def variance(rows: np.ndarray) -> np.ndarray:
+        # 0 for a fold without rows
+        total = max(float(weights[rows].sum()), np.finfo(float).tiny)
+        mean = weights[rows] @ y[rows] / total
+        return weights[rows] @ np.square(y[rows] - mean) / total
+
+    whole = variance(np.ones(len(y), bool))
+    masks = [fold.mask(held_with) for fold in sample.folds]
+    return tuple(float(np.mean(variance(rows) / np.where(whole > 0.0, whole, 1.0))) for rows in masks)
 
 
 def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:

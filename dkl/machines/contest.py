@@ -166,6 +166,8 @@ class Race:
         The loss at which no variants are tried, because nothing is left to gain.
     spent : float
         Counted work so far.
+    constants : tuple of float
+        The loss of the best constant on each fold, of which the scores that are shown are shares; empty is 1.
 
     Attributes
     ----------
@@ -195,6 +197,7 @@ class Race:
     most_landmarks: int = 0
     enough: float = 0.0
     spent: float = 0.0
+    constants: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         self.candidates = [Candidate(number, contender) for number, contender in enumerate(self.contenders)]
@@ -287,6 +290,12 @@ class Race:
     def loss(self, one: Candidate) -> float:
         """The mean loss of a candidate's best penalty over the folds that all have been scored on."""
         return one.loss(self.rounds)
+
+    def shown_loss(self, one: Candidate, folds: int | None = None) -> float:
+        """`Candidate.loss` as a share of that of the best constant, which makes 1 minus it the R^2 of numbers."""
+        constant = float(np.mean(self.constants[: folds or len(one.choices)])) if self.constants else 1.0
+        # held-out targets that are all equal have no variance to be explained
+        return one.loss(folds) / (constant or 1.0)
 
     def _within(self, able: list[Candidate], share: float, best: Candidate | None = None) -> list[Candidate]:
         """The candidates of `able` whose loss exceeds the least, or that of `best`, by at most this ratio."""

@@ -27,7 +27,8 @@ class Tried:
     name : str
         The name that the reasons use.
     score : float or None
-        1 minus the mean loss on the held-out rows; None if it was not tried, or failed.
+        1 minus the mean loss on the held-out rows, which is R^2 where numbers are fitted by squares; None if it was not
+        tried, or failed.
     folds : int
         Number of folds that it was scored on.
     outcome : {"chosen", "level, less plain", "worse", "failed"} or why it was not tried
@@ -49,7 +50,7 @@ def tried_table(race: Race, won: Candidate) -> tuple[Tried, ...]:
         if one.choices:
             level = one.ratio(won) <= 1.0
             outcome = "chosen" if one is won else "level, less plain" if level else "worse"
-            rows.append(Tried(one.contender.name, 1.0 - one.loss(), len(one.choices), outcome))
+            rows.append(Tried(one.contender.name, 1.0 - race.shown_loss(one), len(one.choices), outcome))
         elif one.left_out == "failed" or one.left_out in _WHY_UNTRIED:
             rows.append(Tried(one.contender.name, None, 0, one.left_out))
     return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
@@ -79,7 +80,7 @@ def reasons_of(
     last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
     folds = f" in {race.rounds} folds" if race.rounds > 1 else ""
     return (
-        f"Features: {won.contender.name}, which {why} on held-out rows, {1.0 - race.loss(won):.4f}"
+        f"Features: {won.contender.name}, which {why} on held-out rows, {1.0 - race.shown_loss(won, race.rounds):.4f}"
         f"{'; also tried: ' + others if others else ''} "
         f"({measure}, of the same linear model, on {judged_rows:,} rows{folds}{more}).",
         f"Choice: ended after {len(race.tried)} trials, {race.ended}.",
@@ -112,13 +113,13 @@ def sentence_of(
 
 
 def shown_score(race: Race, one: Candidate) -> float:
-    """The score in the summary: the accuracy on held-out rows, for numbers 1 minus the loss."""
+    """The score in the summary: the accuracy on held-out rows, for numbers R^2 or 1 minus the loss."""
     accuracy = mean_over_folds(one.choices[: race.rounds]).accuracy
-    return 1.0 - one.loss() if accuracy is None else accuracy
+    return 1.0 - race.shown_loss(one) if accuracy is None else accuracy
 
 
 def _score_text(race: Race, one: Candidate) -> str:
     """The score of a candidate on the folds that it has been scored on."""
     # scores of different folds are not comparable: folds differ by more than candidates do
     fewer = f" in the first {len(one.choices)}" if len(one.choices) < race.rounds else ""
-    return "failed" if one.left_out == "failed" or not one.choices else f"{1.0 - one.loss():.4f}{fewer}"
+    return "failed" if one.left_out == "failed" or not one.choices else f"{1.0 - race.shown_loss(one):.4f}{fewer}"

@@ -44,6 +44,16 @@ def test_a_choice_by_itself_is_that_by_the_dates(tmp_path):
     assert not any("the newest rows" in reason for reason in drawn.reasons_)
 
 
+def test_the_score_of_the_newest_rows_is_their_own_r_squared():
+    # nothing predicts these targets; the newest third of them varies a hundredth as much as the others
+    is_new = FRAME["when"] >= FRAME["when"].quantile(2 / 3)
+    noise = np.where(is_new, 0.01, 1.0) * np.random.default_rng(1).normal(size=N)
+    model = machine().fit(FRAME, noise)
+    found = re.search(r"R\^2 (-?[.\d]+) on the newest rows", model.summary_)
+    assert found is not None
+    assert float(found[1]) < 0.1
+
+
 def test_features_that_are_given_keep_rows_drawn_at_random():
     own, drawn = (machine(features="aligned", by_time=by_time).fit(FRAME, Y) for by_time in (None, False))
     np.testing.assert_array_equal(own.linear_.coef_, drawn.linear_.coef_)
