@@ -159,15 +159,15 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         m, is_square = feature_map.n_features, problem.loss.is_square
         if state.phase == "refit":
             is_old = are_old_columns(problem, state, *state.known)
-            new: np.ndarray | slice = np.flatnonzero(~is_old)
-            start, whole = np.zeros((K, m)), None
+            added, start, whole = np.flatnonzero(~is_old), np.zeros((K, m)), None
+            new: np.ndarray | slice = slice(m, m)
             if is_square and is_old.any():
                 # the system of the squared error does not depend on the model, so only its new columns are summed;
                 # these are the last ones of a model without points
-                new = new if problem.dictionaries else slice(m - len(new), m)
+                new = added if problem.dictionaries else slice(m - len(added), m)
             else:
                 start = padded_models(state.coefficients, is_old, m)
-                new, whole = slice(m, m), GramChange(slice(0, m), None, ((0, m),))
+                whole = GramChange(slice(0, m), None, ((0, m),))
             task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start, change=whole)
         else:
             candidates, parents = candidate_map(problem, state), parents_of(problem, state)
