@@ -167,7 +167,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
                 new = added if problem.dictionaries else slice(m - len(added), m)
             else:
                 start = padded_models(state.coefficients, is_old, m)
-                whole = GramChange(slice(0, m), None, ((0, m),))
+                whole = GramChange(slice(0, m), None, ((0, m),), GRAM_ROWS)
             task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start, change=whole)
         else:
             candidates, parents = candidate_map(problem, state), parents_of(problem, state)

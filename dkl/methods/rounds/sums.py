@@ -33,10 +33,8 @@ from dkl.solvers.losses import Loss, namespace_of
 
 __all__ = ["round_sums"]
 
-# The most rows that are collected over several tiles for one product of columns with themselves: four tiles, and where
-# the matrix was summed before, so that few rows change, fewer; those of one tile always are.
+# The rows of a product of all columns with themselves: four tiles.
 GRAM_ROWS = 4 * TILE_ROWS
-_CHANGED_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,14 @@ class GramChange:
     panels : tuple of (int, int)
         The rows, from the first number to before the second, of each part in which the upper triangle is summed; a part
         has the columns from its first row on.
+    rows : int
+        The most changed rows that are collected over several tiles for one product; those of one tile always are.
     """
 
     old: np.ndarray | slice
     previous: np.ndarray | None
     panels: tuple[tuple[int, int], ...]
+    rows: int = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,8 +341,7 @@ class _ChangedRows:
     def __init__(self, task: RoundTask, change: GramChange, sums: Mapping[str, Any]) -> None:
         self._task, self._change = task, change
         self._totals = [sums[f"change_{j}"] for j in range(len(change.panels))]
-        self._most, self._n_rows = GRAM_ROWS if change.previous is None else _CHANGED_ROWS, 0
-        self._rows, self._weights = np.empty((0, 0)), np.empty(0)
+        self._n_rows, self._rows, self._weights = 0, np.empty((0, 0)), np.empty(0)
 
     def add(self, phi: Any, y: Any, weight: Any, h: Any) -> None:
         """Collect the rows of a tile whose weight in the matrix, now h, has changed."""
@@ -355,10 +355,10 @@ class _ChangedRows:
             return
         if not len(self._rows):
             # no later tile has more rows than the first
-            room = max(self._most, len(phi))
+            room = max(self._change.rows, len(phi))
             self._rows, self._weights = np.empty((room, self._totals[0].shape[1]), phi.dtype), np.empty(room)
         rows = np.flatnonzero(change)
-        if self._n_rows + len(rows) > self._most:
+        if self._n_rows + len(rows) > self._change.rows:
             self.multiply()
         place = slice(self._n_rows, self._n_rows + len(rows))
         self._rows[place], self._weights[place] = _columns(rows_at(phi, rows), self._change.old), change[rows]
