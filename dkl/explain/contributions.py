@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -300,45 +300,32 @@ def background_of(
     >>> [dkl.explain.contributions(model, X[i : i + 1], background).values.shape for i in range(2)]
     [(1, 2, 1), (1, 2, 1)]
     """
-    scorer, columns = model_of(model), columns_of(model, names, groups)
-    dataset, records = rows_to_explain(model, X, sample_weight), background_records(scorer, columns)
+    scorer, columns, outputs = model_of(model), columns_of(model, names, groups), output_labels(model)
+    dataset = rows_to_explain(model, X, sample_weight)
+    kinds = [_kind_of(part, columns, outputs, random_state) for part in parts_of(scorer)]
+    records = tuple(record for record, _ in kinds)
     results = read_rows(model, dataset, records, progress=progress, memory_limit=memory_limit)
-    outputs = output_labels(model)
-    parts: list[Background] = []
-    # Each part of the model has a background of its kind, from the result of its record.
-    for part, result in zip(parts_of(scorer), results, strict=True):
-        a = wave_amplitudes(part)
-        if (steps := StepFactors.of(part, columns)) is not None:
-            parts.append(_Products(columns, outputs, steps, steps.means(result), part.intercept))
-        elif a is not None:
-            parts.append(_Waves(columns, outputs, _parts(part, columns), wave_means(result), a, part.intercept))
-        elif part.feature_map.activation == "identity":
-            parts.append(_Linear(columns, outputs, part, result["sums"] / result["weight"]))
-        else:
-            parts.append(_Draws(columns, outputs, part, result, random_state))
-    background = parts[0] if len(parts) == 1 else _Sum(columns, parts)
-    background.unit = unit_of(model)
-    return background
+    parts = [background(result) for (_, background), result in zip(kinds, results, strict=True)]
+    whole = parts[0] if len(parts) == 1 else _Sum(columns, parts)
+    whole.unit = unit_of(model)
+    return whole
 
 
-def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
-    """The records of the pass of `background_of`, one for each of the model's `parts_of`."""
-    records: list[Record] = []
-    for part in parts_of(scorer):
-        if wave_amplitudes(part) is not None:
-            records.append(wave_record(_parts(part, columns), part.dtype))
-        elif (steps := StepFactors.of(part, columns)) is not None:
-            records.append(steps.record())
-        elif part.feature_map.activation == "identity":
-            records.append(column_record(part.feature_map.scaler, part.feature_map.n_columns))
-        else:
-            records.append(ROWS)
-    return tuple(records)
-
-
-def _parts(scorer: Scorer, columns: Columns) -> list[ColumnWaves]:
-    """The waves exp(i w.x_c) of each single column."""
-    return [part_of(scorer.feature_map, members) for members in columns.members]
+def _kind_of(
+    part: Scorer, columns: Columns, outputs: tuple[str, ...], random_state: int
+) -> tuple[Record, Callable[[Any], Background]]:
+    """The record whose result the background of a part of a model needs, and the function that makes it of this."""
+    if (a := wave_amplitudes(part)) is not None:
+        waves = [part_of(part.feature_map, members) for members in columns.members]
+        return wave_record(waves, part.dtype), lambda result: _Waves(
+            columns, outputs, waves, wave_means(result), a, part.intercept
+        )
+    if (steps := StepFactors.of(part, columns)) is not None:
+        return steps.record(), lambda result: _Products(columns, outputs, steps, steps.means(result), part.intercept)
+    if part.feature_map.activation == "identity":
+        record = column_record(part.feature_map.scaler, part.feature_map.n_columns)
+        return record, lambda result: _Linear(columns, outputs, part, result["sums"] / result["weight"])
+    return ROWS, lambda result: _Draws(columns, outputs, part, result, random_state)
 
 
 class _Sum(Background):

@@ -18,7 +18,6 @@ from dkl.linear.answers import Scorer
 from dkl.plain_text import shortened
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
-from dkl.protocols.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,15 +157,14 @@ def partial_dependence(
     scorer, known = model_of(model), columns_of(model, names, groups)
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = positions_of(columns if isinstance(columns, list) else [columns], known)
-    # One pass: the sums of the other columns' waves, and a sample of rows for the axes.
-    records = dependence_records(scorer, known, wanted)
-    *sums, sample = read_rows(model, dataset, records, progress=progress, memory_limit=memory_limit)
-    a = wave_amplitudes(scorer)
+    # One pass: the sums of the other columns' waves, if the features are waves, and a sample of rows for the axes.
+    a, forms = wave_amplitudes(scorer), _forms(known, wanted)
+    records = () if a is None else (left_out_record(scorer.feature_map, forms, scorer.dtype),)
+    *sums, sample = read_rows(model, dataset, (*records, ROWS), progress=progress, memory_limit=memory_limit)
     if a is None:
         means = _averaged(scorer, sample.first(_AVERAGED_ROWS))
     else:
-        others = dict(zip(map(bytes, _forms(known, wanted)), wave_means(sums[0]), strict=True))
-        means = _summed(scorer, a, others)
+        means = _summed(scorer, a, dict(zip(map(bytes, forms), wave_means(sums[0]), strict=True)))
     dependences = []
     for positions in wanted:
         most = resolution if len(positions) == 1 else min(resolution, _MAP_RESOLUTION)
@@ -185,13 +183,6 @@ def partial_dependence(
         labels = output_labels(model), unit_of(model)
         dependences.append(PartialDependence(axes, values, mean, interaction, sample.shares, *labels))
     return dependences if isinstance(columns, list) else dependences[0]
-
-
-def dependence_records(scorer: Scorer, known: Columns, wanted: Sequence[tuple[int, ...]]) -> tuple[Record, ...]:
-    """The records of the pass of `partial_dependence`: sums of waves without some columns, and a sample of rows."""
-    if wave_amplitudes(scorer) is None:
-        return (ROWS,)
-    return left_out_record(scorer.feature_map, _forms(known, wanted), scorer.dtype), ROWS
 
 
 def _forms(known: Columns, wanted: Sequence[tuple[int, ...]]) -> list[np.ndarray]:

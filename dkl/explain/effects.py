@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.kernel_factors import ColumnKernels, KernelFactors, term_values
+from dkl.explain.kernel_factors import ColumnKernels, KernelFactors
 from dkl.explain.model import (
     mixes_columns,
     model_of,
@@ -35,8 +36,8 @@ from dkl.protocols.estimators import FittedModel
 
 # The most rows over which means and strengths of effects are computed.
 MOST_ROWS = 5_000
-# The number of rows whose waves are in memory at once.
-_TILE = 1_024
+# The number of rows whose waves are in memory at once, and the most bytes (32 MiB) of the functions of all columns.
+_TILE, _TILE_BYTES = 1_024, 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,13 +209,13 @@ def effects(
     parts = [
         (
             part,
-            wave_amplitudes(part),
-            StepFactors.of(part, known, part.coef if bags is None else bags),
-            KernelFactors.of(part, known),
+            WaveFactors.of(part, known, most_columns)
+            or StepFactors.of(part, known, part.coef if bags is None else bags)
+            or KernelFactors.of(part, known),
         )
         for part in parts_of(scorer)
     ]
-    unknown = [part.feature_map for part, *read in parts if all(one is None for one in read)]
+    unknown = [part.feature_map for part, factors in parts if factors is None]
     if unknown:
         which = " of rows scaled as 'counts', whose columns depend on each other" if mixes_columns(unknown[0]) else ""
         raise TypeError(
@@ -227,14 +228,8 @@ def effects(
     # Products of small matrices are faster on one thread of BLAS.
     with one_blas_thread():
         found: dict[tuple[int, ...], list[Effect]] = {}
-        for part, a, steps, kernels in parts:
-            if a is not None:
-                of_part = _wave_effects(part.feature_map, a, known, rows, most_columns)
-            elif steps is not None:
-                of_part = _step_effects(steps, known, rows, most_columns, len(part.coef))
-            else:
-                of_part = [] if kernels is None else _kernel_effects(kernels, known, rows, most_columns)
-            for effect in of_part:
+        for part, factors in parts:
+            for effect in _effects_of(factors, known, rows, most_columns, len(part.coef)) if factors else ():
                 found.setdefault(effect.columns, []).append(effect)
         every = [_together(of_columns, known, rows) for of_columns in found.values()]
     outputs = output_labels(model)
@@ -286,87 +281,47 @@ def _bags_of(model: FittedModel, scorer: Scorer) -> np.ndarray | None:
     return np.concatenate([features.coef_, *bags])
 
 
-def _step_effects(
-    steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int, n_outputs: int
+def _effects_of(
+    factors: WaveFactors | StepFactors | KernelFactors,
+    known: Columns,
+    rows: np.ndarray,
+    most_columns: int,
+    n_outputs: int,
 ) -> list[Effect]:
-    """The effects of a model on steps at dense rows (n, d); coefficients of bags follow those of the outputs."""
-    factors = steps.values(rows)
-    means = factors.mean(axis=0)
-    centred, every = factors - means, []
-    for columns, (numbers, every_coefficient) in steps.terms(means, most_columns).items():
+    """The effects of a sum of products of functions of single columns, at dense rows (n, d).
+
+    Coefficients of bags, if there are any, follow those of the outputs.
+    """
+    n, tiles = len(rows), list(spans(len(rows), max(1, _TILE_BYTES // (16 * factors.n_functions))))
+    means = sum(factors.values(rows[tile]).sum(axis=0) for tile in tiles) / n
+    terms = factors.terms(means, most_columns)
+    # the strength of each effect follows from the sums of its values and of their squares over the rows
+    sums = {columns: np.zeros((2, n_outputs)) for columns in terms}
+    for tile in tiles:
+        # a function is a row here, since rows are collected faster than columns
+        centred = np.ascontiguousarray(factors.values(rows[tile]).T)
+        centred -= means[:, None]
+        for columns, (numbers, coefficients) in terms.items():
+            product = reduce(np.multiply, (_rows_at(centred, own) for own in numbers.T))
+            values = (coefficients[:, :n_outputs].T @ product).real
+            sums[columns] += np.stack([values.sum(axis=1), np.square(values).sum(axis=1)])
+    every = []
+    for columns, (numbers, every_coefficient) in terms.items():
+        first, second = sums[columns] / n
+        strength = float(np.sqrt(np.maximum(second - np.square(first), 0.0).sum()))
         coefficients, of_bags = np.split(every_coefficient, [n_outputs], axis=1)
         bags = of_bags.reshape(len(numbers), -1, n_outputs).swapaxes(0, 1)
-        values = np.zeros((len(rows), coefficients.shape[1]))
-        for tile in spans(len(rows), _TILE):
-            values[tile] = centred[tile][:, numbers].prod(axis=2) @ coefficients
-        strength = float(np.sqrt(values.var(axis=0).sum()))
-        parts = tuple(steps.of_column(own, known.members[c]) for c, own in zip(columns, numbers.T, strict=True))
+        parts = tuple(factors.of_column(c, own, known) for c, own in zip(columns, numbers.T, strict=True))
         of_columns = tuple(known.names[c] for c in columns)
         effect = Effect(columns, of_columns, strength, parts, means[numbers], coefficients)
         every.append(replace(effect, bag_coefficients=bags) if len(bags) else effect)
     return every
 
 
-def _kernel_effects(kernels: KernelFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
-    """The effects of a model on a kernel of few columns, at dense rows (n, d)."""
-    n, tiles = len(rows), kernels.tiles(len(rows))
-    means = [np.zeros((len(part.sizes), len(part.landmarks))) for part in kernels.parts]
-    for tile in tiles:
-        for mean, values in zip(means, kernels.values(rows[tile]), strict=True):
-            mean += values.sum(axis=1) / n
-    terms = kernels.terms(means, most_columns)
-    squares = {columns: np.zeros((2, kernels.coef.shape[1])) for columns in terms}
-    for tile in tiles:
-        centred = [values - psi[:, None] for values, psi in zip(kernels.values(rows[tile]), means, strict=True)]
-        for columns, of_columns in terms.items():
-            value = sum(term_values(centred, columns, sizes) @ coefficients for sizes, coefficients in of_columns)
-            squares[columns] += np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
-    every = []
-    for columns, of_columns in terms.items():
-        first, second = squares[columns] / n
-        factors, psi = [], []
-        for position, c in enumerate(columns):
-            sizes = tuple(sizes[position] for sizes, _ in of_columns)
-            factors.append(replace(kernels.parts[c], sizes=sizes))
-            psi.append(np.concatenate([means[c][size - 1] for size in sizes]))
-        strength = float(np.sqrt(np.maximum(second - np.square(first), 0.0).sum()))
-        coefficients = np.concatenate([own for _, own in of_columns])
-        of_names = tuple(known.names[c] for c in columns)
-        every.append(Effect(columns, of_names, strength, tuple(factors), np.stack(psi, axis=1), coefficients))
-    return every
-
-
-def _wave_effects(
-    feature_map: FeatureMap, a: np.ndarray, known: Columns, sample: np.ndarray, most_columns: int
-) -> list[Effect]:
-    """The effects of a model on waves, at dense rows (n, d)."""
-    rows = scale_rows(sample, feature_map.scaler, "float64")
-    own = [rows[:, members] for members in known.members]
-    by_columns = _Group.all_of(feature_map, a, known, own, most_columns)
-    # The variance of each effect follows from the sums of its values and of their squares over the rows.
-    n, sums = len(rows), dict[tuple[int, ...], np.ndarray]()
-    for tile in spans(n, _TILE):
-        values: dict[tuple[int, ...], np.ndarray] = {}
-        for group in by_columns:
-            for columns, share in group.shares(own, tile):
-                # Frequencies on different columns may contribute to the same effect: their values are added first.
-                values[columns] = values.get(columns, 0.0) + share
-        for columns, value in values.items():
-            sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
-    every = []
-    for columns, (first, second) in sums.items():
-        strength = float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
-        # f_T has a term of every frequency that depends on all columns of T. For frequencies on further columns, the
-        # waves in these are replaced by their means.
-        parts = [group for group in by_columns if group.holds(columns)]
-        frequencies = np.concatenate([group.frequencies for group in parts])
-        means, coefficients = (
-            np.concatenate(arrays) for arrays in zip(*(group.part(columns) for group in parts), strict=True)
-        )
-        waves = tuple(part_of(feature_map, known.members[c], frequencies) for c in columns)
-        of_columns = tuple(known.names[c] for c in columns)
-        every.append(Effect(columns, of_columns, strength, waves, means, coefficients))
-    return every
+def _rows_at(functions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Some rows of an array; successive ones, such as all landmarks of a column, are no copy."""
+    is_run = np.all(np.diff(numbers) == 1)
+    return functions[numbers[0] : numbers[-1] + 1] if is_run else functions.take(numbers, axis=0)
 
 
 def supports(frequencies: Rows) -> dict[tuple[int, ...], np.ndarray]:
@@ -399,59 +354,72 @@ def supports(frequencies: Rows) -> dict[tuple[int, ...], np.ndarray]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
-    """Frequencies with the same support T: their numbers, w (m, k_c) in each column c, psi (m, |T|) and a (m, K)."""
+class WaveFactors:
+    """f(x) = Re sum_j a_j prod_c exp(i w_jc . x_c) with waves of single columns, without the intercept.
 
-    columns: tuple[int, ...]
-    frequencies: np.ndarray
-    w: tuple[np.ndarray, ...]
-    psi: np.ndarray
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    a : ndarray of shape (m, K), complex
+    groups : dict of tuple of int to ndarray of int
+        The frequencies on the same columns, by these columns; the functions are numbered group by group, and within a
+        group column by column.
+    waves : tuple of (ndarray of int, ndarray of shape (m_T, k))
+        For each group and each of its columns the encoded columns, and the frequencies w there.
+    """
+
+    feature_map: FeatureMap
     a: np.ndarray
+    groups: dict[tuple[int, ...], np.ndarray]
+    waves: tuple[tuple[np.ndarray, np.ndarray], ...]
 
     @classmethod
-    def all_of(
-        cls, feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
-    ) -> list[_Group]:
-        """The frequencies grouped by their supports, with the means of their waves over the scaled rows."""
-        # The support of a frequency contains a column if any of its encoded columns has a nonzero entry.
-        W = sparse.csr_array(formed(feature_map.projection))
+    def of(cls, scorer: Scorer, known: Columns, most_columns: int) -> Self | None:
+        """The waves of a model on at most `most_columns` columns; None for a model on other features."""
+        if (a := wave_amplitudes(scorer)) is None:
+            return None
+        W = sparse.csr_array(formed(scorer.feature_map.projection))
+        # the support of a frequency contains a column if any of its encoded columns has a nonzero entry
         members = sparse.csr_array(
             (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
         )
-        groups = []
-        for columns, index in supports(abs(W) @ members.T).items():
-            if not 0 < len(columns) <= most_columns:
-                continue
-            w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
-            # psi_c(w), the characteristic function of column c: the mean of exp(i w . x_c).
-            psi = np.zeros((len(index), len(columns)), complex)
-            for position, c in enumerate(columns):
-                for tile in spans(len(rows[c]), _TILE):
-                    psi[:, position] += unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
-                psi[:, position] /= len(rows[c])
-            groups.append(cls(columns, index, w, psi, a[index]))
-        return groups
-
-    def holds(self, columns: tuple[int, ...]) -> bool:
-        return set(columns) <= set(self.columns)
-
-    def part(self, columns: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """The means and coefficients in the effect of `columns`: psi, and a times psi of the group's other columns."""
-        # The analysis of variance is prod_c e_c = sum_T prod_{c in T} (e_c - psi_c) prod_{c not in T} psi_c.
-        inside = np.isin(self.columns, columns)
-        return self.psi[:, inside], self.a * self.psi[:, ~inside].prod(axis=1)[:, None]
-
-    def shares(self, rows: Sequence[np.ndarray], tile: slice) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-        """Their contribution to each effect, (n, K), at a tile of the scaled rows (n, k_c) of each column."""
-        # exp(i w . x_c) - psi_c, whose mean is zero
+        groups = {T: index for T, index in supports(abs(W) @ members.T).items() if 0 < len(T) <= most_columns}
         waves = [
-            unit_waves(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)
+            (known.members[c], W[index][:, known.members[c]].toarray().astype(np.float64))
+            for columns, index in groups.items()
+            for c in columns
         ]
-        for size in range(1, len(self.columns) + 1):
-            for positions in combinations(range(len(self.columns)), size):
-                columns = tuple(self.columns[position] for position in positions)
-                product = waves[positions[0]]
-                for position in positions[1:]:
-                    product = product * waves[position]
-                a = self.part(columns)[1]
-                yield columns, product.real @ a.real - product.imag @ a.imag
+        return cls(scorer.feature_map, a, groups, tuple(waves))
+
+    @property
+    def n_functions(self) -> int:
+        """The number of waves of single columns, at least 1."""
+        return max(1, sum(len(w) for _, w in self.waves))
+
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The waves at unscaled dense rows (n, d): complex (n, U), in the memory order of the transpose."""
+        scaled = scale_rows(rows, self.feature_map.scaler, "float64")
+        return np.vstack([np.zeros((0, len(rows))), *(unit_waves(w @ scaled[:, own].T) for own, w in self.waves)]).T
+
+    def terms(self, means: np.ndarray, most_columns: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]:
+        """The terms of each effect, as in `StepFactors.terms`; a mean is the characteristic function of a column."""
+        every: dict[tuple[int, ...], list[tuple[np.ndarray, np.ndarray]]] = {}
+        start = 0
+        for columns, index in self.groups.items():
+            own = start + len(index) * np.arange(len(columns)) + np.arange(len(index))[:, None]
+            start += own.size
+            for size in range(1, len(columns) + 1):
+                for inside in combinations(range(len(columns)), size):
+                    others = np.setdiff1d(np.arange(len(columns)), inside)
+                    coefficients = self.a[index] * means[own[:, others]].prod(axis=1)[:, None]
+                    of_columns = every.setdefault(tuple(columns[position] for position in inside), [])
+                    of_columns.append((own[:, inside], coefficients))
+        return {
+            columns: (np.concatenate([one for one, _ in own]), np.concatenate([a for _, a in own]))
+            for columns, own in every.items()
+        }
+
+    def of_column(self, column: int, numbers: np.ndarray, known: Columns) -> ColumnWaves:
+        """The given waves, all of one column, as functions of its encoded columns."""
+        frequencies = [index for columns, index in self.groups.items() for _ in columns]
+        return part_of(self.feature_map, known.members[column], np.concatenate(frequencies)[numbers])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -15,11 +15,7 @@ from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.scaling import Scaler
 from dkl.features.sparse_frequencies import SparseFrequencies, symmetric_sums
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.tiles import spans
 from dkl.linear.answers import Scorer
-
-# The most bytes (32 MiB) of the factors of all columns in memory at once.
-_TILE_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +47,17 @@ class ColumnKernels:
     def values(self, rows: np.ndarray) -> np.ndarray:
         """The functions at rows (n, k) of these columns, unscaled: float64 (n, l len(sizes))."""
         every = self.sums(rows)
-        return np.concatenate([every[size - 1] for size in self.sizes], axis=1)
+        return np.concatenate([every[size - 1] for size in self.sizes]).T
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
-        """The symmetric sums e_1, ..., e_r of the kernels between unscaled rows (n, k) and landmarks: (r, n, l)."""
+        """The symmetric sums e_1, ..., e_r of the kernels between landmarks and unscaled rows (n, k): (r, l, n)."""
         scaled = in_metric(scale_rows(rows, self.scaler, "float64"), self.metric)
         of_each = (
-            self.kernel.family.kernel(scaled[:, c : c + 1], self.landmarks[:, c : c + 1])
+            self.kernel.family.kernel(self.landmarks[:, c : c + 1], scaled[:, c : c + 1])
             for c in range(scaled.shape[1])
         )
         most = min(self.kernel.most_columns or 0, scaled.shape[1])
-        return np.stack(symmetric_sums(of_each, most, (len(scaled), len(self.landmarks)))[1:])
+        return np.stack(symmetric_sums(of_each, most, (len(self.landmarks), len(scaled)))[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,50 +98,49 @@ class KernelFactors:
         coef = projection.whitening @ (scorer.coef * feature_map.amplitudes).T
         return cls(tuple(parts), kernel.weights(projection.n_columns), coef)
 
-    def tiles(self, n: int) -> list[slice]:
-        """Spans of the n rows, such that the factors of a span take at most `_TILE_BYTES`."""
-        functions = sum(len(part.sizes) for part in self.parts) * len(self.coef)
-        return list(spans(n, max(1, _TILE_BYTES // (8 * functions))))
+    @property
+    def n_functions(self) -> int:
+        """The number of functions of single columns: for each column and size one for each landmark."""
+        return sum(len(part.sizes) for part in self.parts) * len(self.coef)
 
-    def values(self, rows: np.ndarray) -> list[np.ndarray]:
-        """For each column its functions at unscaled dense rows (n, d), for sets of 1 to r encoded ones: (r, n, l)."""
-        return [part.sums(rows[:, part.columns]) for part in self.parts]
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The functions at unscaled dense rows (n, d): (n, U), in the memory order of the transpose.
 
-    def terms(
-        self, means: list[np.ndarray], most_columns: int
-    ) -> dict[tuple[int, ...], list[tuple[tuple[int, ...], np.ndarray]]]:
-        """The terms of each effect in the functional analysis of variance with independent columns.
+        They are ordered by column, of each those of one encoded column first.
+        """
+        return np.concatenate([part.sums(rows[:, part.columns]).reshape(-1, len(rows)) for part in self.parts]).T
+
+    def terms(self, means: np.ndarray, most_columns: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]:
+        """The terms of each effect, as in `StepFactors.terms`.
 
         With g_cr the function of column c for sets of r of its encoded columns, and psi_cr its mean, the term of
         columns T and sizes r_c is ``prod_{c in T} (g_cr - psi_cr)``. Its coefficient is a times the weights of all sets
         that extend T by other columns, times the means of these.
-
-        Parameters
-        ----------
-        means : list of ndarray of shape (r, l)
-            psi of each column.
-        most_columns : int
-            The largest number of columns of an effect; products of functions of more columns are left out.
-
-        Returns
-        -------
-        dict of tuple of int to list of (tuple of int, ndarray of shape (l, K))
-            By the columns of an effect, ascending: the sizes of each term, and the coefficients of its l products.
         """
-        q = len(self.weights) - 1
-        every: dict[tuple[int, ...], list[tuple[tuple[int, ...], np.ndarray]]] = {}
+        q, n_landmarks = len(self.weights) - 1, len(self.coef)
+        of_column = np.split(means.reshape(-1, n_landmarks), np.cumsum([len(part.sizes) for part in self.parts])[:-1])
+        starts = np.cumsum([0, *(psi.size for psi in of_column)])
+        every = {}
         for number in range(1, min(most_columns, q) + 1):
             for columns in combinations(range(len(self.parts)), number):
-                others = [psi for c, psi in enumerate(means) if c not in columns] if number < q else []
+                others = [psi for c, psi in enumerate(of_column) if c not in columns] if number < q else []
                 left = self._left(others, q - number, most_columns - number)
-                terms = []
+                numbers, coefficients = [], []
                 for sizes in product(*(self.parts[c].sizes for c in columns)):
                     if (taken := sum(sizes)) <= q:
                         # sums over the sets that extend this one by other columns, with weights of their total sizes
                         share = self.weights[taken:] @ left[: q + 1 - taken]
-                        terms.append((sizes, share[:, None] * self.coef))
-                every[columns] = terms
+                        coefficients.append(share[:, None] * self.coef)
+                        first = starts[list(columns)] + n_landmarks * (np.array(sizes) - 1)
+                        numbers.append(first + np.arange(n_landmarks)[:, None])
+                every[columns] = np.concatenate(numbers), np.concatenate(coefficients)
         return every
+
+    def of_column(self, column: int, numbers: np.ndarray, known: Columns) -> ColumnKernels:
+        """The given functions, all of one column and each of all landmarks, as functions of its encoded columns."""
+        before = sum(len(part.sizes) for part in self.parts[:column])
+        sizes = numbers[:: len(self.coef)] // len(self.coef) - before + 1
+        return replace(self.parts[column], sizes=tuple(sizes.tolist()))
 
     def _left(self, others: list[np.ndarray], most_size: int, most_columns: int) -> np.ndarray:
         """For s = 0, 1, ...: the sum over sets of s encoded columns of at most `most_columns` others of their means."""
@@ -159,11 +154,3 @@ class KernelFactors:
                         sums[number, size] += sums[number - 1, size - r] * psi[r - 1]
         total: np.ndarray = sums.sum(axis=0)
         return total
-
-
-def term_values(centred: list[np.ndarray], columns: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
-    """prod_{c in T} (g_cr - psi_cr) at a tile of rows: (n, l)."""
-    values: Any = 1.0
-    for c, size in zip(columns, sizes, strict=True):
-        values = values * centred[c][size - 1]
-    return values

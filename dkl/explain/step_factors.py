@@ -87,6 +87,11 @@ class StepFactors:
             ((scorer.coef if coef is None else coef) * feature_map.amplitudes).T.astype(np.float64),
         )
 
+    @property
+    def n_functions(self) -> int:
+        """The number of factors and, last, one for the index -1."""
+        return self.factors.n_frequencies + 1
+
     def values(self, rows: Rows) -> np.ndarray:
         """The factors at rows (n, d) and, last, a column of ones for the index -1: (n, U + 1) float64."""
         factors = map_rows(rows, self._feature_map, "float64")
@@ -126,9 +131,9 @@ class StepFactors:
             columns: (np.array(list(products)), np.array(list(products.values()))) for columns, products in sums.items()
         }
 
-    def of_column(self, numbers: np.ndarray, members: np.ndarray) -> ColumnSteps:
+    def of_column(self, column: int, numbers: np.ndarray, known: Columns) -> ColumnSteps:
         """The given factors, all of one column, as functions of its encoded columns."""
-        chosen = self.factors.take(numbers)
+        chosen, members = self.factors.take(numbers), known.members[column]
         place = np.full(self.factors.n_columns + 1, -1)
         place[members] = np.arange(len(members))
         # The last entry of `place` is -1, so that the index -1 (no factor) is kept.

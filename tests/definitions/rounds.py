@@ -22,7 +22,7 @@ def round_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, task: 
     (n_trials, K, m), loss = task.trials.shape, losses.name_of(task.loss)
     at, new = task.trials[-1] if task.at is None else task.at, np.arange(m)[task.new]
     sums = {name: np.zeros(shape) for name, shape in task.shapes.items()}
-    change = np.zeros((0, 0)) if task.change is None else np.zeros((len(task.change.old),) * 2)
+    change = np.zeros((0, 0)) if task.change is None else np.zeros((len(np.arange(m)[task.change.old]),) * 2)
 
     def share(i: int, model: np.ndarray) -> float:
         """The share with which a row counts in products: its largest curvature, in the unit of the task."""

@@ -377,9 +377,11 @@ def steps(kind: str, *, search: bool) -> dict[str, Any]:
         )
         feature_map = whole
     else:
-        new = slice(0, m) if K == 1 else np.array([1, 4])
+        # the whole matrix, or some of its columns
+        new = slice(m, m) if K == 1 else np.array([1, 4])
+        whole = GramChange(slice(0, m), None, ((0, m),), 50) if K == 1 else None
         start = rng.standard_normal((K, m)) * (not loss.is_square)
-        task = RoundTask(loss, np.zeros((0, K, m)), new, "float64", at=start)
+        task = RoundTask(loss, np.zeros((0, K, m)), new, "float64", at=start, change=whole)
     return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
 
 

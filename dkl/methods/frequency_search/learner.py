@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from dkl.methods.preparation.bandwidth import pair_bytes
 from dkl.passes.loop import ColumnStore, PlannedRun
 from dkl.protocols.driver import BETWEEN_PASSES, Driver
 from dkl.protocols.source import rows_within
-
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +97,19 @@ class SearchStrategy(ABC):
     """One of several ways in which a learner can search; it defines what the learner's parameters mean.
 
     If the meaning of parameters depends on one of them (`solver` of MarginFeatures, `method` of PeakFeatures), the
-    learner has a strategy for each of its values, a frozen dataclass of those parameters that the strategy uses.
+    learner has a strategy for each of its values.
+
+    Parameters
+    ----------
+    given : SearchingLearner
+        The learner, of which only parameters are read.
     """
 
     # the name of its states in a checkpoint
     stage: ClassVar[str]
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
 
     def check(self) -> None:  # noqa: B027
         """Raise an error for parameters that exclude each other; needs no rows."""
@@ -141,10 +146,6 @@ class SearchingLearner(FeatureLearner):
     def _strategy(self) -> SearchStrategy:
         """The strategy that the parameters select."""
         raise TypeError(f"{type(self).__name__} does not say how it searches")
-
-    def _with_parameters(self, kind: type[Kind]) -> Kind:
-        """A strategy of class `kind`, with those parameters of the learner that are its fields."""
-        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
     def _prepared(self, dataset: Dataset, scaler: Scaler | None, scale: TargetScale | None) -> PreparedRows:
         """The rows of a fit, with the results of the passes before the search."""

@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Family, FiniteFamily, Gaussian
+from dkl.features.families import Family, FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.choice import choose_features
 from dkl.methods.frequency_search.learner import PreparedRows, SearchStrategy
@@ -22,7 +22,7 @@ from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficien
 from dkl.methods.game.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
 from dkl.methods.game.problem import GameProblem, GameRules, GameState
 from dkl.methods.game.sums import GameTargets
-from dkl.methods.parameters import kept_frequencies
+from dkl.methods.parameters import family_of, kept_frequencies
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
 
@@ -81,68 +81,23 @@ class PlayedGame:
     terms: dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
 class GameSolver(SearchStrategy):
     """`solver="game"` of MarginFeatures: no-regret play (Algorithm 2), or the excessive gap technique.
-
-    Parameters
-    ----------
-    family, tol, patience, validation_fraction, sparse_share, max_norm, scaling, class_weight, dtype, checkpoint
-        As of MarginFeatures.
-    n_features : int
-        Limits the columns of the learned frequencies.
-    loss : {"hinge", "squared_hinge"} or None
-        The loss of the dual problem; None is the hinge.
-    C : float or None
-        Upper bound on the dual weights of the hinge; None is 1.
-    rounds : int or None
-        None is as many as `n_features` needs, and 200 on a finite family.
-    features_per_round : int or None
-        Columns of the frequencies that the kernel player adds in one round, equally weighted.
-    chains, steps, stride, noise : int, int, float, float, or None
-        None is the default of `SearchOptions`, 100 chains: a game searches in every round.
-    search_rows : int or None
-        Rows of the first search; None is 4,000.
-    projection : {"exact", "alternating"}
-    dynamics : {"no-regret", "excessive-gap"}
 
     References
     ----------
     Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithms 2 and 3, appendix A.
     """
 
-    family: Family | None
-    n_features: Any
-    loss: Any
-    C: float | None
-    rounds: int | None
-    features_per_round: int | None
-    tol: float | None
-    patience: int | None
-    validation_fraction: float
-    chains: int | None
-    steps: int | None
-    stride: float | None
-    noise: float | None
-    sparse_share: float
-    max_norm: float | None
-    search_rows: int | None
-    projection: Any
-    dynamics: str
-    scaling: str | None
-    class_weight: Any
-    dtype: str
-    checkpoint: Any
-
     stage: ClassVar[str] = "game"
 
     def check(self) -> None:
         """Raise ValueError if the parameters do not define a game; reads no rows."""
-        family = Gaussian() if self.family is None else self.family
-        if self.loss not in (None, "hinge", "squared_hinge"):
+        family = family_of(self.given)
+        if self.given.loss not in (None, "hinge", "squared_hinge"):
             raise ValueError(
                 "solver='game' of MarginFeatures plays for loss='hinge' or loss='squared_hinge', got "
-                f"loss={self.loss!r}; use solver='corrective'"
+                f"loss={self.given.loss!r}; use solver='corrective'"
             )
         pairing = getattr(family, "pairing", None)
         if pairing == "phase":
@@ -150,18 +105,18 @@ class GameSolver(SearchStrategy):
                 f"the game answers with cosine-sine pairs, and {family!r} has cosines with a phase; use "
                 "pairing='cos-sin'"
             )
-        if self.dynamics == "excessive-gap" and (pairing is not None or self.projection != "exact"):
+        if self.given.dynamics == "excessive-gap" and (pairing is not None or self.given.projection != "exact"):
             raise ValueError(
                 "dynamics='excessive-gap' needs a finite set of features (SphericalHarmonics, Coordinates, ArcCosine) "
-                f"and projection='exact'; got family={family!r}, projection={self.projection!r}. Use "
+                f"and projection='exact'; got family={family!r}, projection={self.given.projection!r}. Use "
                 "dynamics='no-regret'"
             )
-        if self.n_features == "auto":
+        if self.given.n_features == "auto":
             raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
     def driver(self) -> GameDriver | ExcessiveGapDriver:
         """The driver for `dynamics`."""
-        return ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
+        return ExcessiveGapDriver() if self.given.dynamics == "excessive-gap" else GameDriver()
 
     def continued(self, last: Mapping[str, Any], dataset: Dataset, drawn: int) -> tuple[PlayedGame, int]:
         """The game of the last fit in this process, and its seed, so that a continued game equals one longer game.
@@ -206,16 +161,16 @@ class GameSolver(SearchStrategy):
         # are neither (ArcCosine) are drawn once, and the game is played on the draw.
         pool: FeatureMap | None = None
         if isinstance(family, FiniteFamily):
-            pool = family.pool(dataset.n_columns, self.dtype)
+            pool = family.pool(dataset.n_columns, self.given.dtype)
         elif not hasattr(family, "pairing"):
-            pool = family.draw(_POOL_SIZE, dataset.n_columns, rows.seed, self.dtype)
-        options_set = {name: getattr(self, name) for name in ("chains", "steps", "stride", "noise", "max_norm")}
+            pool = family.draw(_POOL_SIZE, dataset.n_columns, rows.seed, self.given.dtype)
+        options_set = {name: getattr(self.given, name) for name in ("chains", "steps", "stride", "noise", "max_norm")}
         options_set = {name: value for name, value in options_set.items() if value is not None}
         # most dual weights of a hinge are 0: an ascent skips these rows, and takes less time
-        options = SearchOptions(sparse_share=self.sparse_share, support_only=True, **options_set)
-        first_rows = self.search_rows or _FIRST_SAMPLE
-        judges = self.patience is not None
-        held_out = rows.context.left_out(self.validation_fraction, rows.seed, needs_rows=judges)
+        options = SearchOptions(sparse_share=self.given.sparse_share, support_only=True, **options_set)
+        first_rows = self.given.search_rows or _FIRST_SAMPLE
+        judges = self.given.patience is not None
+        held_out = rows.context.left_out(self.given.validation_fraction, rows.seed, needs_rows=judges)
         targets = GameTargets(len(dataset.classes), rows.class_weight, None if held_out is None else held_out.mask)
         return GameProblem(
             targets=targets,
@@ -228,7 +183,7 @@ class GameSolver(SearchStrategy):
             search_rows=first_rows,
             most_rows=min(dataset.n_rows, max(first_rows, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))),
             n_candidates=options.chains,
-            dtype=self.dtype,
+            dtype=self.given.dtype,
             start=None if start is None else start.state,
         )
 
@@ -282,8 +237,8 @@ class GameSolver(SearchStrategy):
     @cached_property
     def _place(self) -> tuple[str, tempfile.TemporaryDirectory[str] | None]:
         """The folder of the row columns: at the checkpoint, in Dask's `temporary_directory`, or the system's."""
-        if self.checkpoint is not None:
-            return f"{str(self.checkpoint).rstrip('/')}/game-columns", None
+        if self.given.checkpoint is not None:
+            return f"{str(self.given.checkpoint).rstrip('/')}/game-columns", None
         shared = dask.config.get("temporary_directory", None)
         folder = tempfile.TemporaryDirectory(prefix="dkl-game-", dir=shared, ignore_cleanup_errors=True)
         return f"{folder.name}/columns", folder
@@ -291,14 +246,14 @@ class GameSolver(SearchStrategy):
     def _terms(self, dataset: Dataset) -> dict[str, str]:
         """A fingerprint of the rows, penalty and box of a game, since its dual weights are feasible for no others."""
         names = ["family", "loss", "C", "projection", "dynamics", "scaling", "class_weight", "dtype"]
-        names += ["patience", "validation_fraction"] if self.patience is not None else []
-        return {"the rows": dataset.fingerprint, **{name: repr(getattr(self, name)) for name in names}}
+        names += ["patience", "validation_fraction"] if self.given.patience is not None else []
+        return {"the rows": dataset.fingerprint, **{name: repr(getattr(self.given, name)) for name in names}}
 
     def _rules(self, family: Family, pool: FeatureMap | None, start: GameState | ExcessiveGapState | None) -> GameRules:
         """Length and steps of the game: enough rounds to find the frequencies that are still missing."""
-        most = kept_frequencies("MarginFeatures", self.n_features, family)
+        most = kept_frequencies("MarginFeatures", self.given.n_features, family)
         before, missing = (0, most) if start is None else (len(start.history), max(0, most - len(start.weights)))
-        rounds, per_round = self.rounds, self.features_per_round
+        rounds, per_round = self.given.rounds, self.given.features_per_round
         if per_round is not None:
             per_round = kept_frequencies("MarginFeatures", per_round, family)
         if pool is not None:
@@ -307,12 +262,12 @@ class GameSolver(SearchStrategy):
             shared = -(-missing // rounds) if rounds else int(np.clip(most // _FEWEST_ROUNDS, 1, _MOST_PER_ROUND))
             per_round = max(1, shared)
         return GameRules(
-            C=1.0 if self.C is None else self.C,
-            loss=self.loss or "hinge",
+            C=1.0 if self.given.C is None else self.given.C,
+            loss=self.given.loss or "hinge",
             rounds=before + (rounds or -(-missing // per_round)),
             per_round=per_round,
             most=most,
-            tol=self.tol,
-            patience=self.patience,
-            projection=self.projection,
+            tol=self.given.tol,
+            patience=self.given.patience,
+            projection=self.given.projection,
         )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
@@ -349,11 +349,11 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
                     "monotone is for a list of dictionaries with steps or columns, since waves rise and fall; take "
                     "family=[dkl.Steps(), dkl.Gaussian()], or StepFeatures(monotone=...)"
                 )
-            return self._with_parameters(GameSolver if self.solver == "game" else CorrectiveSolver)
+            return GameSolver(self) if self.solver == "game" else CorrectiveSolver(self)
         if self.solver != "corrective" or self.warm_start:
             given = "warm_start=True" if self.warm_start else f"solver={self.solver!r}"
             raise ValueError(f"{given} is for a single family; a list of them takes solver='corrective' from the start")
-        return self._with_parameters(DictionarySolver)
+        return DictionarySolver(self)
 
     def _learn(self, dataset: Dataset) -> None:
         solver: Any = self._strategy()
@@ -404,52 +404,11 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         return start
 
 
-@dataclass(frozen=True, eq=False)
 class CorrectiveSolver(SearchStrategy):
     """`solver="corrective"` of MarginFeatures: the working model is refitted after each round.
 
-    Parameters
-    ----------
-    n_features, rounds, features_per_round, tol, patience, validation_fraction
-        As in MarginFeatures.
-    sparse_share, plain_share, max_norm, refine
-        As in MarginFeatures.
-    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"} or None
-        None is "squared_hinge" for classes, "squared_error" for numbers.
-    epsilon, quantiles
-        As in MarginFeatures.
-    C : float or None
-        None is 1/80 during the search, and larger for the last model on few rows.
-    chains : int or None
-        None is twice the candidates of a round, at least 20, and 200 on very few rows.
-    steps, stride, noise : int, float, float or None
-        None is 5 steps (20 on many rows or few columns, 1 on very few rows) of 0.2, without noise.
-    search_rows : int or None
-        None is a 20th of all rows, at least 10,000.
-    memory_limit : int, str or None
-        Limit of the process: with less memory fewer features stay between rounds; the bits are the same.
+    With a smaller `memory_limit` fewer features stay between rounds; the bits are the same.
     """
-
-    n_features: Any
-    loss: str | None
-    epsilon: float
-    quantiles: Sequence[float]
-    C: float | None
-    rounds: int | None
-    features_per_round: int | None
-    tol: float | None
-    patience: int | None
-    validation_fraction: float
-    chains: int | None
-    steps: int | None
-    stride: float | None
-    noise: float | None
-    sparse_share: float
-    plain_share: float | None
-    search_rows: int | None
-    max_norm: float | None
-    refine: Any
-    memory_limit: int | str | None
 
     stage: ClassVar[str] = "rounds"
 
@@ -458,7 +417,7 @@ class CorrectiveSolver(SearchStrategy):
 
         The rows of a search and the ascent on them, 128 MiB, are subtracted first.
         """
-        left = max(0, own_room(self.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
+        left = max(0, own_room(self.given.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
         return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * left) // 2))
 
     def continued(self, last: Mapping[str, Any], dataset: Dataset, drawn: int) -> tuple[np.ndarray | None, int]:
@@ -477,11 +436,11 @@ class CorrectiveSolver(SearchStrategy):
         targets = loss.targets(dataset, self._target_units(rows, loss.name), rows.class_weight)
         n_models = len(targets.models)
         most = max(1_000, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))
-        first = self.search_rows or min(first_sample(dataset.n_rows), most)
+        first = self.given.search_rows or min(first_sample(dataset.n_rows), most)
         # |u|^2 / 2 + C sum loss on features of amplitude 1 / sqrt(m) is ridge m |w|^2 / 2 + sum loss on unscaled ones
-        ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.C is None else self.C))
+        ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.given.C is None else self.given.C))
         # a strong penalty keeps features diverse during the search, but on few rows it is too strong for predictions
-        last_ridge = ridge * (min(1.0, rows.total_weight / _ENOUGH_ROWS) if self.C is None else 1.0)
+        last_ridge = ridge * (min(1.0, rows.total_weight / _ENOUGH_ROWS) if self.given.C is None else 1.0)
         return CorrectiveProblem(
             space=space,
             targets=HeldTargets(targets, None if held_out is None else held_out.mask),
@@ -490,7 +449,7 @@ class CorrectiveSolver(SearchStrategy):
             n_points=self._n_points(rows, space),
             total_weight=rows.total_weight * (1.0 - (0.0 if held_out is None else held_out.share)),
             loss=loss.table,
-            ridge=last_ridge if self.n_features == "auto" else ridge,
+            ridge=last_ridge if self.given.n_features == "auto" else ridge,
             last_ridge=last_ridge,
             schedule=self._schedule(rows, space, n_models, loss.name),
             sample_rows=first,
@@ -541,13 +500,13 @@ class CorrectiveSolver(SearchStrategy):
 
     def _loss(self, dataset: Dataset) -> WorkingLoss:
         """The loss of the working model; raises ValueError if it does not match the targets."""
-        loss = WorkingLoss.of(self, dataset, of_classes="squared_hinge")
-        if self.refine and not is_refinable(loss.name, has_classes=dataset.classes is not None):
+        loss = WorkingLoss.of(self.given, dataset, of_classes="squared_hinge")
+        if self.given.refine and not is_refinable(loss.name, has_classes=dataset.classes is not None):
             of_classes = " of classes" if dataset.classes is not None else ""
             raise ValueError(
-                f"refine={self.refine!r} descends on the squared error of numbers, or on the squared hinge or the log "
-                f"loss of each class against the rest, and loss={loss.name!r}{of_classes} is none of them; take one, "
-                "or set refine=0"
+                f"refine={self.given.refine!r} descends on the squared error of numbers, or on the squared hinge or "
+                f"the log loss of each class against the rest, and loss={loss.name!r}{of_classes} is none of them; "
+                "take one, or set refine=0"
             )
         return loss
 
@@ -558,39 +517,39 @@ class CorrectiveSolver(SearchStrategy):
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
         """The rows that a machine withholds, which judge the rounds, too; else those for patience or refinement."""
-        needs_rows = self.patience is not None or self.n_features == "auto" or bool(self.refine)
-        return rows.context.left_out(self.validation_fraction, rows.seed, needs_rows=needs_rows)
+        needs_rows = self.given.patience is not None or self.given.n_features == "auto" or bool(self.given.refine)
+        return rows.context.left_out(self.given.validation_fraction, rows.seed, needs_rows=needs_rows)
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:
         """The most points to find; a finite family has no more than all of its own."""
-        if self.n_features == "auto":
+        if self.given.n_features == "auto":
             most = AUTO_FEATURES // space.columns_a_point
         else:
-            most = kept_frequencies("MarginFeatures", self.n_features, rows.family)
+            most = kept_frequencies("MarginFeatures", self.given.n_features, rows.family)
         return min(most, space.pool.n_frequencies) if isinstance(space, FrequencyPool) else most
 
     def _schedule(self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: str) -> RoundSchedule:
         """The schedule of the rounds: how many points they add, how many of these are searched, and when they end."""
-        dataset, context = rows.dataset, rows.context
+        dataset, context, given = rows.dataset, rows.context, self.given
         few = _are_fewer(dataset, _FEW)
-        share = (0.5 if few else 0.0) if self.plain_share is None else self.plain_share
-        schedule = RoundSchedule(rounds=self.rounds, patience=self.patience, tol=self.tol, plain_share=share)
+        share = (0.5 if few else 0.0) if given.plain_share is None else given.plain_share
+        schedule = RoundSchedule(rounds=given.rounds, patience=given.patience, tol=given.tol, plain_share=share)
         # for one model of the squared hinge steps are Newton's own, and a machine fits its own model
         settles = not (loss == "squared_hinge" and (n_models == 1 or context.for_machine))
         if loss in _LEAST_GAIN and settles:
             schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
-        if few and self.plain_share is None:
+        if few and given.plain_share is None:
             share_of_labels = _VERY_FEW_SHARE if _are_fewer(dataset, _VERY_FEW) else _FEW_SHARE
             searched_share = _NUMBERS_SHARE if dataset.classes is None else share_of_labels
             schedule = replace(schedule, most_searched=max(1, int(searched_share * dataset.total_weight)))
-        if self.n_features == "auto" and self.patience is None:
+        if given.n_features == "auto" and given.patience is None:
             schedule = replace(schedule, patience=_AUTO_PATIENCE)
         if context.withheld is not None and schedule.patience is None:
             # the machine that withholds rows fits its own model
             schedule = replace(schedule, settling=0)
-        each = self.features_per_round
-        if each is None and self.refine and isinstance(self.n_features, Integral):
-            each = -(-int(self.n_features) // ROUNDS_BEFORE_DESCENT)
+        each = given.features_per_round
+        if each is None and given.refine and isinstance(given.n_features, Integral):
+            each = -(-int(given.n_features) // ROUNDS_BEFORE_DESCENT)
         if each is not None:
             first = max(1, each // space.columns_a_point)
             return replace(schedule, first=first, growth=0.0, late_growth=0.0)
@@ -600,22 +559,22 @@ class CorrectiveSolver(SearchStrategy):
 
     def _frequency_space(self, rows: PreparedRows) -> FrequencySpace:
         """The set of features to search, with longer ascents on more rows."""
-        dataset = rows.dataset
+        dataset, given = rows.dataset, self.given
         d, very_few = dataset.n_columns, _are_fewer(dataset, _VERY_FEW)
         steps = 1 if very_few else ascent_steps(dataset.total_weight, d)
         # finding correlated columns takes memory, and is useful for many dense rows with many columns
         has_neighbours = not (_are_fewer(dataset, _FEW) or dataset.source.is_sparse or d < LEAST_COLUMNS)
         options = SearchOptions(
-            chains=(_STARTS if very_few else _CHAINS) if self.chains is None else self.chains,
-            steps=steps if self.steps is None else self.steps,
-            stride=max(_STRIDE, _LEAST_STRIDE / np.sqrt(d)) if self.stride is None else self.stride,
-            noise=0.0 if self.noise is None else self.noise,
-            sparse_share=self.sparse_share,
+            chains=(_STARTS if very_few else _CHAINS) if given.chains is None else given.chains,
+            steps=steps if given.steps is None else given.steps,
+            stride=max(_STRIDE, _LEAST_STRIDE / np.sqrt(d)) if given.stride is None else given.stride,
+            noise=0.0 if given.noise is None else given.noise,
+            sparse_share=given.sparse_share,
             near_share=_NEAR_SHARE if has_neighbours else 0.0,
-            near_steps=max(SearchOptions.near_steps, steps) if self.steps is None else self.steps,
-            max_norm=self.max_norm,
+            near_steps=max(SearchOptions.near_steps, steps) if given.steps is None else given.steps,
+            max_norm=given.max_norm,
         )
-        space = rows.frequency_space("MarginFeatures", options, CHAINS_A_CANDIDATE if self.chains is None else 0.0)
+        space = rows.frequency_space("MarginFeatures", options, CHAINS_A_CANDIDATE if given.chains is None else 0.0)
         if not isinstance(space, FourierSpace):
             return space
         return replace(space, near_room=max(0, self._n_points(rows, space) - _NEAR_FROM))
@@ -626,28 +585,20 @@ def _are_fewer(dataset: Dataset, rows_a_column: int) -> bool:
     return dataset.total_weight < rows_a_column * min(dataset.n_columns, LOW_DIMENSION)
 
 
-@dataclass(frozen=True, eq=False)
 class DictionarySolver(CorrectiveSolver):
     """`family=[...]` of MarginFeatures: atoms of several dictionaries compete in each round.
 
-    The parameters are those of `CorrectiveSolver`; the penalty is chosen on held-out rows in each round.
-
-    Parameters
-    ----------
-    monotone : mapping of int or str to {1, -1}, or None
-        As in MarginFeatures.
+    The penalty is chosen on held-out rows in each round.
     """
-
-    monotone: Any
 
     stage: ClassVar[str] = "dictionaries"
 
     def check(self) -> None:
         """Raise ValueError for parameters that do not apply to a list of families."""
         for name, neutral in {"C": None, "tol": None, "refine": 0}.items():
-            if getattr(self, name) != neutral:
+            if (value := getattr(self.given, name)) != neutral:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} has no meaning with a list of families: held-out rows choose the "
+                    f"{name}={value!r} has no meaning with a list of families: held-out rows choose the "
                     f"penalty and the end; leave {name} out"
                 )
 
@@ -661,12 +612,12 @@ class DictionarySolver(CorrectiveSolver):
         if not isinstance(family, Dictionaries):
             raise TypeError(f"several dictionaries are searched, not {family!r}")
         family.validate()
-        loss = WorkingLoss.of(self, dataset)
+        loss = WorkingLoss.of(self.given, dataset)
         targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
-        held_out = rows.context.judging(self.validation_fraction, rows.seed)
+        held_out = rows.context.judging(self.given.validation_fraction, rows.seed)
         most = min(RoundsProblem.search_rows, max(1_000, rows.within(_IN_MEMORY_BYTES)))
         steps = family.steps or Steps()
-        signs = monotone_signs(self.monotone, dataset, len(targets.models))
+        signs = monotone_signs(self.given.monotone, dataset, len(targets.models))
         free = None if signs is None else signs == 0
         if free is not None and family.steps is None and not family.has_columns:
             raise ValueError(
@@ -683,21 +634,21 @@ class DictionarySolver(CorrectiveSolver):
             HeldTargets(targets, held_out.mask),
             loss,
             total_weight=rows.total_weight,
-            features_per_round=self.features_per_round,
-            search_rows=self.search_rows or most,
+            features_per_round=self.given.features_per_round,
+            search_rows=self.given.search_rows or most,
             for_machine=rows.context.for_machine,
-            n_features=AUTO_FEATURES if self.n_features == "auto" else int(self.n_features),
+            n_features=AUTO_FEATURES if self.given.n_features == "auto" else int(self.given.n_features),
             dictionaries=tuple(self._dictionary(rows, one, free) for one in family.others),
             depth=0 if family.steps is None else steps.depth,
             bins=steps.bins,
             has_columns=True if family.has_columns else False if family.steps is None else None,
-            in_memory=dataset.n_rows <= (self.search_rows or most),
-            patience=RoundsProblem.patience if self.patience is None else self.patience,
+            in_memory=dataset.n_rows <= (self.given.search_rows or most),
+            patience=RoundsProblem.patience if self.given.patience is None else self.given.patience,
             seed=rows.seed,
             dtype="float64" if family.is_double else rows.dtype,
             signs=signs,
-            rounds=self.rounds,
-            growth=0.1 if self.features_per_round is None else 0.0,
+            rounds=self.given.rounds,
+            growth=0.1 if self.given.features_per_round is None else 0.0,
         )
 
     def fitted(self, rows: PreparedRows, problem: Any, state: Any) -> dict[str, Any]:
@@ -746,7 +697,7 @@ class DictionarySolver(CorrectiveSolver):
             maps.append(part)
             factors.append(factor)
             coef.append(own / factor)
-        loss = WorkingLoss.of(self, rows.dataset)
+        loss = WorkingLoss.of(self.given, rows.dataset)
         units = loss.units(rows.target_scale)
         weights, intercept = loss.in_own_units(np.concatenate(coef, axis=1), coefficients[:, 0], units)
         feature_map = combined_map(maps, np.array(factors))

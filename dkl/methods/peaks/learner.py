@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Family, FiniteFamily, Gaussian
+from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
@@ -18,7 +18,7 @@ from dkl.linear.target_statistics import target_units
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy, check_searchable
 from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
-from dkl.methods.parameters import PEAKS, Constraints, estimator, kept_frequencies
+from dkl.methods.parameters import PEAKS, Constraints, estimator, family_of, kept_frequencies
 from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points, filled
 from dkl.methods.peaks.grid_driver import REACH, GridDriver, GridProblem, GridState
 from dkl.methods.peaks.sums import PeakTargets
@@ -27,39 +27,22 @@ from dkl.methods.warm_start import goes_on
 from dkl.passes.devices import driving_device
 
 
-@dataclass(frozen=True, eq=False)
 class PeakSearch(SearchStrategy):
-    """The parameters of PeakFeatures that mean the same for each `method`.
-
-    Parameters
-    ----------
-    family, n_features, plain_share, cosine, max_norm, search_rows
-    """
-
-    family: Family | None
-    n_features: int
-    plain_share: float
-    cosine: float
-    max_norm: float | None
-    search_rows: int | None
-
-    @property
-    def given_family(self) -> Family:
-        """The family, whose bandwidth may not be known yet."""
-        return Gaussian() if self.family is None else self.family
+    """What the parameters of PeakFeatures mean for each `method`."""
 
     @property
     def counts(self) -> tuple[int, int]:
         """The number of frequencies to search for, and the number to keep."""
         # a pair of a cosine and a sine has two columns
-        n_points = self.n_features // 2
-        return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
+        n_points = self.given.n_features // 2
+        return int(np.ceil((1.0 - self.given.plain_share) * n_points)), n_points
 
     def check(self) -> None:
         """Raise ValueError for a family that cannot be searched, or if `n_features` is less than one pair."""
-        check_searchable("PeakFeatures", self.given_family)
-        if not isinstance(self.given_family, FiniteFamily):
-            kept_frequencies("PeakFeatures", self.n_features, self.given_family)
+        family = family_of(self.given)
+        check_searchable("PeakFeatures", family)
+        if not isinstance(family, FiniteFamily):
+            kept_frequencies("PeakFeatures", self.given.n_features, family)
 
     def check_rows(self, dataset: Dataset) -> None:
         """Raise ValueError for rows that the method cannot search."""
@@ -242,7 +225,7 @@ class PeakFeatures(SearchingLearner):
 
     def _strategy(self) -> PeakSearch:
         """The search for `method`; all differences between methods are inside it."""
-        return self._with_parameters(GridSearch if self.method == "grid" else AscentSearch)
+        return GridSearch(self) if self.method == "grid" else AscentSearch(self)
 
     def _learn(self, dataset: Dataset) -> None:
         strategy = self._strategy()
@@ -263,19 +246,8 @@ class PeakFeatures(SearchingLearner):
         self.__dict__.update(strategy.fitted(rows, problem, state))
 
 
-@dataclass(frozen=True, eq=False)
 class AscentSearch(PeakSearch):
-    """`method="langevin"` and `"quasi-newton"` of PeakFeatures, with its parameters."""
-
-    method: Method
-    chains: int | None
-    steps: int
-    stride: float
-    noise: float
-    sparse_share: float
-    polish: int
-    held_out: float
-    device: Any
+    """`method="langevin"` and `"quasi-newton"` of PeakFeatures."""
 
     stage: ClassVar[str] = "peaks"
 
@@ -285,7 +257,7 @@ class AscentSearch(PeakSearch):
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
         """The peaks of the last fit as candidates, since a search may miss them; None for a finite family."""
-        if isinstance(self.given_family, FiniteFamily):
+        if isinstance(family_of(self.given), FiniteFamily):
             return None
         return np.asarray(feature_map.projection.take(np.arange(n_peaks)).dense(), dtype=np.float32)
 
@@ -293,27 +265,28 @@ class AscentSearch(PeakSearch):
         """The search on these rows, with two candidates for each peak, and random draws to fill up."""
         n_peaks, n_points = self.counts
         n_rows = rows.dataset.n_rows
-        chains = max(_LEAST_CHAINS, _CHAINS_A_PEAK * n_points) if self.chains is None else self.chains
+        chains = max(_LEAST_CHAINS, _CHAINS_A_PEAK * n_points) if self.given.chains is None else self.given.chains
         options = SearchOptions(
             chains=chains,
-            steps=self.steps,
-            stride=self.stride,
-            noise=self.noise,
-            sparse_share=self.sparse_share,
-            polish=self.polish,
-            max_norm=self.max_norm,
-            method=self.method,
-            held_out=self.held_out,
-            device=driving_device(self.device),
+            steps=self.given.steps,
+            stride=self.given.stride,
+            noise=self.given.noise,
+            sparse_share=self.given.sparse_share,
+            polish=self.given.polish,
+            max_norm=self.given.max_norm,
+            method=self.given.method,
+            held_out=self.given.held_out,
+            device=driving_device(self.given.device),
         )
         space = rows.frequency_space("PeakFeatures", options)
         if isinstance(space, FourierSpace):
-            space = replace(space, cosine=self.cosine)
+            space = replace(space, cosine=self.given.cosine)
         if not space.draws_plainly:
-            n_peaks = n_points = max(1, self.n_features // space.columns_a_point)
+            n_peaks = n_points = max(1, self.given.n_features // space.columns_a_point)
         most = min(n_rows, max(_FEWEST_SAMPLED, rows.within(_SAMPLE_BYTES)))
         # n >= 8 log(2 K / failure) / accuracy^2 rows bound the error of K chains at once
-        first = min(n_rows, min(sample_size(chains, _ACCURACY), most) if self.search_rows is None else self.search_rows)
+        first = self.given.search_rows
+        first = min(n_rows, min(sample_size(chains, _ACCURACY), most) if first is None else first)
         n_candidates = _CANDIDATES_A_PEAK * n_peaks if space.size is None else space.size
         return PeakProblem(
             space=space,
@@ -324,7 +297,7 @@ class AscentSearch(PeakSearch):
             sample_rows=first,
             most_rows=max(first, most),
             n_points=n_points,
-            n_plain=n_points if self.plain_share and space.draws_plainly else 0,
+            n_plain=n_points if self.given.plain_share and space.draws_plainly else 0,
             seed=rows.seed,
             dtype=rows.dtype,
             start=start,
@@ -357,11 +330,8 @@ class AscentSearch(PeakSearch):
         }
 
 
-@dataclass(frozen=True, eq=False)
 class GridSearch(PeakSearch):
-    """`method="grid"` of PeakFeatures, with its parameters."""
-
-    tol: float
+    """`method="grid"` of PeakFeatures."""
 
     stage: ClassVar[str] = "grid"
 
@@ -378,10 +348,10 @@ class GridSearch(PeakSearch):
         reason = why_no_nufft()
         if reason is not None:
             raise ImportError(f"method='grid' needs non-uniform fast transforms, and {reason}")
-        if isinstance(self.given_family, FiniteFamily):
+        family = family_of(self.given)
+        if isinstance(family, FiniteFamily):
             raise ValueError(
-                f"method='grid' searches frequencies, and {self.given_family!r} has a finite pool, which needs no "
-                "search"
+                f"method='grid' searches frequencies, and {family!r} has a finite pool, which needs no search"
             )
         super().check()
 
@@ -402,7 +372,7 @@ class GridSearch(PeakSearch):
         d, seed, targets = rows.dataset.n_columns, rows.seed, self.targets(rows)
         origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
         sigma = getattr(rows.family, "sigma", 1.0)
-        width = _WIDTH / sigma if self.max_norm is None else self.max_norm
+        width = _WIDTH / sigma if self.given.max_norm is None else self.given.max_norm
         # frequencies |k_j| <= reach on each axis, fewer if S has several columns
         reach = REACH[d]
         while reach > 1 and 16 * targets.n_columns * (reach + 1) * (2 * reach + 1) ** (d - 1) > _SUM_BYTES:
@@ -424,16 +394,16 @@ class GridSearch(PeakSearch):
             n_peaks=n_peaks,
             n_candidates=_CANDIDATES_A_PEAK * n_peaks,
             n_rows=rows.dataset.n_rows,
-            sample_rows=min(rows.dataset.n_rows, self.search_rows or _SAMPLE_ROWS),
-            tol=self.tol,
+            sample_rows=min(rows.dataset.n_rows, self.given.search_rows or _SAMPLE_ROWS),
+            tol=self.given.tol,
             seed=seed,
             dtype=rows.dtype,
-            plain=random if self.plain_share else None,
+            plain=random if self.given.plain_share else None,
         )
 
     def fitted(self, rows: PreparedRows, problem: GridProblem, state: GridState) -> dict[str, Any]:
         """The fitted attributes: the highest distinct peaks, random draws, and the bound on all other frequencies."""
-        peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
+        peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.given.cosine)
         n_random = 0 if problem.plain is None else len(problem.plain)
         kept = filled(peaks, n_random, self.counts[1])
         # the driver bounds roots of potentials; the certificate bounds the potential itself, which is at most 1

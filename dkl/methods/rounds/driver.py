@@ -26,7 +26,7 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import GRAM_ROWS, Histograms, RoundTask, round_block, row_codes
+from dkl.methods.rounds.sums import GRAM_ROWS, GramChange, Histograms, RoundTask, round_block, row_codes
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -159,13 +159,16 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         m, is_square = feature_map.n_features, problem.loss.is_square
         if state.phase == "refit":
             is_old = are_old_columns(problem, state, *state.known)
-            # the system of the squared error does not depend on the model, so only its new columns are summed; these
-            # are the last ones of a model without points
-            new: np.ndarray | slice = np.flatnonzero(~is_old)
-            if not is_square or not problem.dictionaries:
-                new = slice(m - np.count_nonzero(~is_old) if is_square else 0, m)
-            start = np.zeros((K, m)) if is_square else padded_models(state.coefficients, is_old, m)
-            task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start)
+            added, start, whole = np.flatnonzero(~is_old), np.zeros((K, m)), None
+            new: np.ndarray | slice = slice(m, m)
+            if is_square and is_old.any():
+                # the system of the squared error does not depend on the model, so only its new columns are summed;
+                # these are the last ones of a model without points
+                new = added if problem.dictionaries else slice(m - len(added), m)
+            else:
+                start = padded_models(state.coefficients, is_old, m)
+                whole = GramChange(slice(0, m), None, ((0, m),), GRAM_ROWS)
+            task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start, change=whole)
         else:
             candidates, parents = candidate_map(problem, state), parents_of(problem, state)
             feature_map = feature_map if candidates is None else combined_map([feature_map, candidates])
@@ -183,7 +186,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             )
         accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
         nbytes, width = sum(accumulator.nbytes for accumulator in accumulators.values()), task.trials.shape[2]
-        each = mapping_flops(d, feature_map) + 2.0 * width * (task.n_new + K * (1 + len(task.trials)))
+        products = task.n_new if task.change is None else width
+        each = mapping_flops(d, feature_map) + 2.0 * width * (products + K * (1 + len(task.trials)))
         if task.histograms is not None:
             each += STEP_FLOPS * len(task.histograms.parents) * d * (1 + K)
         scratch = nbytes + (_collected_bytes(problem) if state.phase == "search" else _gram_bytes(problem))
@@ -279,10 +283,9 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         """The state with new trials: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
         is_old = are_old_columns(problem, state, *state.known)
         start, gradient = padded_models(state.coefficients, is_old, len(is_old)), sums["gradient"].T
+        gram = sums["change_0"] if "change_0" in sums else bordered(state.gram, is_old, sums["cross"])
         # the system of the squared error is summed at the model 0, and all others at the present one
-        is_square = problem.loss.is_square
-        gram = bordered(state.gram, is_old, sums["cross"]) if is_square else sums["cross"]
-        right = gradient if is_square else gram @ start.T + gradient
+        right = gradient if problem.loss.is_square else gram @ start.T + gradient
         return replace(
             state,
             phase="search",

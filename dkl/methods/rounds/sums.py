@@ -33,8 +33,6 @@ from dkl.solvers.losses import Loss, namespace_of
 
 __all__ = ["round_sums"]
 
-# The most changed rows that are collected over several tiles for one product; those of one tile always are.
-_CHANGED_ROWS = 1024
 # The rows of a product of all columns with themselves: four tiles.
 GRAM_ROWS = 4 * TILE_ROWS
 
@@ -91,18 +89,21 @@ class GramChange:
 
     Parameters
     ----------
-    old : ndarray of int64
+    old : ndarray of int64, or slice
         These columns, intercept included.
     previous : ndarray of shape (1, m) or None
-        The model whose curvatures weight the present matrix; None before it was summed.
+        The model whose curvatures weight the present matrix; None before it was summed, so that all rows are added.
     panels : tuple of (int, int)
         The rows, from the first number to before the second, of each part in which the upper triangle is summed; a part
         has the columns from its first row on.
+    rows : int
+        The most changed rows that are collected over several tiles for one product; those of one tile always are.
     """
 
-    old: np.ndarray
+    old: np.ndarray | slice
     previous: np.ndarray | None
     panels: tuple[tuple[int, int], ...]
+    rows: int = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +162,10 @@ class RoundTask:
             shapes |= {"held_out": (n_trials,), "held_weight": ()}
         if self.has_dual:
             shapes |= dict.fromkeys(("loss", "dual", "curvature", "absolutes", "squares", "support"), (K,))
-        if self.has_dual or self.n_new:
+        if self.has_dual or self.n_new or self.change is not None:
             shapes |= {"gradient": (K, m), "cross": (m, self.n_new)}
         if self.change is not None:
-            n = len(self.change.old)
+            n = len(np.arange(m)[self.change.old])
             shapes |= {f"change_{j}": (stop - start, n - start) for j, (start, stop) in enumerate(self.change.panels)}
         if self.histograms is not None:
             bins = self.histograms.bins.edges.shape
@@ -211,13 +212,11 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
     loss, xp, (n_trials, K, m) = task.loss, array_module(X), task.trials.shape
     all_y, all_weight, all_held = (xp.asarray(part, dtype=np.float64) for part in targets)
     # these are added to in place, and all others tile by tile
-    own = {name: shape for name, shape in task.shapes.items() if name.startswith(("change", "histograms"))}
+    shapes = task.shapes
+    own = {name: shape for name, shape in shapes.items() if name.startswith(("change", "histograms"))}
     sums: dict[str, Any] = {name: xp.zeros(shape) for name, shape in own.items()}
     changed = None if task.change is None else _ChangedRows(task, task.change, sums)
-    gram = histograms = None
-    if xp is np and isinstance(task.new, slice) and task.new == slice(0, m):
-        sums["cross"] = np.zeros((m, m))
-        gram = _WholeGram(sums["cross"], task.dtype)
+    histograms = None
     if task.histograms is not None and xp is np:
         histograms = HistogramSums(task.histograms.parents, task.histograms.bins.n_edges, sums["histograms"])
     for rows, scaled, phi in _tiles(X, feature_map, task):
@@ -253,13 +252,10 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
                 "squares": weight @ duals**2,
                 "support": weight @ (duals != 0.0),
             }
-        if task.has_dual or task.n_new:
+        if "gradient" in shapes:
             tile["gradient"] = _weighted_rows(weighted.T, phi)
         if task.n_new:
-            if gram is None:
-                tile["cross"] = _cross(phi, h, task)
-            else:
-                gram.add(phi, h)
+            tile["cross"] = _cross(phi, h, task)
         # tiles are added in float64; sums on a GPU stay there until the end
         for name, value in tile.items():
             if name in sums:
@@ -278,11 +274,9 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
             histograms.add(_codes(parts, rows, scaled), phi, weight, h, weighted)
     if changed is not None:
         changed.multiply()
-    if gram is not None:
-        gram.multiply()
     if histograms is not None:
         histograms.finish()
-    missing = {name: np.zeros(shape) for name, shape in task.shapes.items() if name not in sums}
+    missing = {name: np.zeros(shape) for name, shape in shapes.items() if name not in sums}
     return {**together_on_host(sums), **missing}
 
 
@@ -295,29 +289,6 @@ def _codes(task: Histograms, rows: slice, X: np.ndarray) -> np.ndarray:
     return codes
 
 
-class _WholeGram:
-    """Sums h phi phi^T over all columns; rows of several tiles share one symmetric product, at half the cost."""
-
-    def __init__(self, total: np.ndarray, dtype: str) -> None:
-        self._total, self._n_rows = total, 0
-        self._rows, self._weights = np.empty((GRAM_ROWS, len(total)), dtype), np.empty(GRAM_ROWS)
-
-    def add(self, phi: np.ndarray, h: np.ndarray) -> None:
-        """Collect the rows of a tile (n, m) whose weight h (n,) is not 0; a tile has at most `TILE_ROWS` rows."""
-        counted = np.flatnonzero(h)
-        if self._n_rows + len(counted) > len(self._rows):
-            self.multiply()
-        place = slice(self._n_rows, self._n_rows + len(counted))
-        self._rows[place], self._weights[place] = rows_at(phi, counted), h[counted]
-        self._n_rows += len(counted)
-
-    def multiply(self) -> None:
-        """Add the product of the rows so far to the total."""
-        rows = slice(self._n_rows)
-        self._total += signed_products(self._rows[rows], self._weights[rows], overwrite=True)
-        self._n_rows = 0
-
-
 def _cross(phi: Any, h: Any, task: RoundTask) -> Any:
     """sum h phi phi_new^T over rows with weights h (n,), of shape (m, new), on their device."""
     xp = array_module(phi)
@@ -325,9 +296,13 @@ def _cross(phi: Any, h: Any, task: RoundTask) -> Any:
     if xp is np and len(counting := np.flatnonzero(h)) < len(phi):
         # on a GPU, finding the rows with weight would wait for it, so the others stay with weight 0
         counted, shares = rows_at(phi, counting), shares[counting]
-    # a slice is no copy
-    new = counted[:, task.new] if isinstance(task.new, slice) else xp.take(counted, xp.asarray(task.new), axis=1)
-    return summed_product(counted.T, new * shares)
+    return summed_product(counted.T, _columns(counted, task.new) * shares)
+
+
+def _columns(phi: Any, numbers: np.ndarray | slice) -> Any:
+    """Some columns of mapped rows, on their device; those of a slice are no copy."""
+    xp = array_module(phi)
+    return phi[:, numbers] if isinstance(numbers, slice) else xp.take(phi, xp.asarray(numbers), axis=1)
 
 
 def _product_weights(weight: Any, curvatures: Any, task: RoundTask) -> Any:
@@ -358,7 +333,7 @@ def _weighted_rows(weights: Any, phi: Any) -> Any:
 
 
 class _ChangedRows:
-    """Collects the rows whose weight in the Gram matrix of the old columns has changed since the model `previous`.
+    """Sums h phi phi^T of the old columns over rows whose weight h in it has changed since the model `previous`.
 
     Few rows of a tile change, while each product has the size of the matrix: rows of several tiles share one product.
     """
@@ -366,46 +341,42 @@ class _ChangedRows:
     def __init__(self, task: RoundTask, change: GramChange, sums: Mapping[str, Any]) -> None:
         self._task, self._change = task, change
         self._totals = [sums[f"change_{j}"] for j in range(len(change.panels))]
-        self._rows: list[Any] = []
-        self._weights: list[Any] = []
+        self._n_rows, self._rows, self._weights = 0, np.empty((0, 0)), np.empty(0)
 
     def add(self, phi: Any, y: Any, weight: Any, h: Any) -> None:
         """Collect the rows of a tile whose weight in the matrix, now h, has changed."""
-        xp, previous = array_module(phi), self._change.previous
-        # the weight under the previous model; 0 without one, so that all rows are added
-        before = xp.zeros_like(h)
+        xp, previous, change = array_module(phi), self._change.previous, h
         if previous is not None:
             curvatures = self._task.loss.curvature(y, _scores(phi, previous, self._task))
-            before = _product_weights(weight, curvatures, self._task)
-        change = h - before
+            change = h - _product_weights(weight, curvatures, self._task)
         if xp is not np:
             # finding the changed rows would wait for the GPU, so all rows of the tile are multiplied
-            self._rows.append(xp.take(phi, xp.asarray(self._change.old), axis=1))
-            self._weights.append(change)
-            self.multiply()
+            self._add_products(_columns(phi, self._change.old), change)
             return
+        if not len(self._rows):
+            # no later tile has more rows than the first
+            room = max(self._change.rows, len(phi))
+            self._rows, self._weights = np.empty((room, self._totals[0].shape[1]), phi.dtype), np.empty(room)
         rows = np.flatnonzero(change)
-        if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
+        if self._n_rows + len(rows) > self._change.rows:
             self.multiply()
-        if len(rows):
-            self._rows.append(np.take(rows_at(phi, rows), self._change.old, axis=1))
-            self._weights.append(change[rows])
+        place = slice(self._n_rows, self._n_rows + len(rows))
+        self._rows[place], self._weights[place] = _columns(rows_at(phi, rows), self._change.old), change[rows]
+        self._n_rows = place.stop
 
     def multiply(self) -> None:
-        """Add the outer products of the collected rows, times the changes of their weights, to the parts of the matrix.
+        """Add the products of the rows collected so far to the parts of the matrix."""
+        if self._n_rows:
+            self._add_products(self._rows[: self._n_rows], self._weights[: self._n_rows])
+        self._n_rows = 0
 
-        No row is collected afterwards.
-        """
-        if not self._rows:
-            return
-        xp = array_module(self._rows[0])
-        phi, weight = xp.concat(self._rows), xp.concat(self._weights)
-        self._rows, self._weights = [], []
+    def _add_products(self, phi: Any, weight: Any) -> None:
+        """Add the outer products of rows (n, old), times the changes of their weights; the rows are overwritten."""
         if len(self._totals) == 1:
             # one symmetric product, at half the cost, with signs for added and removed rows
-            self._totals[0] += signed_products(phi, weight)
+            self._totals[0] += signed_products(phi, weight, overwrite=True)
             return
-        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
+        weighted = phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]
         for total, (start, stop) in zip(self._totals, self._change.panels, strict=True):
             total += summed_product(weighted[:, start:stop].T, phi[:, start:])
 
