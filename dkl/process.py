@@ -177,6 +177,16 @@ def telling_of_compilation() -> Iterator[None]:
         yield
 
 
+@cache
+def tell_of_no_folder() -> None:
+    """Log that compiled kernels cannot be kept, in place of the message that they are."""
+    _COMPILATION_TOLD.set()
+    LOG.warning(
+        "dkl finds no folder to keep compiled kernels in (its own and the home of the user are read-only): each "
+        "process compiles its own, which takes some seconds. Set NUMBA_CACHE_DIR to a folder that can be written."
+    )
+
+
 @dataclass
 class Compiled:
     """What was compiled while a block ran.

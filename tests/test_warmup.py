@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,3 +105,22 @@ def test_compilation_is_told_once_a_process(caplog: pytest.LogCaptureFixture, mo
             assert compiled.seconds > 0.0
             assert len(caplog.records) == (module != "elsewhere.kernels")
     assert "dkl warmup" in caplog.text
+
+
+def test_kernels_are_compiled_in_each_process_where_no_folder_can_be_written() -> None:
+    """As in a container with a read-only root, where not even `import dkl.kernels.sincos` worked."""
+    text = """
+        from numba.core import caching
+        caching.CacheImpl._locator_classes = []
+        import numpy as np
+        from dkl.kernels.sincos import cos_sin_rows
+        from dkl.process import telling_of_compilation
+        with telling_of_compilation():
+            cos_sin_rows(*np.zeros((3, 1)))
+        print(cos_sin_rows.stats.cache_path)
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "None"
+    assert ran.stderr.count("NUMBA_CACHE_DIR") == 1
+    assert "kept for later" not in ran.stderr

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from dkl.features.projections import SparseProjection
+from dkl.kernels.compiled import njit
 from dkl.kernels.sincos import ELEMENTWISE, add_multiple, add_sums
 from dkl.protocols.arrays import Rows
 
@@ -64,7 +64,7 @@ class FewEntries:
         return columns
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _scatter(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, position: np.ndarray, columns: np.ndarray
 ) -> None:
@@ -76,7 +76,7 @@ def _scatter(
                 columns[place, i] += data[entry]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _angles(columns: np.ndarray, entries: tuple[np.ndarray, np.ndarray, np.ndarray], j: int, z: np.ndarray) -> None:
     """z = the linear form of frequency j at all rows."""
     data, indices, indptr = entries
@@ -87,7 +87,7 @@ def _angles(columns: np.ndarray, entries: tuple[np.ndarray, np.ndarray, np.ndarr
         add_multiple(columns[indices[entry]], data[entry], z)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add(
     columns: np.ndarray,
     entries: tuple[np.ndarray, np.ndarray, np.ndarray],
@@ -103,7 +103,7 @@ def _add(
         add_sums(z, weights, room, total, places[j])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _write(
     columns: np.ndarray,
     entries: tuple[np.ndarray, np.ndarray, np.ndarray],

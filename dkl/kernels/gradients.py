@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import device
+from dkl.kernels.compiled import njit
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import checked_dtype, checked_rows, checked_weights, spans
@@ -73,7 +73,7 @@ def check_fourier(feature_map: FeatureMap) -> None:
         )
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _waves(z: np.ndarray, out: np.ndarray) -> None:
     """Write cos and sin of turns z (n, F) to out (2, n, F)."""
     for i in range(len(z)):

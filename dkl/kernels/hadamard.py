@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from dkl.features.projections import StructuredProjection
+from dkl.kernels.compiled import njit
 from dkl.kernels.sincos import ELEMENTWISE, add_sums
 
 # Rows transformed at once (contiguous in memory), and the part of a transform that fits the first cache: 64 rows fill
@@ -48,7 +48,7 @@ class HadamardPlan:
         return self.signs, self.order, self.position, self.bounds, self.scale
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _first_stages(rows: np.ndarray, signs: np.ndarray) -> None:
     """Multiply each row by its sign and compute the first two stages, on groups of four neighbouring rows."""
     for i in range(rows.shape[0] // 4):
@@ -60,7 +60,7 @@ def _first_stages(rows: np.ndarray, signs: np.ndarray) -> None:
             x[r], x[r + LANES], x[r + 2 * LANES], x[r + 3 * LANES] = e + g, f + h, e - g, f - h
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _two_stages(x: np.ndarray, n: int) -> None:
     """Two stages at once on four neighbouring runs of n numbers."""
     w, y, z, v = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n]
@@ -69,7 +69,7 @@ def _two_stages(x: np.ndarray, n: int) -> None:
         w[r], y[r], z[r], v[r] = e + g, f + h, e - g, f - h
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _one_stage(x: np.ndarray, n: int) -> None:
     """One stage on two neighbouring runs of n numbers: their sums and their differences."""
     w, y = x[:n], x[n : 2 * n]
@@ -78,7 +78,7 @@ def _one_stage(x: np.ndarray, n: int) -> None:
         w[r], y[r] = a + b, a - b
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _stages(x: np.ndarray, half: int, end: int) -> None:
     """The stages with strides from `half` up to (not including) `end`, counted in rows of LANES numbers."""
     # two stages at once load and store every number half as often
@@ -93,7 +93,7 @@ def _stages(x: np.ndarray, half: int, end: int) -> None:
             _one_stage(x[i : i + 2 * n], n)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def signed_transform(rows: np.ndarray, signs: np.ndarray) -> None:
     """H diag(signs) in place on a (p, LANES) array, LANES vectors at once; p at least 64."""
     p = rows.shape[0]
@@ -106,7 +106,7 @@ def signed_transform(rows: np.ndarray, signs: np.ndarray) -> None:
     _stages(x, _CHUNK, p)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
     """Rows start .. start + LANES of a tile as the columns of `rows`; zeros beyond its rows and columns."""
     n = min(LANES, tile.shape[0] - start)
@@ -117,7 +117,7 @@ def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
             rows[c, i] = tile[start + i, c]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
     """The three signed transforms of one block of frequencies, from `loaded` to `rows`."""
     for c in range(rows.shape[0]):
@@ -128,14 +128,14 @@ def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
         signed_transform(rows, signs[t])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
     """out = factor row."""
     for i in range(len(out)):
         out[i] = row[i] * factor
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarray, ...], total: np.ndarray) -> None:
     """Add the pair sums of a tile (n, d) of rows in turns with weights (K, n) to total (2, K, m)."""
     signs, order, position, bounds, scale = plan
@@ -159,7 +159,7 @@ def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarra
                 add_sums(z, loaded_weights, room, total, order[i])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def structured_product(tile: np.ndarray, plan: tuple[np.ndarray, ...], out: np.ndarray) -> None:
     """Write the projections of a tile (n, d) to out (n, m)."""
     signs, order, position, bounds, scale = plan

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection, HarmonicTerms
+from dkl.kernels.compiled import njit
 from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles
@@ -170,10 +170,10 @@ def _coupling(n: int, weight: float) -> float:
     return float(0.5 * np.sqrt(n * (n + 2.0 * weight - 1.0) / ((n + weight) * (n + weight - 1.0))))
 
 
-_coupling_compiled = numba.njit(cache=True)(_coupling)
+_coupling_compiled = njit()(_coupling)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _cumulate_rows(values: np.ndarray) -> None:
     """Each row becomes the sum of the rows up to it."""
     for k in range(1, len(values)):
@@ -181,7 +181,7 @@ def _cumulate_rows(values: np.ndarray) -> None:
             values[k, i] += values[k - 1, i]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np.ndarray, table: np.ndarray) -> None:
     """The table of `HarmonicTerms` for the rows of a tile; recurrences run in float64."""
     n_rows = columns.shape[1]
@@ -202,7 +202,7 @@ def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np
             table[start + n - 1, :] = now
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _multiply_complex(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
     """(cosine + i sine) *= x + i y."""
     for i in range(len(x)):
@@ -211,7 +211,7 @@ def _multiply_complex(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np
         sine[i] = x[i] * s + y[i] * c
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _next_polynomial(
     x: np.ndarray, radius: np.ndarray, down: float, scale: float, before: np.ndarray, now: np.ndarray
 ) -> None:
@@ -222,7 +222,7 @@ def _next_polynomial(
         now[i] = following
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _multiply(table: np.ndarray, parent: np.ndarray, factor: np.ndarray, order: np.ndarray, nodes: np.ndarray) -> None:
     """Compute every node from its factor and its parent."""
     # a harmonic is its parent, of lower degree, times one row of the table
@@ -237,7 +237,7 @@ def _multiply(table: np.ndarray, parent: np.ndarray, factor: np.ndarray, order: 
                 nodes[node, i] = table[row, i] * nodes[above, i]
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _add_sums(values: np.ndarray, weights: np.ndarray, power: int, total: np.ndarray) -> None:
     """total[j, k] += weights[k] . values[j]^power."""
     for j in range(values.shape[0]):
@@ -245,7 +245,7 @@ def _add_sums(values: np.ndarray, weights: np.ndarray, power: int, total: np.nda
             total[j, k] += _dot(values[j], weights[k]) if power == 1 else _dot_squares(values[j], weights[k])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _dot(values: np.ndarray, w: np.ndarray) -> float:
     """w . values; additions may be reordered for vector code."""
     total = w.dtype.type(0)
@@ -254,7 +254,7 @@ def _dot(values: np.ndarray, w: np.ndarray) -> float:
     return total
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
     """w . values^2; additions may be reordered for vector code."""
     total = w.dtype.type(0)
@@ -263,7 +263,7 @@ def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _write(values: np.ndarray, amplitudes: np.ndarray, out: np.ndarray) -> None:
     """out[i, j] = amplitudes[j] values[j, i], in squares that stay in the cache."""
     # Harmonics are contiguous in `values`, features of a row in `out`: a transposition in blocks that stay in the cache

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.kernels.compiled import njit
 from dkl.kernels.products import DenseForm, Product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
 from dkl.kernels.tiles import RowTiles, spans
@@ -242,7 +242,7 @@ def _projection(feature_map: FeatureMap) -> Similarities:
     return feature_map.projection
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_cosines(
     z: np.ndarray, weights: np.ndarray, starts: np.ndarray, begin: int, first: int, out: np.ndarray
 ) -> None:
@@ -259,7 +259,7 @@ def _add_cosines(
             landmark, j = landmark + 1, stop
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _sum(values: np.ndarray) -> float:
     """The sum; additions may be reordered for vector code."""
     total = values.dtype.type(0)
@@ -279,7 +279,7 @@ def _few_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.nd
 
 
 # without flags that let the compiler fuse or reorder operations, so that the bits equal those of NumPy
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _many_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.ndarray) -> None:
     """As in `_few_distances`."""
     for first in range(0, out.shape[1], _LANDMARKS_AT_ONCE):
@@ -292,7 +292,7 @@ def _many_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.n
                 _add_four(X[i, j : j + 4], (a, b, c, d), squared, out[i, first:last])
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _add_four(
     row: np.ndarray, columns: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], squared: bool, out: np.ndarray
 ) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import device
+from dkl.kernels.compiled import njit
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
 from dkl.protocols.arrays import Rows
@@ -76,7 +76,7 @@ def left_out_sums(
     return total[:, :, 0]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_without(
     angles: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
 ) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numba
 import numpy as np
 from scipy import sparse
 
 from dkl.errors import ColumnError
+from dkl.kernels.compiled import njit
 from dkl.kernels.device import array_module, tile_rows, together_on_host, with_targets
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -145,7 +145,7 @@ def _few_dense_sums(X: np.ndarray, weights: np.ndarray, total: np.ndarray) -> No
     total[1] = sum_in_order(weighted * X, total[1])
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _many_dense_sums(X: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
     """Add the sums of `dense_sums` to `total`, with one read and no temporaries."""
     for i in range(X.shape[0]):

@@ -8,13 +8,13 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-import numba
 import numpy as np
 from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels.blas import product
+from dkl.kernels.compiled import njit
 from dkl.kernels.device import (
     array_module,
     beside_rows,
@@ -375,7 +375,7 @@ def _many_line_losses(
     _line_losses(tuple(np.require(numbers, np.float64, ["C", "W"]) for numbers in at), flags, out)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _line_losses(
     at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-import numba
 import numpy as np
 from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, SparseProjection, StructuredProjection, formed
 from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.compiled import njit
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
@@ -211,7 +211,7 @@ def _write_columns(values: np.ndarray, places: np.ndarray, out: np.ndarray) -> N
     out[:, places] = values
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _write_columns_compiled(values: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
@@ -234,7 +234,7 @@ class _Sparse:
         return out
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def sparse_row_product(
     data: np.ndarray, indices: np.ndarray, start: int, stop: int, W: np.ndarray, first: int, out: np.ndarray
 ) -> None:
@@ -250,7 +250,7 @@ def sparse_row_product(
             out[j] += W[row, np.uintp(first) + np.uintp(j)] * factor
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _sparse_product(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, W: np.ndarray, first: int, out: np.ndarray
 ) -> None:
@@ -293,7 +293,7 @@ def weighted_rows(weights: np.ndarray, phi: np.ndarray) -> np.ndarray:
     return np.concatenate([sums, weights.sum(axis=0)[:, None]], axis=1)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     """x.v and x.w in float64, for x in float32; v and w may be longer than x."""
     first = second = 0.0
@@ -304,7 +304,7 @@ def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float
     return first, second
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _write_line_scores(
     phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray, start: np.ndarray, move: np.ndarray
 ) -> None:
@@ -317,7 +317,7 @@ def _write_line_scores(
             move[i, k] = second + directions[k, last]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_four_rows(phi: np.ndarray, weights: tuple[float, float, float, float], out: np.ndarray) -> None:
     """out += weights . phi of four rows: each sum is read and written once for all four."""
     first, second, third, fourth = phi[0], phi[1], phi[2], phi[3]
@@ -328,7 +328,7 @@ def _add_four_rows(phi: np.ndarray, weights: tuple[float, float, float, float], 
         out[j] += low + high
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _add_weighted_rows(weights: np.ndarray, phi: np.ndarray, out: np.ndarray) -> None:
     """out += weights^T phi of weights (n, g), rows (n, m) and out (g, m)."""
     whole = len(phi) - len(phi) % 4

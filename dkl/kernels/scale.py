@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse, special
 
 from dkl.errors import ColumnError
 from dkl.features.scaling import Scaler
+from dkl.kernels.compiled import njit
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 
@@ -153,7 +153,7 @@ def negative_count(column: int, value: float) -> ColumnError:
     )
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _scale_linearly(X: np.ndarray, center: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
     """out = (X - center) * factors in float64, without a temporary."""
     for i in range(X.shape[0]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from dkl.kernels.compiled import njit
 from dkl.kernels.sincos import ELEMENTWISE, cos_sin_rows
 
 __all__ = ["product_contributions", "wave_contributions"]
@@ -93,7 +93,7 @@ def _parts(values: np.ndarray) -> np.ndarray:
     return np.stack([values.real, values.imag], axis=1)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add(
     angles: np.ndarray,
     psi: np.ndarray,
@@ -134,56 +134,56 @@ def _add(
 
 
 # One output and few inputs each: with more the compiler cannot exclude that they overlap, and does not vectorise.
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _between(x: np.ndarray, step: np.ndarray, t: float, out: np.ndarray) -> None:
     """out = x + t step."""
     for j in range(len(out)):
         out[j] = x[j] + t * step[j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
     """out = x y, complex numbers (2, L)."""
     _difference(x[0], y[0], x[1], y[1], out[0])
     _sum(x[0], y[1], x[1], y[0], out[1])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _difference(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
     """out = x y - u v."""
     for j in range(len(out)):
         out[j] = x[j] * y[j] - u[j] * v[j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _sum(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
     """out = x y + u v."""
     for j in range(len(out)):
         out[j] = x[j] * y[j] + u[j] * v[j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_product(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
     """out += x y, complex numbers (2, L)."""
     _add_difference(x[0], y[0], x[1], y[1], out[0])
     _add_sum(x[0], y[1], x[1], y[0], out[1])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_difference(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
     """out += x y - u v."""
     for j in range(len(out)):
         out[j] += x[j] * y[j] - u[j] * v[j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_sum(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
     """out += x y + u v."""
     for j in range(len(out)):
         out[j] += x[j] * y[j] + u[j] * v[j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _real_sum(total: np.ndarray, delta: np.ndarray, a: np.ndarray) -> float:
     """Re sum a delta total."""
     share = 0.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import overload
+
+from dkl.kernels.compiled import njit
 
 # No flag that lets the compiler assume finite numbers: the clamp in `cos_sin` must see NaN.
 ELEMENTWISE = {"contract", "nsz"}
@@ -114,21 +115,21 @@ def _cos_sin64(z: float) -> tuple[float, float]:
     return c, s
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def cos_sin_rows(z: np.ndarray, c: np.ndarray, s: np.ndarray) -> None:
     """Write the cosines and sines of a vector of turns; the three must not overlap, which would prevent vector code."""
     for i in range(len(z)):
         c[i], s[i] = cos_sin(z[i])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def add_multiple(x: np.ndarray, factor: float, out: np.ndarray) -> None:
     """out += factor x."""
     for i in range(len(out)):
         out[i] += x[i] * factor
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     """w . (cos, sin)(2 pi z), for one column of weights, without storing the waves."""
     cosines = w.dtype.type(0)
@@ -140,7 +141,7 @@ def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     return cosines, sines
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _dots(c: np.ndarray, s: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     """w . (c, s), both products in one loop."""
     cosines = w.dtype.type(0)
@@ -151,7 +152,7 @@ def _dots(c: np.ndarray, s: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     return cosines, sines
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.ndarray, j: int) -> None:
     """Add the sums of frequency j over the rows of a tile: total[:, k, j] += weights[k] . (cos, sin)(2 pi z).
 
@@ -170,7 +171,7 @@ def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.nda
         total[1, k, j] += sines
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.ndarray) -> tuple[float, float]:
     """w . (cos, sin)(2 pi (u x + v y)), for rows of two columns, without storing angles."""
     cosines = w.dtype.type(0)
@@ -188,7 +189,7 @@ def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarr
     (_write_rows_of_pairs if paired else _write_rows_of_cosines)(z, amplitudes, first, out)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _write_rows_of_cosines(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
     """`write_waves` without sines."""
     width = z.shape[1]
@@ -197,7 +198,7 @@ def _write_rows_of_cosines(z: np.ndarray, amplitudes: np.ndarray, first: int, ou
         write_cosines(z[i], a, out[i, first : first + width])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _write_rows_of_pairs(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
     """`write_waves` with the sines, which follow all cosines."""
     m, width = len(amplitudes), z.shape[1]
@@ -206,7 +207,7 @@ def _write_rows_of_pairs(z: np.ndarray, amplitudes: np.ndarray, first: int, out:
         _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
     """cosines = a cos z."""
     turn = z.dtype.type(TURN)
@@ -215,7 +216,7 @@ def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
         cosines[j] = a[j] * c
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
     """cosines = a cos z, sines = a sin z."""
     turn = z.dtype.type(TURN)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, formed
 from dkl.kernels import device
+from dkl.kernels.compiled import njit
 from dkl.kernels.generic import slopes as slopes_of
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin
@@ -122,7 +122,7 @@ def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Iterab
     return out
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _wave_slopes(z: np.ndarray, outer: np.ndarray, out: np.ndarray) -> None:
     """The derivative of outer_0 cos + outer_1 sin at angles z (n, F) in turns, for each of K outputs."""
     for i in range(z.shape[0]):
@@ -130,7 +130,7 @@ def _wave_slopes(z: np.ndarray, outer: np.ndarray, out: np.ndarray) -> None:
             _write_slopes(z[i], outer[k, 0], outer[k, 1], out[k, i])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _write_slopes(z: np.ndarray, of_cosine: np.ndarray, of_sine: np.ndarray, out: np.ndarray) -> None:
     """out = of_sine cos z - of_cosine sin z, z in turns."""
     for j in range(len(z)):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import StepProjection
+from dkl.kernels.compiled import njit
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.arrays import Rows
 
@@ -56,7 +56,7 @@ def _parts(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     return steps.columns, steps.thresholds, steps.kinds, steps.high, feature_map.amplitudes
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def write_atoms(
     X: np.ndarray,
     columns: np.ndarray,
@@ -113,7 +113,7 @@ def write_atoms(
                 out[first + i, a] = values[i]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def write_codes(X: np.ndarray, edges: np.ndarray, n_edges: np.ndarray, out: np.ndarray) -> None:
     """The bin of each value: the number of edges of its column below it, so that ``x > edges[j, b]`` is ``code > b``.
 
@@ -239,7 +239,7 @@ def collected_bytes(n_parents: int, shape: tuple[int, int, int]) -> int:
     return collected + TILE_ROWS * (9 * n_parents + 14 * d) + 8 * d * bins * width
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _add_listed(
     listed: np.ndarray,
     sign: float,

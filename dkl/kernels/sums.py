@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -16,6 +15,7 @@ from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.projections import ColumnProjection, SparseProjection, StructuredProjection, formed
 from dkl.kernels import device
 from dkl.kernels.blas import product
+from dkl.kernels.compiled import njit
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import HadamardPlan, structured_sums
 from dkl.kernels.harmonic_tiles import harmonic_sums
@@ -305,7 +305,7 @@ class _DenseProduct:
         return self.buffer[:size].reshape(n_frequencies, n_rows)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _reduce(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int) -> None:
     """Add the sums of a product (F, n) of angles in turns to the frequencies from `first` on of total (2, K, m)."""
     room = np.empty((2, product.shape[1]), product.dtype)
@@ -313,7 +313,7 @@ def _reduce(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: 
         add_sums(product[j], weights, room, total, first + j)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _reduce_two(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
     """Add the sums of a tile of two columns (2, n) for one column of weights."""
     for j in range(W.shape[0]):
@@ -322,7 +322,7 @@ def _reduce_two(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: 
         total[1, 0, j] += sines
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
     """Add the sums of a tile given by its columns (d, n), d small; angles stay in the first cache."""
     z = np.empty(columns.shape[1], columns.dtype)
@@ -334,7 +334,7 @@ def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total
         add_sums(z, weights, room, total, j)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def add_sparse_sums(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray
 ) -> None:
@@ -368,7 +368,7 @@ def add_sparse_sums(
                     total[part, k, first + j] += partial[part, k, j]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_group(w: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """out += w . rows for eight rows: one load and one store of `out` for eight products."""
     r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-import numba
 import numpy as np
 
+from dkl.kernels.compiled import njit
 from dkl.kernels.device import array_module, is_on_gpu, together_on_host
 from dkl.kernels.sincos import ELEMENTWISE
 from dkl.kernels.tiles import spans
@@ -147,7 +147,7 @@ def adam_update(
 
 
 # a test for division by zero would keep the compiler from vector code; the divisor is positive
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE, error_model="numpy")
+@njit(nogil=True, fastmath=ELEMENTWISE, error_model="numpy")
 def _adam(
     values: np.ndarray,
     moments: tuple[np.ndarray, np.ndarray],

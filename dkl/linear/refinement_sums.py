@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-import numba
 import numpy as np
 from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 from dkl.kernels import generic
+from dkl.kernels.compiled import njit
 from dkl.kernels.device import array_module, arrived, is_on_gpu, place, sent, with_targets
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
@@ -240,7 +240,7 @@ def _entry_gradient(
     return xp.concat(parts)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _write_waves(z: np.ndarray, first: int, waves: np.ndarray) -> None:
     """Cosines and sines of 2 pi z, z (n, F) of frequencies `first` on, in waves (2, n, m)."""
     n, width = z.shape

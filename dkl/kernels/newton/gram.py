@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from dkl.kernels.blas import product
+from dkl.kernels.compiled import njit
 from dkl.kernels.device import (
     add_picked_products,
     array_module,
@@ -369,7 +369,7 @@ def _few_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
         first += width
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _many_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
     """`_add_packed` without the interpreter's lock, which NumPy would take for every row."""
     first = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from dkl.kernels import device
+from dkl.kernels.compiled import njit
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.protocols.arrays import Array
@@ -92,7 +92,7 @@ def sgd_rows(
     return SGDModels(coef, b, mean, mean_b, models.clock + len(order))
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _walk_rows(
     drawn: tuple[np.ndarray, np.ndarray],
     targets: tuple[np.ndarray, np.ndarray],
@@ -159,7 +159,7 @@ def _walk_rows(
         clock += 1.0
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _dot(W: np.ndarray, k: int, X: np.ndarray, r: int) -> float:
     """The product of row k of W and row r of X, in their precision."""
     total = W.dtype.type(0)
@@ -168,7 +168,7 @@ def _dot(W: np.ndarray, k: int, X: np.ndarray, r: int) -> float:
     return np.float64(total)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _squared_length(X: np.ndarray, r: int) -> float:
     """The squared length of row r, in float64."""
     total = 0.0
@@ -177,7 +177,7 @@ def _squared_length(X: np.ndarray, r: int) -> float:
     return total
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _shrink_and_add(W: np.ndarray, k: int, shrink: float, step: float, X: np.ndarray, r: int) -> None:
     """W_k = shrink W_k + step X_r."""
     a, b = W.dtype.type(shrink), W.dtype.type(step)
@@ -185,7 +185,7 @@ def _shrink_and_add(W: np.ndarray, k: int, shrink: float, step: float, X: np.nda
         W[k, j] = a * W[k, j] + b * X[r, j]
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _truncate(W: np.ndarray, owed: np.ndarray, k: int, debt: float, X: np.ndarray, r: int, sparse: int) -> None:
     """Move each coefficient towards 0, but not beyond, by the part of the l1 penalty that it has not had yet."""
     for j in range(W.shape[1]):
@@ -199,7 +199,7 @@ def _truncate(W: np.ndarray, owed: np.ndarray, k: int, debt: float, X: np.ndarra
         owed[k, j] += W[k, j] - before
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _slope(loss: int, y: float, p: float, epsilon: float) -> float:
     """The slope of `LOSSES[loss]` at score p, as in `dkl.solvers.losses`."""
     if loss == 0:

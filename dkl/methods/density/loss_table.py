@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numba
 import numpy as np
 
+from dkl.kernels.compiled import njit
 from dkl.solvers.losses import loss_of, namespace_of
 
 TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
@@ -40,7 +40,7 @@ DualLoop = Callable[[Arrays, np.ndarray, np.ndarray, Widths, Arrays], None]
 DualArrays = Callable[[tuple[Any, ...], Any, Any, Widths], tuple[Any, Any, Any, Any]]
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _squared_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: Widths, out: Arrays) -> None:
     """Add losses at scores ``start + step * move``; write dual weights and curvatures at the first step.
 
@@ -59,7 +59,7 @@ def _squared_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: 
             curvature[i, k] = 2.0 * w if slack > 0.0 else 0.0
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _smoothed_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: Widths, out: Arrays) -> None:
     """Add smoothed hinges at scores ``start + step * move``, and hinges at the first; write duals and curvatures.
 
@@ -84,7 +84,7 @@ def _smoothed_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths:
             curvature[i, k] = w * small / (ahead * (1.0 + small) ** 2) if small > _FLAT else 0.0
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _log_one_plus(q: float) -> float:
     """log(1 + exp(q)), also where exp(q) would overflow."""
     return max(0.0, q) + math.log1p(math.exp(-abs(q)))

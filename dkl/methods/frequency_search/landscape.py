@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.kernels import device
+from dkl.kernels.compiled import njit
 from dkl.kernels.products import sparse_row_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, TURN, add_multiple, cos_sin, cos_sin_rows
 from dkl.kernels.sums import add_sparse_sums
@@ -299,21 +299,21 @@ def _sincos_sums(z: np.ndarray, sines: np.ndarray, S: np.ndarray) -> np.ndarray:
     return np.stack([np.dot(S.T, z), np.dot(S.T, sines)])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _sincos_in_place(z: np.ndarray, sines: np.ndarray) -> None:
     """Overwrite angles, in turns, by their cosines, and write their sines."""
     for i in range(len(z)):
         z[i], sines[i] = cos_sin(z[i])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _factors_in_place(cosines: np.ndarray, sines: np.ndarray, real: np.ndarray, imaginary: np.ndarray) -> None:
     """Overwrite the cosines by cos imaginary - sin real, element by element."""
     for i in range(len(cosines)):
         cosines[i] = cosines[i] * imaginary[i] - sines[i] * real[i]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_sparse_gradients(
     X: tuple[np.ndarray, np.ndarray, np.ndarray], W: np.ndarray, S: np.ndarray, sums: np.ndarray, total: np.ndarray
 ) -> None:
@@ -334,7 +334,7 @@ def _add_sparse_gradients(
                 total[column, j] += factors[j] * x
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _potentials_on_columns(
     rows: np.ndarray,
     S: np.ndarray,
@@ -368,7 +368,7 @@ def _potentials_on_columns(
                 gradient[j, a] = 2.0 * _long_dot(rows[numbers[j, a]], z)
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+@njit(nogil=True, fastmath=ELEMENTWISE)
 def _add_factors(
     cosines: np.ndarray, sines: np.ndarray, s: np.ndarray, sums: tuple[float, float], out: np.ndarray
 ) -> None:
@@ -378,7 +378,7 @@ def _add_factors(
         out[i] += s[i] * (cosines[i] * imaginary - sines[i] * real)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
     """x.y, with a sum for each tile of rows, added in float64."""
     total = 0.0
@@ -387,7 +387,7 @@ def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
     return total
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@njit(nogil=True, fastmath=REDUCTION)
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
     """x.y of one tile, in its own precision and in the fastest order."""
     total = x.dtype.type(0)

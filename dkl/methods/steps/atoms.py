@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-import numba
 import numpy as np
 
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
+from dkl.kernels.compiled import njit
 from dkl.kernels.step_tiles import SHARED_SUMS
 from dkl.methods.rounds.candidates import SCORE_PENALTY
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState
@@ -240,7 +240,7 @@ def split_scores(
     return scores
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _write_scores(
     sums: np.ndarray,
     thresholds: np.ndarray,
