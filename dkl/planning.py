@@ -406,28 +406,29 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
     if exposed.name and stored:
         one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
         passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block, expected_calls=1))
-    in_all = max(sum(kind.calls for kind in work.kinds), 1)
     n_blocks = whole.source.n_blocks
     n_tasks = count_nodes(n_blocks, task_level(n_blocks))
     tasks = _PASS_S + n_tasks * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
     shape = whole.n_rows, whole.n_columns, flops_per_second
     timed = None if block is None or choice is not None or where != "cpu" else TimedRows(block, *shape)
+    is_unread = True
     for kind, memory in zip(work.kinds, work.memories, strict=True):
         records, calls = kind.records, kind.calls
         counted = [seconds_counted(record, *shape) for record in records]
         taken = counted if timed is None else [timed.seconds(record) for record in records]
         kept = _kept_share(records, whole, memory, len(slots))
         computing = sum(_shared_seconds(one, calls, kept) for one in taken) / work.cores
-        # blocks that are in memory after the first pass are neither read nor computed by the later ones
-        is_cached = memory.limits.cache_bytes * len(slots) > (stored or computed)
-        reading_each = reading / (in_all if is_cached else 1)
+        usual = usual_calls(records, calls)
+        # blocks that stay in memory after the first pass are neither read nor computed by the later ones
+        cached = min(memory.limits.cache_bytes * len(slots) / max(whole_bytes(whole.source), 1), 1.0)
+        reading_each = reading * (1.0 - cached + (cached / max(usual, 1) if is_unread else 0.0))
+        is_unread = is_unread and not calls
         serial = _BESIDE * sum(one.serial for one in taken) + tasks + n_blocks * _columns_seconds(records)
         # a core that computes blocks for Dask computes nothing else meanwhile; one waits for a store in few moments
         working = serial + _BESIDE * computing
         seconds = working + reading_each if computed else max(working, reading_each)
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
         name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
-        usual = usual_calls(records, calls)
         nbytes = round(max(map(visited_share, records), default=1.0) * stored)
         passes.append(PassPlan(name, calls, nbytes, flops, seconds, memory, kind.held, there, usual, serial))
     # the time of choosing features includes that of its drivers

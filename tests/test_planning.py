@@ -234,6 +234,19 @@ def test_a_plan_of_a_dask_array_counts_what_computing_its_blocks_takes() -> None
     assert 1.0 < slow.expected_seconds < 1.5
 
 
+def test_a_plan_of_dask_rows_that_stay_in_memory_computes_their_blocks_once_and_counts_what_they_hold() -> None:
+    def slowly(X: np.ndarray) -> np.ndarray:
+        time.sleep(1.0)
+        return X
+
+    rows = da.random.default_rng(0).random((200, 3), chunks=(200, 3)).map_blocks(slowly, dtype=float)
+    machine = KernelClassifier(RandomFeatures(n_features=10), solver="newton", alpha=1.0)
+    planned = plan(machine, rows, np.arange(200) % 2)
+    assert planned.expected_passes > 3
+    assert 1.0 < planned.expected_seconds < 2.0
+    assert all(kind.memory.items["cache of blocks"] > 0 for kind in planned.passes)
+
+
 def test_a_plan_counts_what_the_driver_holds_beside_its_passes(dataset: Dataset) -> None:
     features = MarginFeatures(n_features=100, random_state=0)
     bare, searched = plan(RandomFeatures(n_features=100), dataset), plan(features, dataset)

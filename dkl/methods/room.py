@@ -32,11 +32,10 @@ from dkl.passes.loading import load
 from dkl.passes.loop import PlannedRun
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
 from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of
-from dkl.passes.session import backend_for
+from dkl.passes.session import backend_for, blocks_are_kept, least_ahead, task_origin
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
-from dkl.protocols.source import are_kept
 
 # Bytes of a float64, and of an int64.
 _NUMBER = 8
@@ -264,15 +263,17 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
     n_threads = max(slots.values())
     ahead = blocks_ahead(device, is_inline=backend.is_inline, cores=own_cores(processes), n_threads=n_threads)
+    origin = task_origin(whole.source, is_cluster=backend.is_cluster)
     memories = [
         fit_limits(
             source_of(whole.source, kind.records),
             kind.records,
             n_threads=n_threads,
             room=room.beside(bytes_beside(kind.held)) if in_driver else room,
-            cached=are_kept(whole.source),
+            cached=blocks_are_kept(whole.source, origin),
             in_driver=in_driver,
             ahead=ahead,
+            least_ahead=least_ahead(origin, is_cluster=backend.is_cluster),
             device=device,
         )
         for kind in kinds
@@ -342,9 +343,10 @@ def _too_large(
 ) -> MemoryLimitError | None:
     """The error for passes or a driver that exceed memory; None if they do not."""
     sources = [source_of(rows.source, kind.records) for kind in kinds]
+    waiting = least_ahead(task_origin(rows.source, is_cluster=not in_driver), is_cluster=not in_driver)
     try:
         least = [
-            least_memory(source, kind.records, room, in_driver=in_driver)
+            least_memory(source, kind.records, room, in_driver=in_driver, least_ahead=waiting)
             for source, kind in zip(sources, kinds, strict=True)
         ]
     except MemoryLimitError as error:

@@ -222,10 +222,12 @@ def _pickled_bytes(operands: dict[str, Any]) -> int:
     return head.tell() + counted.nbytes
 
 
-def least_memory(source: BlockSource, records: Sequence[Record], room: Room, *, in_driver: bool) -> MemoryProjection:
-    """The projection with one block at a time, none ahead and no cache, which is the minimum for a pass."""
+def least_memory(
+    source: BlockSource, records: Sequence[Record], room: Room, *, in_driver: bool, least_ahead: int = 0
+) -> MemoryProjection:
+    """The projection with one block at a time, `least_ahead` ahead and no cache, which is the minimum for a pass."""
     check_accumulators(records)
-    return memory_within(source, records, Limits(1, 0, 0), in_driver=in_driver, room=room)
+    return memory_within(source, records, Limits(1, least_ahead, 0), in_driver=in_driver, room=room)
 
 
 def fit_limits(
@@ -236,10 +238,13 @@ def fit_limits(
     room: Room,
     cached: bool = True,
     ahead: int = 1,
+    least_ahead: int = 0,
     in_driver: bool = True,
     device: Device = "cpu",
 ) -> MemoryProjection:
     """The projection with the most blocks in progress, and at most `ahead` read ahead of each, that fits the room.
+
+    Fewer than `least_ahead` are not tried: so many wait in each process for every block in progress if rows are sent.
 
     The cheapest memory is given up first: the cache (blocks are read again), then reading ahead, then blocks in
     progress. Results do not depend on it: tiles and the tree depend on the shape of the data alone.
@@ -252,7 +257,8 @@ def fit_limits(
     check_accumulators(records)
     pieces = kept_bytes(source, records)
     cache = cache_bytes(room.nbytes) if cached or pieces else 0
-    choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in range(ahead, -1, -1)]
+    each_ahead = range(max(ahead, least_ahead), least_ahead - 1, -1)
+    choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in each_ahead]
     for tasks, waiting in choices:
         bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, room=room)
         if bare.fits:
@@ -271,7 +277,8 @@ def fit_limits(
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
             limits = replace(bare.limits, cache_bytes=blocks, piece_bytes=whole - blocks if pieces else 0)
             return memory_within(source, records, limits, in_driver=in_driver, room=room)
-    raise refusal(source, records, least_memory(source, records, room, in_driver=in_driver))
+    least = least_memory(source, records, room, in_driver=in_driver, least_ahead=least_ahead)
+    raise refusal(source, records, least)
 
 
 def refusal(source: BlockSource, records: Sequence[Record], least: MemoryProjection) -> MemoryLimitError:
@@ -284,6 +291,8 @@ def refusal(source: BlockSource, records: Sequence[Record], least: MemoryProject
     left = room.nbytes - (least.total - of_blocks)
     if source.stored_nbytes and of_blocks and (most := math.floor(rows * left / of_blocks)) > 0:
         smaller = f", or blocks of at most {most:,} rows (rows_a_block of dkl.create_dataset)"
+    elif source.base.read_nbytes > source.base.block_nbytes:
+        smaller = ", or smaller chunks: blocks are cut from them"
     return MemoryLimitError(
         f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(least.total)} with one block at a "
         f"time, and may take {format_bytes(room.nbytes)}: {room.refusal(least.total)}{smaller}. Fewer features need "

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import cloudpickle
 import dask
@@ -42,6 +42,7 @@ from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource, are_kept
 
+Origin: TypeAlias = Literal["store", "graph", "memory"]
 LARGEST_GRAPH_BYTES = 1 << 16
 # Rows in memory of at most as many bytes as the smallest block are processed in their own process: dask.config
 # "dkl.local-bytes".
@@ -102,7 +103,7 @@ class Session:
         self._handle: Any = None
         self._started = time.perf_counter()
         self._block_rows = np.asarray(source.block_rows)
-        self._origin = self._ticket_origin()
+        self._origin = task_origin(source, is_cluster=backend.is_cluster)
 
     @property
     def slots(self) -> list[str]:
@@ -135,6 +136,7 @@ class Session:
                 else blocks_ahead(
                     device, is_inline=self.backend.is_inline, cores=own_cores(memories), n_threads=n_threads
                 ),
+                least_ahead=least_ahead(self._origin, is_cluster=self.backend.is_cluster),
                 device=device,
             )
 
@@ -170,13 +172,7 @@ class Session:
     @property
     def is_kept(self) -> bool:
         """Whether blocks stay in memory for the next pass, as far as there is room."""
-        return self.is_read or are_kept(self.source)
-
-    def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
-        """The origin of the rows; graphs that a cluster should compute as a whole count as rows in memory."""
-        origin = origin_of(self.source)
-        is_whole = origin == "graph" and self.backend.is_cluster and not stand_alone(self.source)
-        return "memory" if is_whole else origin
+        return blocks_are_kept(self.source, self._origin)
 
     def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
         """A dispatcher of jobs of `tasks_a_job` tasks with a block each; just enough run at once that no slot waits."""
@@ -270,7 +266,7 @@ class Session:
         )
 
 
-def origin_of(source: BlockSource) -> Literal["store", "graph", "memory"]:
+def origin_of(source: BlockSource) -> Origin:
     """The origin of the rows of a source: read from a store, computed by Dask, or in memory."""
     if source.stored_nbytes:
         return "store"
@@ -278,6 +274,25 @@ def origin_of(source: BlockSource) -> Literal["store", "graph", "memory"]:
     first = next(iter(np.flatnonzero(source.block_rows)), None)
     is_lazy = first is not None and dask.is_dask_collection(source.ticket(int(first)))
     return "graph" if is_lazy else "memory"
+
+
+def task_origin(source: BlockSource, *, is_cluster: bool) -> Origin:
+    """The origin of the rows of a task; graphs that a cluster should compute as a whole count as rows in memory."""
+    origin = origin_of(source)
+    return "memory" if origin == "graph" and is_cluster and not stand_alone(source) else origin
+
+
+def blocks_are_kept(source: BlockSource, origin: Origin) -> bool:
+    """Whether processes keep blocks for the next pass, as far as there is room, given the origin of a task's rows."""
+    return origin != "memory" or are_kept(source)
+
+
+def least_ahead(origin: Origin, *, is_cluster: bool) -> int:
+    """Blocks that wait in a worker for each block in progress: one where rows are sent, or computed, before their task.
+
+    The dispatcher has two jobs for each thread in progress, and Dask holds the rows of both.
+    """
+    return int(is_cluster and origin == "memory")
 
 
 def stays_here(source: BlockSource, device: Device) -> bool:

@@ -55,6 +55,27 @@ def test_graphs_that_share_work_or_hold_rows_do_not_stand_alone(change: Callable
     assert stand_alone(source_of(change(random_rows()))) is alone
 
 
+@pytest.mark.parametrize(
+    ("rows", "read"),
+    [
+        (lambda: random_rows(chunk=30), 60),
+        (lambda: random_rows(chunk=45), 60),
+        (lambda: da.concatenate([da.from_delayed(dask.delayed(np.ones)((15, 3)), (15, 3), float)] * 4), 30),
+        (lambda: random_rows(chunk=20), 20),
+        (lambda: random_rows(chunk=10), 20),
+        (lambda: da.from_array(np.ones((60, 3)), chunks=30), 20),
+    ],
+    ids=["cut in the middle", "of two lengths", "delayed", "whole blocks", "halves of blocks", "in memory"],
+)
+def test_chunks_that_a_block_is_cut_from_are_counted_as_a_whole(
+    rows: Callable[[], da.Array], read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dkl.data.store.blocking.MAX_BLOCK_ROWS", 20)
+    source = DaskSource(rows(), None, None, None)
+    assert source.rows_in_blocks == (20, 20, 20)
+    assert source.read_nbytes == source.block_nbytes * read // 20
+
+
 def test_what_the_cluster_holds_is_not_computed_within_a_task(client: Any) -> None:
     assert not stand_alone(source_of(random_rows().persist()))
 

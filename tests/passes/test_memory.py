@@ -12,8 +12,9 @@ import pytest
 
 from dkl.errors import MemoryLimitError
 from dkl.passes.loop import run_pass
-from dkl.passes.memory import MemoryProjection, fit_limits, operand_bytes
+from dkl.passes.memory import MemoryProjection, fit_limits, least_memory, operand_bytes
 from dkl.passes.reading import LOADER, block_bytes
+from dkl.passes.session import least_ahead
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, RowSample
 from dkl.protocols.source import PARTS
@@ -191,6 +192,22 @@ def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
     assert seen == sorted(seen, reverse=True)
     assert seen[0] == (4, 4, 150 * MIB)
     assert seen[-1][0] < 4
+
+
+def test_rows_that_are_sent_before_their_task_are_counted_however_little_room_there_is():
+    """A block waits in a worker beside each one in progress, which no limit of the pass changes."""
+    source, seen = WideSource(100), set()
+    for megabytes in (600, 120, 40, 16, 12, 8, 6, 5):
+        room = room_of_bytes(megabytes * MIB)
+        limits = fit_limits(source, (wide_sum(100),), n_threads=4, room=room, least_ahead=1).limits
+        assert limits.ahead == limits.tasks
+        seen.add(limits.tasks)
+    assert {1, 4} <= seen
+    bare, sent = (least_memory(source, (wide_sum(100),), room, in_driver=False, least_ahead=each) for each in (0, 1))
+    assert sent.total - bare.total >= source.block_nbytes
+    sent_from_memory = [least_ahead(origin, is_cluster=True) for origin in ("memory", "graph", "store")]
+    assert sent_from_memory == [1, 0, 0]
+    assert least_ahead("memory", is_cluster=False) == 0
 
 
 @pytest.mark.parametrize("megabytes", [1_000, 200, 120, 90, 70, 60])

@@ -15,6 +15,7 @@ import dask.array as da
 import numpy as np
 import zarr
 from dask import delayed
+from dask.core import istask
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from scipy import sparse
@@ -261,9 +262,21 @@ class DaskSource(BaseRows):
         width = max(width // 10, 16) if self.is_sparse else width
         return max(self.rows_in_blocks) * (width + 8 * (1 + self.has_y + self.has_weight))
 
-    @property
+    @cached_property
     def read_nbytes(self) -> int:
-        return self.block_nbytes
+        """Bytes of the chunks that a block is cut from, each of which is computed as a whole."""
+        X = self._given[0]
+        given = np.cumsum([0, *X.chunks[0]])
+        first = np.searchsorted(given, self._starts[:-1], "right") - 1
+        last = np.searchsorted(given, self._starts[1:])
+        rows = given[last] - given[first]
+        largest = int(np.argmax(rows))
+        # rows in memory are cut without a copy, and of a chunk that is read where it is used only a part may be read
+        cut: Any = self._chunks[largest][0]
+        node = cut.__dask_graph__().get((X.name, int(first[largest]), 0))
+        is_whole = istask(node) or getattr(node, "dependencies", ())
+        n_rows = int(rows[largest]) if is_whole else max(self.rows_in_blocks)
+        return round(n_rows * self.block_nbytes / max(self.rows_in_blocks))
 
     @cached_property
     def fingerprint(self) -> str:
