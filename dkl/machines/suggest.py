@@ -190,8 +190,8 @@ class _Judge:
             )
         usual, *rescaled = in_scalings
         scaling = _clearly_better(in_scalings, usual).scaling
-        others = [*(("gaussian", factor, scaling) for factor in BANDWIDTHS if factor != 1.0), ("laplacian", 1.0, scaling)]
-        return [usual, *rescaled, *self._of_kernels(others)]
+        others = [("gaussian", factor, scaling) for factor in BANDWIDTHS if factor != 1.0]
+        return [usual, *rescaled, *self._of_kernels([*others, ("laplacian", 1.0, scaling)])]
 
     def _of_kernels(self, kernels: list[tuple[str, float, ScalingKind | None]]) -> list[TriedKernel]:
         """Some kernels, each with its bandwidth and scaling, without those that are not defined for the rows."""

@@ -66,11 +66,14 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     def cut(j: int) -> None:
         """Write the bins of column j."""
         column = by_column[:, [j]].toarray().ravel() if sparse.issparse(by_column) else by_column[:, j]
-        # whole counts need no place of each row, which takes twenty times as long to find among two values
-        values, found = np.unique(
-            np.asarray(column, dtype=np.float64), return_inverse=is_weighted, return_counts=not is_weighted
-        )
-        counts = np.bincount(found, weight, len(values)) if is_weighted else found.astype(np.float64)
+        column = np.asarray(column, dtype=np.float64)
+        if is_weighted:
+            values, inverse = np.unique(column, return_inverse=True)
+            counts = np.bincount(inverse, weight, len(values))
+        else:
+            # no place of each row among the values, which takes twenty times as long to find where there are two
+            values, whole = np.unique(column, return_counts=True)
+            counts = whole.astype(np.float64)
         cuts = _cuts(counts, bins)
         out.n_edges[j] = len(cuts)
         out.edges[j, : len(cuts)] = _midpoint(values[cuts], values[cuts + 1])
