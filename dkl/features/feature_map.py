@@ -111,7 +111,8 @@ class FeatureMap:
 
     @property
     def columns_a_frequency(self) -> int:
-        return 1 if self.function is None else len(self.function.names)
+        function = self.function
+        return 1 if function is None else len(function.names)
 
     @property
     def n_features(self) -> int:

@@ -155,6 +155,11 @@ class SparseProjection(ArrayProjection):
         """W, of shape (m, d)."""
         return sparse.csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.width))
 
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """The frequency of each entry, (nnz,) int64."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
     @property
     def n_frequencies(self) -> int:
         return len(self.indptr) - 1

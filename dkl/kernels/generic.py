@@ -51,7 +51,7 @@ def _written_out(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> An
     if xp.__name__ != "cupy" or not isinstance(projection, SparseProjection):
         return xp.asarray(projection.dense(), dtype=dtype)
     W = xp.zeros((projection.n_frequencies, projection.n_columns), dtype=dtype)
-    rows = np.repeat(np.arange(projection.n_frequencies), np.diff(projection.indptr))
+    rows = projection.owners
     # the entries of a projection are distinct, so that assignment is enough
     W[xp.asarray(rows), xp.asarray(projection.indices)] = xp.asarray(projection.data, dtype=dtype)
     return W

@@ -294,9 +294,8 @@ def _table_losses(
         for t in range(steps.shape[1]):
             value = weight * loss.value(targets, start + steps[:, t] * move)
             losses[:, t] = np.sum(value, axis=0, where=counted)
-        score = start + steps[:, 0] * move
-        slope = np.where(counted, loss.slope(targets, score), 0.0)
-        curvature = np.where(counted, loss.curvature(targets, score), 0.0)
+        at_first = loss.derivatives(targets, start + steps[:, 0] * move)
+        slope, curvature = (np.where(counted, values, 0.0) for values in at_first)
         if options.change:
             curvature -= np.where(counted, loss.curvature(targets, start), 0.0)
     slope, curvature = (np.clip(values, -_LARGEST_SLOPE, _LARGEST_SLOPE) for values in (slope, curvature))
@@ -324,8 +323,7 @@ def _losses_on_gpu(
     counts, none = weight > 0.0, xp.zeros_like(start)
     with np.errstate(over="ignore", invalid="ignore"):
         losses = xp.where(counts, weight * loss.value(targets, at), 0.0).sum(axis=1).T
-        slope = xp.where(counts, loss.slope(targets, at[0]), none)
-        curvature = xp.where(counts, loss.curvature(targets, at[0]), none)
+        slope, curvature = (xp.where(counts, values, none) for values in loss.derivatives(targets, at[0]))
         if options.change:
             curvature = curvature - xp.where(counts, loss.curvature(targets, start), none)
     slope, curvature = (xp.clip(values, -_LARGEST_SLOPE, _LARGEST_SLOPE) for values in (slope, curvature))

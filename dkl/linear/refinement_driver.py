@@ -271,7 +271,7 @@ def _rates(problem: RefineProblem) -> np.ndarray:
     """
     expansion, feature_map = problem.expansion, problem.feature_map
     if isinstance(feature_map.projection, SparseProjection):
-        owner = np.repeat(np.arange(feature_map.n_frequencies), np.diff(feature_map.projection.indptr))
+        owner = feature_map.projection.owners
     else:
         owner = np.repeat(np.arange(feature_map.n_frequencies), feature_map.n_columns)
     # the root mean square of the entries of each frequency w_j, but at least a thousandth of the largest one

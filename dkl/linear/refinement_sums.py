@@ -169,16 +169,15 @@ def _dense_rows(projection: Projection, entries: np.ndarray, span: slice) -> np.
     """The dense rows `span` of the W that has these entries."""
     if not isinstance(projection, SparseProjection):
         return entries[span]
-    start, stop = projection.indptr[span.start], projection.indptr[span.stop]
-    indptr = projection.indptr[span.start : span.stop + 1] - start
-    shape = (span.stop - span.start, projection.width)
-    if is_on_gpu(entries):
-        xp = array_module(entries)
-        W = xp.zeros(shape, dtype=entries.dtype)
-        owner, columns = np.repeat(np.arange(shape[0]), np.diff(indptr)), projection.indices[start:stop]
-        W[xp.asarray(owner), xp.asarray(columns)] = entries[start:stop]
-        return W
-    return sparse.csr_array((entries[start:stop], projection.indices[start:stop], indptr), shape=shape).toarray()
+    own, xp = _entries_of(projection, span), array_module(entries)
+    W = xp.zeros((span.stop - span.start, projection.width), dtype=entries.dtype)
+    W[xp.asarray(projection.owners[own] - span.start), xp.asarray(projection.indices[own])] = entries[own]
+    return W
+
+
+def _entries_of(projection: SparseProjection, span: slice) -> slice:
+    """The positions of the entries of some frequencies."""
+    return slice(int(projection.indptr[span.start]), int(projection.indptr[span.stop]))
 
 
 def _waves_of(
@@ -232,10 +231,8 @@ def _entry_gradient(
             full = full - slopes.sum(axis=0)[:, None] * rows.constant
         if isinstance(projection, SparseProjection):
             # of the gradient in all columns only the stored entries are kept
-            counts = np.diff(projection.indptr[span.start : span.stop + 1])
-            start, stop = projection.indptr[span.start], projection.indptr[span.stop]
-            owner, columns = np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]
-            full = full[xp.asarray(owner), xp.asarray(columns)]
+            own = _entries_of(projection, span)
+            full = full[xp.asarray(projection.owners[own] - span.start), xp.asarray(projection.indices[own])]
         parts.append(full)
     return xp.concat(parts)
 

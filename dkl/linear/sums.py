@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import logsumexp
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import (
@@ -390,15 +390,21 @@ def calibration_sums(scores: Any, codes: Any, weight: Any, multipliers: np.ndarr
         return {"label": found[0], "uniform": found[1]}
     n, models = len(codes), scores.shape[1:-1]
     label, uniform = (np.zeros((*models, 3, len(multipliers))) for _ in range(2))
-    own = codes.reshape(n, *(1 for _ in scores.shape[1:]))
+    own = np.take_along_axis(scores, codes.reshape(n, *(1 for _ in scores.shape[1:])), -1)[..., 0]
+    # sums over the first axis go through whole arrays, those over a last one of two or three classes number by number
+    by_class = np.ascontiguousarray(np.moveaxis(scores, -1, 0))
     for t, multiplier in enumerate(multipliers):
-        z = multiplier * scores
-        p = softmax(z, axis=-1)
-        mean = np.sum(p * z, axis=-1)
-        curvature = np.sum(p * (z - mean[..., None]) ** 2, axis=-1)
-        total = logsumexp(z, axis=-1)
+        z = multiplier * by_class
+        top = z.max(axis=0)
+        is_top, shares = z == top, np.exp(z - top)
+        # log sum_k exp(z_k), with the largest terms apart, so that what the others add is not rounded away
+        n_top = is_top.sum(axis=0)
+        total = np.log1p(np.where(is_top, 0.0, shares).sum(axis=0) / n_top) + np.log(n_top) + top
+        p = shares / shares.sum(axis=0)
+        mean = (p * z).sum(axis=0)
+        curvature = (p * (z - mean) ** 2).sum(axis=0)
         # d/dlog a of log sum_k exp(z_k) is the mean of z under p; its second derivative is this mean plus the variance
-        for sums, expected in ((label, np.take_along_axis(z, own, -1)[..., 0]), (uniform, z.mean(axis=-1))):
+        for sums, expected in ((label, multiplier * own), (uniform, z.mean(axis=0))):
             slope = mean - expected
             each = np.stack([total - expected, slope, slope + curvature], axis=-1)
             sums[..., t] = (weight @ each.reshape(n, label[..., 0].size)).reshape(*models, 3)

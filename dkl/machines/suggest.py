@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import Moments, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.threads import Crew
 from dkl.linear.fitting import Run
 from dkl.linear.judge import is_clear
 from dkl.methods.base import FeatureLearner
@@ -122,8 +122,8 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int) -> Advice:
     RowsAlikeError
         If all rows are equal.
     """
-    # six matrices of all pairs of rows, as measured
-    run.holds({BETWEEN_PASSES: 6 * 8 * min(judged_rows, dataset.n_rows) ** 2})
+    # six matrices of all pairs of rows, as measured, for each of at most three kernels side by side
+    run.holds({BETWEEN_PASSES: 3 * 6 * 8 * min(judged_rows, dataset.n_rows) ** 2})
     sample, scalers, moments = _sample_and_moments(dataset, run, seed)
     if judged_rows == 0:
         if np.all(moments.low == moments.high):
@@ -182,7 +182,7 @@ class _Judge:
 
     def trials(self) -> list[TriedKernel]:
         """The usual kernel first, then other scalings of it, other bandwidths, and other kernels."""
-        in_scalings = list(self._of_kernel("gaussian", 1.0))
+        in_scalings = self._of_kernels([("gaussian", 1.0, scaling) for scaling in self._scalers])
         if not in_scalings:
             raise RowsAlikeError(
                 f"the {self._rows.shape[0]:,} sampled rows are all equal: there is nothing to predict from; check the "
@@ -190,21 +190,20 @@ class _Judge:
             )
         usual, *rescaled = in_scalings
         scaling = _clearly_better(in_scalings, usual).scaling
-        others = [
-            trial for factor in BANDWIDTHS if factor != 1.0 for trial in self._of_kernel("gaussian", factor, scaling)
-        ]
-        return [usual, *rescaled, *others, *self._of_kernel("laplacian", 1.0, scaling)]
+        others = [("gaussian", factor, scaling) for factor in BANDWIDTHS if factor != 1.0]
+        return [usual, *rescaled, *self._of_kernels([*others, ("laplacian", 1.0, scaling)])]
 
-    def _of_kernel(self, kernel: str, factor: float, *scalings: ScalingKind | None) -> Iterator[TriedKernel]:
-        """One kernel in each of these scalings, by default all; none where the kernel is not defined for the rows."""
+    def _of_kernels(self, kernels: list[tuple[str, float, ScalingKind | None]]) -> list[TriedKernel]:
+        """Some kernels, each with its bandwidth and scaling, without those that are not defined for the rows."""
+        return [trial for trial in Crew().map(lambda kernel: self._of_kernel(*kernel), kernels) if trial is not None]
+
+    def _of_kernel(self, kernel: str, factor: float, scaling: ScalingKind | None) -> TriedKernel | None:
+        """One kernel, or None where it is not defined for the rows."""
         if kernel == "laplacian" and sparse.issparse(self._rows):
             # distances in the 1-norm would need dense rows
-            return
-        for scaling in scalings or self._scalers:
-            rows = scale_rows(self._rows, self._scalers[scaling], "float64")
-            matrix, sigma = _kernel_matrix(rows, kernel, factor)
-            if matrix is not None:
-                yield self._leave_one_out(scaling, kernel, factor, matrix, sigma)
+            return None
+        matrix, sigma = _kernel_matrix(scale_rows(self._rows, self._scalers[scaling], "float64"), kernel, factor)
+        return None if matrix is None else self._leave_one_out(scaling, kernel, factor, matrix, sigma)
 
     def _leave_one_out(
         self, scaling: ScalingKind | None, kernel: str, factor: float, matrix: np.ndarray, sigma: float

@@ -17,7 +17,7 @@ from sklearn.svm import LinearSVC
 from dkl.data.dataset import Dataset
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.rows import RowSource
-from dkl.data.store.blocking import memory_block_rows, row_bytes
+from dkl.data.store.blocking import MEMORY_BLOCKS, memory_block_rows, row_bytes
 from dkl.linear.fitting import (
     NEWTON_LOSSES,
     LinearProblem,
@@ -358,9 +358,11 @@ class GatheredSource(ArraySource):
     """
 
     def __init__(self, rows: Block, base: RowSource, n_classes: int | None) -> None:
-        # blocks are no larger than those of the source, from which plans count
+        # the few rows that a sample has of each of many blocks are put together, in as many blocks as rows in memory
+        # have; none is larger than those of the source, from which plans count
+        together = max(-(-rows.n_rows // MEMORY_BLOCKS), int(base.block_rows.max(initial=1)))
         fitting = memory_block_rows(row_bytes(rows.X), rows.n_rows)
-        most = min(fitting, int(base.block_rows.max(initial=1)))
+        most = min(fitting, together, int(base.base.block_rows.max(initial=1)))
         super().__init__(rows.X, rows.y, rows.weight, n_classes=n_classes, row_id=rows.row_id, rows_a_block=most)
         self._held, self.held_rule, self.most_folds = rows.held, base.held_rule, base.most_folds
         self.place = base.place

@@ -237,6 +237,7 @@ def fit_limits(
     n_threads: int,
     room: Room,
     cached: bool = True,
+    others_stay: bool = False,
     ahead: int = 1,
     least_ahead: int = 0,
     in_driver: bool = True,
@@ -249,6 +250,9 @@ def fit_limits(
     The cheapest memory is given up first: the cache (blocks are read again), then reading ahead, then blocks in
     progress. Results do not depend on it: tiles and the tree depend on the shape of the data alone.
 
+    With `cached` blocks of this pass stay for the next one. With `others_stay` those that earlier passes have kept of
+    other rows do, as far as there is room beside the projection, which does not count them.
+
     Raises
     ------
     MemoryLimitError
@@ -256,7 +260,7 @@ def fit_limits(
     """
     check_accumulators(records)
     pieces = kept_bytes(source, records)
-    cache = cache_bytes(room.nbytes) if cached or pieces else 0
+    cache = cache_bytes(room.nbytes) if cached or others_stay or pieces else 0
     each_ahead = range(max(ahead, least_ahead), least_ahead - 1, -1)
     choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in each_ahead]
     for tasks, waiting in choices:
@@ -276,7 +280,10 @@ def fit_limits(
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
             limits = replace(bare.limits, cache_bytes=blocks, piece_bytes=whole - blocks if pieces else 0)
-            return memory_within(source, records, limits, in_driver=in_driver, room=room)
+            projection = memory_within(source, records, limits, in_driver=in_driver, room=room)
+            if others_stay:
+                return replace(projection, limits=replace(limits, cache_bytes=max(0, whole - pieces)))
+            return projection
     least = least_memory(source, records, room, in_driver=in_driver, least_ahead=least_ahead)
     raise refusal(source, records, least)
 

@@ -290,7 +290,8 @@ class BlockLoader:
         if self._started[0] != work.token:
             self._started, self._most_gpu_bytes = (work.token, set()), None
             self._shared.clear()
-            self._cache.begin_pass()
+            if work.fingerprint:
+                self._cache.begin_pass()
             SHARED.begin_pass(work.limits.tasks + work.limits.ahead)
         return self._started[1]
 

@@ -130,6 +130,8 @@ class Session:
                 n_threads=1 if may_spill else n_threads,
                 room=room_of(memories, memory_limit),
                 cached=self.is_kept and is_read_again and not may_spill,
+                # trials on a sample in memory are between two passes over all rows
+                others_stay=not self.is_kept and not may_spill,
                 in_driver=not self.backend.is_cluster,
                 ahead=0
                 if may_spill

@@ -115,10 +115,12 @@ def narrowed(record: Record, source: BlockSource) -> Record:
 
 def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Boolean masks, one for each block, of the rows among the k of smallest key in the union of both blocks."""
+    if k >= left.n_rows + right.n_rows:
+        return np.ones(left.n_rows, bool), np.ones(right.n_rows, bool)
     sides = (left, right)
     keys = np.concatenate([sample_keys(block.row_id, block.weight, seed, round) for block in sides])
     # the k-th key in linear time; rows are sorted only once, when the sample is complete
-    last = np.partition(keys, k - 1)[k - 1] if k < len(keys) else np.inf
+    last = np.partition(keys, k - 1)[k - 1]
     stays, tied = keys < last, np.flatnonzero(keys == last)
     row_id = np.concatenate([block.row_id for block in sides])[tied]
     stays[tied[np.argsort(row_id, kind="stable")[: k - np.count_nonzero(stays)]]] = True

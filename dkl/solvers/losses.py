@@ -90,10 +90,14 @@ class Loss(ABC):
     def validate(self) -> None:  # noqa: B027
         """Raise ValueError if `epsilon` has no meaning for the loss; losses without it have nothing to check."""
 
+    def derivatives(self, y: Numbers, f: Numbers) -> tuple[Any, Any]:
+        """Slope and curvature, with common terms computed once."""
+        return self.slope(y, f), self.curvature(y, f)
+
     def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
         """Value, slope, curvature, and the conjugate at the slope, with common terms computed once."""
-        slope = self.slope(y, f)
-        return self.value(y, f), slope, self.curvature(y, f), self.conjugate(y, slope)
+        slope, curvature = self.derivatives(y, f)
+        return self.value(y, f), slope, curvature, self.conjugate(y, slope)
 
     def mean_value(self, y: np.ndarray, f: np.ndarray, weight: np.ndarray | None) -> Any:
         """The mean over rows of their losses times their weights, for y and f of shape (n, K)."""
@@ -219,10 +223,9 @@ class _LogLoss(_MarginLoss):
         share = self._share(y * f)
         return share * (1.0 - share)
 
-    def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
+    def derivatives(self, y: Numbers, f: Numbers) -> tuple[Any, Any]:
         share = self._share(y * f)
-        slope = -y * share
-        return self.value(y, f), slope, share * (1.0 - share), self.conjugate(y, slope)
+        return -y * share, share * (1.0 - share)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         dual = -y * s

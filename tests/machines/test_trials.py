@@ -69,9 +69,20 @@ def test_gathered_rows_are_those_of_the_view_and_are_held_out_as_there(kind: str
     assert few.source.most_folds == view.source.most_folds
     assert few.schema is view.schema
     # plans go by the blocks of the source
-    assert few.source.block_rows.max() <= view.source.block_rows.max()
+    assert few.source.block_rows.max() <= view.source.base.block_rows.max()
     # what looks for the rule that holds rows together finds it
     assert as_held(few).source is few.source
+
+
+def test_few_rows_of_many_blocks_are_gathered_in_few_blocks(tmp_path: Path) -> None:
+    """Each pass has a task for every block, whose start takes as long as some hundred rows do."""
+    X = np.random.default_rng(0).normal(size=(3_000, 4)).astype(np.float32)
+    rows = dkl.create_dataset(tmp_path / "rows.zarr", X, X[:, 0] > 0, rows_a_block=100)
+    assert rows.source.n_blocks == 30
+    few, more = (gathered(rows.thin(count), Run(), 0).source for count in (400, 2_000))
+    assert few.block_rows.tolist() == [50] * 8
+    # plans go by the blocks of the source
+    assert more.block_rows.tolist() == [100] * 20
 
 
 def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

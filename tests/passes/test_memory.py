@@ -178,6 +178,24 @@ def test_two_mebibytes_send_small_data_out_of_core():
         assert second.results[0][name].tobytes() == np.asarray(value).tobytes()
 
 
+def test_passes_over_rows_in_memory_leave_the_blocks_of_a_store_where_they_are():
+    """Trials on a sample in memory are between two passes over all rows."""
+    source, sample = Source((900,) * 64), Source((900,) * 3, "memory")
+    with dask.config.set({"scheduler": "threads", "num_workers": 2}):
+        LOADER.clear()
+        run_pass(source, (moments(),))
+        for _ in range(3):
+            run_pass(sample, (moments(),))
+        again = run_pass(source, (moments(),))
+        assert again.stats.cache_hits == 64
+        # they give way where these passes leave less room
+        kept = LOADER.nbytes
+        with dask.config.set({"dkl.pass-bytes": "1 MiB"}):
+            run_pass(sample, (moments(),))
+        assert LOADER.nbytes < MIB / 4 < kept
+    LOADER.clear()
+
+
 def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
     source = WideSource(100)
     seen = []

@@ -236,6 +236,11 @@ def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     # NaN becomes null; all float types become float64, so that equal numbers have equal texts
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
+    if pa.types.is_dictionary(column.type):
+        # each value of a dictionary becomes a text once, and not in every row
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        found = [chunk.dictionary.cast(pa.string()).take(chunk.indices) for chunk in chunks]
+        return pa.chunked_array(found, pa.string()) if isinstance(column, pa.ChunkedArray) else found[0]
     return column.cast(pa.string())
 
 

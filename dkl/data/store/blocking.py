@@ -12,10 +12,10 @@ from dkl.data.given import GivenRows
 
 MAX_BLOCK_ROWS = 65_536
 TARGET_BLOCK_BYTES = 32 * 2**20
-# Rows in memory are cut into about `_MEMORY_BLOCKS` blocks of at least this size, so that few rows keep all cores busy;
+# Rows in memory are cut into about `MEMORY_BLOCKS` blocks of at least this size, so that few rows keep all cores busy;
 # as reading them costs nothing, blocks may be smaller than those of stores.
 LEAST_BLOCK_BYTES = 8 * 2**20
-_MEMORY_BLOCKS = 8
+MEMORY_BLOCKS = 8
 
 
 def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET_BLOCK_BYTES) -> int:
@@ -49,7 +49,7 @@ def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET
 
 def memory_block_rows(row_bytes: float, n_rows: int) -> int:
     """Rows of each block but the last, for rows in memory: 8 blocks of 8 to 32 MiB, or more of 32 MiB."""
-    target = np.clip(n_rows * row_bytes / _MEMORY_BLOCKS, LEAST_BLOCK_BYTES, TARGET_BLOCK_BYTES)
+    target = np.clip(n_rows * row_bytes / MEMORY_BLOCKS, LEAST_BLOCK_BYTES, TARGET_BLOCK_BYTES)
     return block_rows(row_bytes, n_rows, int(target))
 
 

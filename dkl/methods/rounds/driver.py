@@ -93,6 +93,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             "systems of the working model": 4 * 8 * width**2 + 3 * 8 * (width + candidates) * candidates,
             "histograms": 2 * most_parents(problem) * histogram_bytes(problem) if problem.depth else 0,
             "bins of the rows": codes_bytes(problem),
+            "targets of the rows": 8 * (problem.n_models + 2) * problem.search_rows if problem.in_memory else 0,
             "tables of pairs of columns": pair_bytes(problem),
             "features of searched rows": 2 * mapped if problem.dictionaries else 0,
             "sums of parts of the rows": (self._n_parts(problem) - 1) * self._most_sum_bytes(problem),
@@ -209,10 +210,11 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     def _state_after_rounds(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         """The state after all rounds on the sample, of which each core sums a part.
 
-        Values are binned once in advance if bins fit in memory.
+        Targets are computed once, and values are binned once if bins fit in memory.
         """
         rows = self._rows.block.drawn_from(problem.n_rows)
         parts = [rows.rows(part) for part in spans(rows.n_rows, -(-rows.n_rows // self._n_parts(problem)))]
+        targets = Crew().map(problem.targets, parts)
         codes: list[np.ndarray | None] = [None] * len(parts)
         if codes_bytes(problem):
             codes = Crew().map(lambda part: row_codes(part.X, state.atom_map(), state.bins), parts)
@@ -223,7 +225,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
                 task: RoundTask = record.operands["task"]
                 if task.histograms is not None:
                     task = replace(task, histograms=replace(task.histograms, codes=codes[part]))
-                return record.function(parts[part], {**record.operands, "task": task})
+                operands = {**record.operands, "task": task, "targets": lambda block: targets[part]}
+                return record.function(parts[part], operands)
 
             sums = Crew().map(of_part, range(len(parts)))
             total = {name: sum((one[name] for one in sums[1:]), start=first) for name, first in sums[0].items()}

@@ -229,8 +229,9 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
                 losses, slopes, curvatures, conjugates = loss.parts(y, scores)
                 judged = [losses]
             else:
-                slopes = loss.slope(y, scores)
-                curvatures = loss.curvature(y, scores if task.curved is None else _scores(phi, task.curved, task))
+                slopes, curvatures = loss.derivatives(y, scores)
+                if task.curved is not None:
+                    curvatures = loss.curvature(y, _scores(phi, task.curved, task))
                 # on a GPU, testing whether rows are held out would wait for it
                 is_judged = is_on_gpu(phi) or held.any()
                 judged = [loss.value(y, of_trials[:, trial]) for trial in range(n_trials if is_judged else 0)]

@@ -61,12 +61,19 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     edges, values = np.full((d, bins), np.inf), np.zeros((d, bins))
     out = ColumnBins(edges, np.zeros(d, np.int64), low, high, center, np.ones(d), values)
     by_column: Any = sparse.csc_array(X) if sparse.issparse(X) else X
+    is_weighted = not np.all(weight == 1.0)
 
     def cut(j: int) -> None:
         """Write the bins of column j."""
         column = by_column[:, [j]].toarray().ravel() if sparse.issparse(by_column) else by_column[:, j]
-        values, inverse = np.unique(np.asarray(column, dtype=np.float64), return_inverse=True)
-        counts = np.bincount(inverse, weight, len(values))
+        column = np.asarray(column, dtype=np.float64)
+        if is_weighted:
+            values, inverse = np.unique(column, return_inverse=True)
+            counts = np.bincount(inverse, weight, len(values))
+        else:
+            # no place of each row among the values, which takes twenty times as long to find where there are two
+            values, whole = np.unique(column, return_counts=True)
+            counts = whole.astype(np.float64)
         cuts = _cuts(counts, bins)
         out.n_edges[j] = len(cuts)
         out.edges[j, : len(cuts)] = _midpoint(values[cuts], values[cuts + 1])
