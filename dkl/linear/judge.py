@@ -21,10 +21,12 @@ from dkl.linear.temperature import best_multiplier
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # With fewer judging rows than the first number further folds judge, too; the most folds; and the most judging rows,
-# since more do not make comparisons better.
-_ENOUGH_ROWS, MOST_FOLDS, _MOST_JUDGING_ROWS = 900, 5, 50_000
-# Rows that compared models are fitted to, for each feature and at least: the best C hardly depends on their number.
-_SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
+# since more do not make comparisons better. A sample of the automatic machine usually has the first number of rows for
+# each of its folds.
+ENOUGH_ROWS, MOST_FOLDS, _MOST_JUDGING_ROWS = 800, 5, 50_000
+# Rows that compared models are fitted to, for each feature and at least: the best C hardly depends on their number. The
+# automatic machine samples as many.
+_SEEN_A_FEATURE, LEAST_SEEN = 20, 20_000
 # Inverse temperatures for compared models: fitted to -1 and +1, their decision values have about that size.
 JUDGED_MULTIPLIERS = MULTIPLIERS[(MULTIPLIERS >= 2.0**-4) & (MULTIPLIERS <= 2.0**10)][::2]
 # Probability that a gain is called clear although there is none.
@@ -441,10 +443,10 @@ def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
     """The folds for a number of rows: enough of them for 900 judging rows, at most five, of at most 50,000 rows."""
     n_rows = max(n_rows, 1.0)
     share = min(held_out.share, _MOST_JUDGING_ROWS / n_rows)
-    most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
+    most = int(np.ceil(ENOUGH_ROWS / (share * n_rows)))
     count = max(1, min(most, MOST_FOLDS, int(1.0 / share)))
     # all candidates are fitted to rows outside the folds, but no more than 20 for each feature (or 20,000)
-    return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
+    return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, LEAST_SEEN) / n_rows)
 
 
 def judging_folds(

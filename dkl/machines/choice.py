@@ -26,7 +26,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import MOST_FOLDS, NEIGHBOURS, PenaltyChoice, comparing_loss, gains, mean_over_folds
+from dkl.linear.judge import ENOUGH_ROWS, MOST_FOLDS, NEIGHBOURS, PenaltyChoice, comparing_loss, gains, mean_over_folds
 from dkl.machines.columns import (
     CATEGORY_TRIALS,
     ColumnChoice,
@@ -45,7 +45,7 @@ from dkl.machines.contest import (
     Ended,
     Race,
 )
-from dkl.machines.effort import ENOUGH_ROWS, Clock
+from dkl.machines.effort import Clock
 from dkl.machines.reasons import Tried, reasons_of, sentence_of, shown_score, tried_table
 from dkl.machines.suggest import (
     DENSE_SCALINGS,

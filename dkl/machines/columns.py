@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from dkl.encodings.keys import dense_columns
 from dkl.encodings.suspects import more_categories
 from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
-from dkl.linear.judge import gains
+from dkl.linear.judge import ENOUGH_ROWS, gains
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contenders import Contender
+from dkl.machines.contenders import BINS, Contender
 from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE
 from dkl.machines.suggest import GROWTH
@@ -43,15 +44,11 @@ _MOST_NUMBERS = 3
 
 TOO_GOOD = "Too good"
 """The first words of the sentence on columns that predict the target almost perfectly; the shell always shows it."""
-# The most rows by which columns are looked at alone.
-_LOOKED_AT = 2_000
-# Quantile bins of a column; the mean target of its bin is the prediction for a row.
-_BINS = 64
 # Columns or pairs that the warning names; further ones are counted.
 _MOST_NAMED = 3
-# Pairs are examined in tables of at most 50 columns (1,225 pairs take a tenth of a second or two), and only where each
-# half has at least 10 rows without the most frequent target: with fewer, pairs look perfect by chance.
-_MOST_PAIRED, _FEWEST_UNUSUAL = 50, 10
+# Pairs are examined only where each half has at least this many rows without the most frequent target: with fewer,
+# pairs look perfect by chance.
+_FEWEST_UNUSUAL = 10
 
 
 @dataclass(frozen=True)
@@ -289,8 +286,8 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> Perfect:
 
     Most of them were written after the target was known. A column predicts by the mean target (for classes: the mean
     indicators) of its quantile bins, on one half of some rows, and its R^2 is that on the other half; almost perfect
-    ones are within `EQUAL_LOSS` of 1. Pairs are looked at in tables with few enough columns. The only column of a table
-    is left out, and with too few rows for any comparison all are; of several targets nothing is said.
+    ones are within `EQUAL_LOSS` of 1. Pairs are looked at where they are no more than the rows. The only column of a
+    table is left out, and with too few rows for any comparison all are; of several targets nothing is said.
 
     Parameters
     ----------
@@ -302,7 +299,7 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> Perfect:
     names = sample.column_names or ()
     if len(names) < 2 or sample.source.is_sparse or sample.task is None or sample.schema.n_targets is not None:
         return []
-    record = RowSample("rows to look at columns alone", min(sample.n_rows, _LOOKED_AT), seed)
+    record = RowSample("rows to look at columns alone", min(sample.n_rows, 2 * ENOUGH_ROWS), seed)
     return run.read(
         sample.source, [record], lambda passed: _perfect_in_sample(passed.results[0], names, sample.classes), []
     )
@@ -328,7 +325,8 @@ def _perfect_pairs(
     names: Sequence[str], columns: list[np.ndarray], judge: _HalfOfRows
 ) -> list[tuple[tuple[str, ...], float]]:
     """The pairs of columns that predict the target almost perfectly, by both values or by their difference."""
-    if len(columns) > _MOST_PAIRED or judge.n_unusual < _FEWEST_UNUSUAL:
+    # of more pairs than rows some look perfect by chance; 1,225 pairs take a tenth of a second or two
+    if comb(len(columns), 2) > len(columns[0]) or judge.n_unusual < _FEWEST_UNUSUAL:
         return []
     codes = [np.unique(column, return_inverse=True) for column in columns]
     perfect: list[tuple[tuple[str, ...], float]] = []
@@ -336,7 +334,7 @@ def _perfect_pairs(
         difference = columns[first] - columns[second]
         scores = [judge.r_squared(_quantile_bins(difference, split_at=0.0))]
         n_first, n_second = len(codes[first][0]), len(codes[second][0])
-        if n_first * n_second <= _BINS:
+        if n_first * n_second <= BINS:
             scores.append(judge.r_squared(codes[first][1] * n_second + codes[second][1]))
         if max(scores) >= 1.0 - EQUAL_LOSS:
             perfect.append(((names[first], names[second]), max(scores)))
@@ -394,7 +392,7 @@ def _quantile_bins(column: np.ndarray, split_at: float | None = None) -> np.ndar
     """The bin of each value between the quantiles of every second row; `split_at` has a bin of its own."""
     ordered = np.sort(column[::2]).astype(np.float64)
     places = np.arange(len(ordered))
-    edges = np.unique(np.interp(np.linspace(0.0, len(ordered) - 1.0, _BINS + 1), places, ordered))
+    edges = np.unique(np.interp(np.linspace(0.0, len(ordered) - 1.0, BINS + 1), places, ordered))
     if split_at is not None:
         edges = np.unique(np.append(edges, (split_at, np.nextafter(split_at, -np.inf))))
     # a value beyond the range of the first half belongs to the outermost bin

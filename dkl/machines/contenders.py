@@ -37,7 +37,7 @@ _MATERN_BANDWIDTH, _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 0.5, 4.0, 2.0
 # of eight tables and on a made law, and at most 6 % more than the best on five others.
 _DESCENDING = 4
 # Quantile bins of a column for steps, instead of the default 64: the loss is less, and the time is the same.
-_BINS = 128
+BINS = 128
 # Factor on the bags of steps, each with other held-out rows: the mean of more bags has less variance.
 _MORE_BAGS = 4
 
@@ -191,7 +191,7 @@ def contenders(
         # a quarter of the features is the plainer model, so that they come first
         waves.insert(0, Contender("refined waves", clone(searched).set_params(family=of_kernel, **fewer)))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
-        steps = learner_entry("steps").learner_class(bins=_BINS, n_features=effort.n_features)
+        steps = learner_entry("steps").learner_class(bins=BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
     metrics: list[Contender] = []
     has_kernels = not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL

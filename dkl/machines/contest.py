@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from sklearn.base import clone
 
-from dkl.linear.judge import PenaltyChoice, gains, mean_over_folds, near_least
+from dkl.linear.judge import ENOUGH_ROWS, PenaltyChoice, gains, mean_over_folds, near_least
 from dkl.machines.contenders import Contender
-from dkl.machines.effort import ENOUGH_ROWS
+from dkl.machines.effort import MOST_SPENT
 from dkl.machines.suggest import GROWTH
 from dkl.methods.base import FeatureLearner
 
@@ -22,16 +22,13 @@ from dkl.methods.base import FeatureLearner
 # Fewest rows for a comparison, and for one that gives candidates up.
 FEWEST_ROWS = 60
 # Relative excess of a loss over the least above which a candidate is behind: a kind is given up, a variant is not made
-# larger. From ENOUGH_ROWS held-out rows on it is constant; for fewer it grows like the standard error of a loss.
+# larger. From ENOUGH_ROWS held-out rows on it is constant; for fewer it grows like the standard error of a loss. It is
+# also the share of the budget up to which a learned metric is tried though no other kind is ahead of the kernels: if it
+# is never tried then, the log loss of car is 1.6 times as large; if always, five tables take 1.04 times the seconds.
 BEHIND = 0.1
 # Relative difference of losses below which two candidates are equally good: the plainer one wins, and no larger one is
 # tried.
 EQUAL_LOSS = 0.005
-# Share of the budget up to which a learned metric is tried though no other kind is ahead of the kernels: if it is never
-# tried then, the log loss of car is 1.6 times as large; if always, five tables take 1.04 times the seconds.
-_CHEAP = 0.1
-# Share of the budget for trials of kinds and folds; and the most that is reserved for a last fit with more landmarks.
-MOST_SPENT = 0.8
 # Share of the budget for a question beside the trials: whether categories gain, and whether the log loss does.
 SIDE_SHARE = 1.0 - MOST_SPENT
 
@@ -339,7 +336,7 @@ class Race:
             drawn = [one for one in able if one.contender.is_drawn]
             best = min(drawn, key=Candidate.loss) if len(drawn) > 1 else kind
             return repr(best.contender.learner.family) != repr(contender.learner.family)
-        if not contender.is_learned or self.judging(contender, False) <= _CHEAP * self.allowed:
+        if not contender.is_learned or self.judging(contender, False) <= BEHIND * self.allowed:
             return False
         of_kernels = [one.loss() for one in able if one.contender.is_kernel]
         return bool(of_kernels) and not gains(min(one.loss() for one in able), min(of_kernels), BEHIND)

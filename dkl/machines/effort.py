@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.features.families import FiniteFamily
 from dkl.linear import head
-from dkl.linear.judge import MOST_FOLDS, NEIGHBOURS, OTHER_PENALTIES, PENALTIES
+from dkl.linear.judge import ENOUGH_ROWS, LEAST_SEEN, MOST_FOLDS, NEIGHBOURS, OTHER_PENALTIES, PENALTIES
 from dkl.machines.suggest import JUDGED_ROWS
 from dkl.methods.base import FeatureLearner
 from dkl.methods.margin.driver import (
@@ -53,14 +53,17 @@ _ADVICE = 7 * 8 * _DOUBLE
 _ADVICE_SHARE = 0.035
 # Features of the first candidate of each kind, or landmarks; half of the most of an effort, if these are fewer.
 _FIRST_FEATURES = 400
-# The most rows of the sample; where memory allows more, one row for this many rows of the data.
-MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
-# Share of the sample that is held out for each trial: with few rows, for each of five folds. So many held-out rows tell
-# enough: fewer have further folds, and a sample of more rows usually has at least these for each of five folds.
-JUDGING_SHARE, ENOUGH_ROWS = 1.0 / MOST_FOLDS, 800
-# Factor on the expected time of a trial, so that it ends within the limit; the measured pace of work is averaged with
-# this many seconds at the counted pace, since short trials are slower, and the first of a process compiles.
-_CAUTION, _USUAL = 1.3, 1.0
+# With so many rows of the data for each one that compared models are fitted to, the sample has more rows, as far as
+# memory allows.
+_ROWS_A_JUDGED_ONE = 200
+# Share of the sample that is held out for each trial: with few rows, for each of five folds.
+JUDGING_SHARE = 1.0 / MOST_FOLDS
+# Share of the budget for trials of kinds and folds, and the most that is reserved for a last fit with more landmarks;
+# of a limit of time, too, the rest is kept for what is not foreseen.
+MOST_SPENT = 0.8
+# Seconds at the counted pace of work with which the measured pace is averaged, since short trials are slower, and the
+# first of a process compiles.
+_USUAL = 1.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Effort:
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
         """The most rows of the sample; with many rows, no more than fit in memory."""
-        return max(MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
+        return max(LEAST_SEEN, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
 
     def advising(self, shape: Shape) -> float:
         """Work of comparing scalings and bandwidths, in counted nanoseconds."""
@@ -277,7 +280,7 @@ class Clock:
     def seconds_of(self, work: float) -> float:
         """Expected seconds of further counted work at the pace so far, with a margin."""
         seconds = time.monotonic() - (self._start_time if self._trials_start_time is None else self._trials_start_time)
-        return _CAUTION * work * (seconds + _USUAL) / (self._work + 1e9 * _USUAL)
+        return work / MOST_SPENT * (seconds + _USUAL) / (self._work + 1e9 * _USUAL)
 
     def allows(self, work: float) -> bool:
         """Whether further counted work is expected to end within the limit."""

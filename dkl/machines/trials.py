@@ -29,13 +29,12 @@ from dkl.linear.fitting import (
     mean_square_length,
     target_moments,
 )
-from dkl.linear.judge import PenaltyChoice, judging_folds
+from dkl.linear.judge import ENOUGH_ROWS, PenaltyChoice, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import Contender, contenders, has_columns_alone, usual_advice
-from dkl.machines.contest import MOST_SPENT
-from dkl.machines.effort import EFFORTS, ENOUGH_ROWS, JUDGING_SHARE, Effort, Shape
+from dkl.machines.effort import EFFORTS, JUDGING_SHARE, MOST_SPENT, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
 from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner

@@ -8,30 +8,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
-from dkl.machines.contest import MOST_SPENT
-from dkl.machines.effort import EFFORTS, MOST_JUDGED, SINGLE, Shape
+from dkl.linear.judge import ENOUGH_ROWS, LEAST_SEEN, gains
+from dkl.machines.contest import EQUAL_LOSS
+from dkl.machines.effort import EFFORTS, MOST_SPENT, SINGLE, Shape
 from dkl.machines.settings import MOST_CLASSES
-from dkl.machines.suggest import JUDGED_ROWS
+from dkl.methods.rounds.problem import RoundsProblem
 from dkl.protocols.block import Block
 
 # Seconds of a core for reading and mapping one number of the table for one model. Found from 18 fits of 1e5 to 1e7 rows
 # on two cores, whose estimates are within a factor of 1.5 for all but two of 3 s, if the last fit takes all of the
 # budget that may be reserved for it.
 _A_NUMBER = 3.2e-7
-# Rows from which trials take their whole budget; with fewer they end sooner, in proportion (fits of 150 to 569 rows).
-_FULL_TRIALS = 600
-# Rows beyond which the last fit does not take its share of the budget: rounds of steps use a sample, and waves that
-# descend step through few rows (fits of 1e6 and 1e7 rows).
-_MOST_FITTED = 300_000
 # Usual passes of a fit, most of them over the sample; between the means of fits with the least and the most effort.
 _PASSES = 110
 # Factor of the longest time over the usual one: the largest that was seen in 41 fits of tables is 1.8.
 _AT_MOST = 3.0
-# A block is examined if it has at most this many columns; then at most this many of its rows, and bins of columns: of
-# 150 columns that takes a second.
-_MOST_COLUMNS, _LOOKED_AT, _MOST_BINS = 200, 15_000, 160
-# Gain in R^2 above which more than a linear model is expected; on made rows of 28 to 200 columns, of several laws.
-_GAIN = 3e-3
+# A block is examined if it has at most this many columns, by as many of their bins and as many waves: of 150 columns
+# that takes a second.
+_MOST_COLUMNS = 160
 
 
 @dataclass(frozen=True)
@@ -65,9 +59,9 @@ def usual_time(
     """The usual time of a machine without settings on rows of this shape: that of the work that its effort allows.
 
     Trials take the constant part of the budget on one core. The part that grows with the table is taken by trials as
-    well, as far as the sample has all rows, and else by the last fit, which all slots share: on at most 300,000 rows,
-    and on the sample where the rows seem linear. Of sparse rows few kinds of features are tried, which leave most of
-    it, and all rows are fitted.
+    well, as far as the sample has all rows, and else by the last fit, which all slots share: on no more rows than
+    rounds of steps use, and on the sample where the rows seem linear. Of sparse rows few kinds of features are tried,
+    which leave most of it, and all rows are fitted.
 
     Parameters
     ----------
@@ -85,8 +79,9 @@ def usual_time(
         The speed of a matrix product on one thread.
     """
     budget, columns = EFFORTS[effort], shape.n_columns * shape.n_models
-    trials = 1e-9 * budget.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / MOST_JUDGED)
-    most = shape.n_rows if is_sparse else sampled if is_linear else max(_MOST_FITTED, sampled)
+    # trials of fewer rows than judge end sooner, in proportion
+    trials = 1e-9 * budget.work * min(1.0, shape.n_rows / ENOUGH_ROWS) * max(1.0, sampled / LEAST_SEEN)
+    most = shape.n_rows if is_sparse else sampled if is_linear else max(RoundsProblem.search_rows, sampled)
     fitted = min(shape.n_rows, most)
     # the share of the growing part that one core computes: a sample is one block
     alone = 0.0 if is_sparse else min(1.0, sampled / max(shape.n_rows, 1))
@@ -119,9 +114,9 @@ def seems_linear(block: Block, n_classes: int | None) -> bool:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
-    rows = block.rows(np.arange(min(block.n_rows, _LOOKED_AT)))
+    rows = block.rows(np.arange(min(block.n_rows, LEAST_SEEN)))
     X, y = rows.X, rows.y
-    if rows.n_rows < JUDGED_ROWS or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
+    if rows.n_rows < ENOUGH_ROWS or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
         return False
     if n_classes is not None:
         y = np.asarray(y)[:, None] == np.unique(y)
@@ -138,21 +133,21 @@ def seems_linear(block: Block, n_classes: int | None) -> bool:
     with warnings.catch_warnings():
         # a column of mostly one value has fewer bins, which is right here, and no user asked for bins
         warnings.filterwarnings("ignore", "Bins whose width are too small", UserWarning)
-        bins = KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf", random_state=0).fit_transform(X)
-    if bins.shape[1] > _MOST_BINS:
+        bins = KBinsDiscretizer(quantile_method="averaged_inverted_cdf", random_state=0).fit_transform(X)
+    if bins.shape[1] > _MOST_COLUMNS:
         left = Y[:half] - Ridge().fit(X[:half], Y[:half]).predict(X[:half]).reshape(half, -1)
         # |1_b' left|^2 / |1_b|^2 is the squared error that the mean residual of bin b explains
         in_bin = np.asarray(bins[:half].sum(axis=0)).ravel()
         explains = np.sum((bins[:half].T @ left) ** 2, axis=1) / np.maximum(in_bin, 1.0)
-        bins = bins[:, np.argsort(-explains, kind="stable")[:_MOST_BINS]]
+        bins = bins[:, np.argsort(-explains, kind="stable")[:_MOST_COLUMNS]]
     steps = bins.toarray()
-    sampler = RBFSampler(gamma=0.5 / X.shape[1], n_components=200, random_state=0)
+    sampler = RBFSampler(gamma=0.5 / X.shape[1], n_components=_MOST_COLUMNS, random_state=0)
     waves = make_pipeline(StandardScaler(), sampler).fit_transform(X)
 
     def explained(*further: np.ndarray) -> float:
         """R^2 on the second half of a ridge regression on the columns and further ones."""
         columns = np.column_stack([X, *further])
-        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 4, 3))).fit(columns[:half], Y[:half])
+        model = make_pipeline(StandardScaler(), RidgeCV()).fit(columns[:half], Y[:half])
         scores = model.predict(columns).reshape(Y.shape)
         # a monotone curve, so that a linear separation of classes does not count as curved
         fitted = [
@@ -161,4 +156,4 @@ def seems_linear(block: Block, n_classes: int | None) -> bool:
         ]
         return float(r2_score(Y[half:], np.column_stack(fitted)))
 
-    return explained(steps, waves) - explained() <= _GAIN
+    return not gains(1.0 - explained(steps, waves), 1.0 - explained(), EQUAL_LOSS)

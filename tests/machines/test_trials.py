@@ -105,7 +105,7 @@ def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
     is_sparse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # as if these were ten million rows, of which more than the usual number may judge
-    monkeypatch.setattr(effort, "MOST_JUDGED", 2_000)
+    monkeypatch.setattr(effort, "LEAST_SEEN", 2_000)
     monkeypatch.setattr(effort, "_ROWS_A_JUDGED_ONE", 2)
     monkeypatch.setitem(effort.EFFORTS, "balanced", replace(effort.EFFORTS["balanced"], least_judged=1_000))
     monkeypatch.setattr(trials, "LARGEST_ACCUMULATOR", 3_000 * (4 * 4 + 32))
