@@ -440,7 +440,7 @@ def scores_of_folds(sums: Mapping[str, np.ndarray], shape: tuple[int, int]) -> n
 
 
 def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
-    """The folds for a number of rows: enough of them for 900 judging rows, at most five, of at most 50,000 rows."""
+    """The folds for a number of rows: enough of them for 800 judging rows, at most five, of at most 50,000 rows."""
     n_rows = max(n_rows, 1.0)
     share = min(held_out.share, _MOST_JUDGING_ROWS / n_rows)
     most = int(np.ceil(ENOUGH_ROWS / (share * n_rows)))
