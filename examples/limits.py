@@ -56,8 +56,11 @@ def rows(n_rows: int, n_columns: int) -> tuple[da.Array, da.Array]:
 
 
 def promised(n_rows: int, n_columns: int) -> Cell:
-    """What `dkl.plan` says; no row is made. The first Newton step reads, maps and sums all rows: it is the fit."""
-    with dask.config.set(scheduler="synchronous"):
+    """What `dkl.plan` says, without blocks that are kept where there is room; no row is made.
+
+    The first Newton step reads, maps and sums all rows: it is the fit.
+    """
+    with dask.config.set({"scheduler": "synchronous", "dkl.cache-bytes": 0}):
         plan = dkl.plan(machine(), *rows(n_rows, n_columns))
     flops = sum(one.flops for one in plan.passes if one.calls == 1)
     return {"bytes": plan.peak_bytes, "flops": flops}
@@ -120,13 +123,15 @@ many rows and numbers in them ({measured_when(fits.values())}).
 
 ## Memory of a process
 
-`dkl.plan` promises these bytes, above what Python and its libraries hold, for rows that are made when they are read:
+`dkl.plan` promises these bytes, above what Python and its libraries hold, for rows that are made when they are read,
+without those that are kept:
 
 {table("bytes", format_bytes, plans)}
 
 Memory follows the columns and the features, and hardly the rows, since a process works on a few blocks of at most
-65,536 rows. From a store a process also keeps blocks that it has read for the next pass, up to a quarter of its memory
-and at most 512 MiB. The plan counts them, and `dask.config.set({{"dkl.cache-bytes": 0}})` keeps none. Predictions go
+65,536 rows. A process also keeps blocks that it has
+read or computed for the next pass, up to a quarter of its memory and at most 512 MiB; a plan counts them where
+`dask.config.set({{"dkl.cache-bytes": 0}})` does not forbid it. Predictions go
 tile by tile, and what they hold does not grow with the rows either. Fits from a store took{stored(fits)}:
 
 {table("bytes", format_bytes, fits)}

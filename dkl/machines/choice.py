@@ -147,9 +147,8 @@ class Choice:
         self._sample = bench.sample(self._rows, columns.own_columns, judging_seed=columns.judging_seed)
         self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
         first = self._terms.contenders(self._rows, advice)
-        self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss)
-        if self._score_name() == "R^2":
-            self._race.constants = held_out_variances(self._sample)
+        constants = held_out_variances(self._sample) if self._score_name() == "R^2" else ()
+        self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss, constants)
         self._has_asked, self._cut_short = False, ""
 
     def chosen(self) -> Chosen:
@@ -378,6 +377,7 @@ def race_of(
     sample: Sample,
     scalings: tuple[ScalingKind | None, ...],
     log_loss: LogLoss | None = None,
+    constants: tuple[float, ...] = (),
 ) -> Race:
     """The candidates of a choice, with the work that each trial and each last fit is counted for."""
     whole, judged, rows = terms.shape(columns.dataset), terms.shape(sample.rows), sample.rows
@@ -405,6 +405,7 @@ def race_of(
         if terms.knobs.n_features == "auto"
         else 0,
         enough=EQUAL_LOSS if rows.classes is not None else 0.0,
+        constants=constants,
     )
 
 
