@@ -85,9 +85,10 @@ def as_dataset(
 
 
 def _target_name(X: Any, y: Any) -> str:
-    """The column of later files that holds the target: the name of a series, or of the only column of a frame.
+    """The name of y, by which `dkl score` finds the target in files: that of a series, or of a frame's only column.
 
-    Empty if targets have no name, several names, or that of a feature.
+    The empty text if y has no name or several columns, or if a column of X has the same name: a file could not tell the
+    target from this feature.
     """
     names = list(y.columns) if is_frame(y) else [y.name] if type(y).__name__ == "Series" else []
     if len(names) != 1 or not isinstance(names[0], str) or (is_frame(X) and names[0] in X.columns):

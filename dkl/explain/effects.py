@@ -290,7 +290,8 @@ def _effects_of(
 ) -> list[Effect]:
     """The effects of a sum of products of functions of single columns, at dense rows (n, d).
 
-    Coefficients of bags, if there are any, follow those of the outputs.
+    Each term has `n_outputs` coefficients. If `factors` was made with the models of B bags, B times as many follow,
+    which become the `bag_coefficients` of the effects.
     """
     n, tiles = len(rows), list(spans(len(rows), max(1, _TILE_BYTES // (16 * factors.n_functions))))
     means = sum(factors.values(rows[tile]).sum(axis=0) for tile in tiles) / n

@@ -106,7 +106,8 @@ class KernelFactors:
     def values(self, rows: np.ndarray) -> np.ndarray:
         """The functions at unscaled dense rows (n, d): (n, U), in the memory order of the transpose.
 
-        They are ordered by column, of each those of one encoded column first.
+        All functions of the first column come first. Those of a column begin with the kernels summed over its encoded
+        columns, one for each landmark; sums of products over pairs of encoded columns follow, then over triples.
         """
         return np.concatenate([part.sums(rows[:, part.columns]).reshape(-1, len(rows)) for part in self.parts]).T
 

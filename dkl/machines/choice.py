@@ -297,10 +297,11 @@ class Choice:
 
 
 def held_out_variances(sample: Sample) -> tuple[float, ...]:
-    """The variance of the held-out targets of each fold over that of all targets; a mean over several targets.
+    """For each fold the variance of its held-out targets, divided by the variance of the targets of all sampled rows.
 
-    It is the squared error of the best constant on the fold, for the standardised targets that candidates are fitted
-    to. Rows held out by time may vary much less than all rows, or much more.
+    Of several targets it is the mean ratio. Candidates are fitted to targets of variance 1, so that this is the mean
+    squared error of predicting each held-out row by the mean of its fold: what R^2 compares with. Rows held out by time
+    may vary much less than all rows, or much more.
     """
     blocks = list(sample.rows.source.blocks_without_x())
     y = np.concatenate([np.reshape(np.asarray(block.y, np.float64), (block.n_rows, -1)) for block in blocks])

@@ -164,7 +164,8 @@ class Race:
     spent : float
         Counted work so far.
     constants : tuple of float
-        The loss of the best constant on each fold, of which the scores that are shown are shares; empty is 1.
+        For each fold the mean held-out loss of predicting a constant, by which shown losses are divided; empty where
+        losses are shown as they are.
 
     Attributes
     ----------
@@ -289,7 +290,10 @@ class Race:
         return one.loss(self.rounds)
 
     def shown_loss(self, one: Candidate, folds: int | None = None) -> float:
-        """`Candidate.loss` as a share of that of the best constant, which makes 1 minus it the R^2 of numbers."""
+        """The mean held-out loss of a candidate, divided by that of the best constant if `constants` are given.
+
+        1 minus it is then R^2: 0 for a candidate that predicts no better than the mean of the held-out targets.
+        """
         constant = float(np.mean(self.constants[: folds or len(one.choices)])) if self.constants else 1.0
         # held-out targets that are all equal have no variance to be explained
         return one.loss(folds) / (constant or 1.0)

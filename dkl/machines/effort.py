@@ -53,8 +53,8 @@ _ADVICE = 7 * 8 * _DOUBLE
 _ADVICE_SHARE = 0.035
 # Features of the first candidate of each kind, or landmarks; half of the most of an effort, if these are fewer.
 _FIRST_FEATURES = 400
-# With so many rows of the data for each one that compared models are fitted to, the sample has more rows, as far as
-# memory allows.
+# The sample has one row for this many rows of the data where that is more than `LEAST_SEEN`, from four million rows on,
+# and fits in memory.
 _ROWS_A_JUDGED_ONE = 200
 # Share of the sample that is held out for each trial: with few rows, for each of five folds.
 JUDGING_SHARE = 1.0 / MOST_FOLDS
