@@ -54,7 +54,7 @@ def _drop_output() -> None:
 
 
 def _code_before(closed: BrokenPipeError) -> Any:
-    """How the program would have ended if somebody had read its output to the end."""
+    """The exit status that the program would have had if its output had been read to the end."""
     before = closed.__context__
     return before.code if isinstance(before, SystemExit) else 0 if before is None else FAILED
 

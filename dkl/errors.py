@@ -155,7 +155,7 @@ def warn_user(*sentences: str, category: type[Warning] = UserWarning) -> None:
 
 
 class Problems:
-    """What is wrong with some input, collected so that one error lists it all.
+    """Collects the faults of some input, so that one error lists all of them.
 
     Parameters
     ----------

@@ -56,8 +56,8 @@ _ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")
 _SKLEARN_ATTRIBUTES = frozenset({"coef_", "intercept_", "classes_", "n_features_in_", "t_"})
 _DTYPE = re.compile(r"\|O|[<>|][biuf][0-9]+|[<>][U][0-9]+")
 _NUMERIC_KINDS = "biuf"
-# A file may ask for that much memory, or for so many times its own size, before its digests are looked at. A small file
-# with a huge array of zeros must not bring the process down.
+# Most bytes that the arrays of a file may take before its digests are checked, and the most as a multiple of its size:
+# a small file with a huge array of zeros must not exhaust memory.
 _ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 1_000
 # Bits of a whole number, since seeds may be long ones. Python's numbers have no end, and a file could hold a huge one.
 _LONGEST_INTEGER = 256
@@ -345,7 +345,7 @@ def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dic
 
 
 def _fields_of(value: object, path: str) -> dict[str, Any]:
-    """What an object is made of: the fields of a dataclass, or parameters and fitted attributes of an estimator."""
+    """The parts of an object by name: fields of a dataclass, or parameters and fitted attributes of an estimator."""
     if hasattr(value, "to_json") and hasattr(type(value), "from_json"):
         # what JSON has no place for: the directions of free text
         beside = getattr(value, "directions", ())

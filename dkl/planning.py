@@ -104,7 +104,7 @@ class PassPlan:
 
 @dataclass(frozen=True)
 class Plan(Printed):
-    """What fitting a learner on a dataset will take; print it, and `cells()` for every pass.
+    """The time, memory and passes that a fit will take; print it, and `cells()` for every pass.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ class Plan(Printed):
 
     @property
     def summary(self) -> str:
-        """What is to be expected, in one sentence, and what it is at most."""
+        """The expected time and the most time and memory, in one sentence."""
         n_processes = 1 if self.room is None else self.room.n_processes
         where = f"on these {n_processes} workers" if self.is_cluster else "in this process"
         where = where.replace("these 1 workers", "this worker")
@@ -335,7 +335,7 @@ class Plan(Printed):
 
     @property
     def memory(self) -> str:
-        """What a process holds, what the fit adds and where Dask or a limit acts, in one sentence."""
+        """Bytes that a process holds, that the fit adds, and at which Dask or a limit acts, in one sentence."""
         beside = held_by_driver(kind.held for kind in self.passes) if self.is_cluster else 0
         return "" if self.room is None else self.room.adding(self._added, beside)
 
@@ -512,7 +512,7 @@ def planned_rows(
 
 
 def _device(wanted: str | None) -> tuple[Device, str]:
-    """Where a learner computes, and that in words with what decided; words alone where it would be refused."""
+    """The device on which a learner computes, and in words why; where it would be refused, the words say so."""
     try:
         choice = None if wanted is None else choose_device(wanted)
     except RuntimeError as error:
@@ -608,7 +608,7 @@ def _columns_seconds(records: Sequence[Record]) -> float:
 def usual_choice(
     learner: PlannedMixin, rows: Dataset, block: Block | None, slots: int, flops_per_second: float
 ) -> UsualTime | None:
-    """What a machine that chooses its features takes as a rule; None for all other learners."""
+    """The expected seconds of a machine that chooses its features; None for all other learners."""
     if not hasattr(learner, "usual_time"):
         return None
     usual: UsualTime | None = learner.usual_time(rows, block, slots=slots, flops_per_second=flops_per_second)

@@ -23,7 +23,7 @@ import psutil
 
 LOG = logging.getLogger("dkl")
 _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
-# A call of some steps of NumPy takes as long as so many numbers in one of them.
+# Numbers that one step of NumPy processes in the time of a call of some steps.
 _CALL_NUMBERS = 2_000
 # KiB that a part of a library must hold to be given back: less is not worth a call.
 _LEAST_GIVEN_KIB = 64
@@ -189,7 +189,7 @@ def tell_of_no_folder() -> None:
 
 @dataclass
 class Compiled:
-    """What was compiled while a block ran.
+    """The kernels that were compiled while a block ran.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class TwoForms:
     plain, compiled : callable
         Write into their arguments.
     numbers : int
-        How many numbers NumPy takes about as long for as the compiler takes for the kernel.
+        Numbers that NumPy processes in about the time that the compiler takes for the kernel.
     """
 
     def __init__(self, plain: Callable[..., None], compiled: Callable[..., None], numbers: int) -> None:
@@ -249,7 +249,7 @@ class TwoForms:
         self._left, self._has_looked = numbers, False
 
     def __call__(self, numbers: int, *arguments: Any) -> None:
-        """Go through so many numbers."""
+        """Process `numbers` numbers, in compiled form if it is cached or worth compiling by now, else in plain form."""
         # Threads may count wrongly together: since either form gives the same bits, nothing but time depends on it.
         if not self._has_looked:
             self._has_looked = True
@@ -308,7 +308,7 @@ class _Given:
 
 
 def _mapped_bytes() -> int:
-    """Bytes of files that this process has mapped and touched, such as code of libraries; 0 where that is not told."""
+    """Bytes of files that this process has mapped and touched, such as libraries; 0 where the system reports none."""
     return getattr(psutil.Process().memory_info(), "shared", 0)
 
 
@@ -327,7 +327,7 @@ def expect_mapping() -> None:
 
 
 class _Compiler:
-    """Bytes that this process held when it was asked whether it will compile, and that it then expected to take."""
+    """Bytes that this process held when it last decided whether it will compile, and that it then expected to take."""
 
     held = expected = 0
 

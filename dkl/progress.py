@@ -25,7 +25,7 @@ LOG = logging.getLogger("dkl")
 # The line of `progress=` where nobody looks on.
 PROGRESS_LOG = logging.getLogger("dkl.progress")
 _LOGGED_EVERY_S, _REDRAWN_EVERY_S = 30.0, 0.25
-# A terminal says how old its line is if no event has come for so many seconds.
+# Seconds without an event after which a terminal shows the age of its line.
 _SILENT_S = 5.0
 # Work of more units than that (rows, bytes) is shown in per cent.
 _IN_PERCENT = 1_000
@@ -203,7 +203,7 @@ def short_time(seconds: float) -> str:
 
 
 class _Place(Protocol):
-    """Where a line is shown."""
+    """A terminal, notebook or log that shows a line of progress."""
 
     def show(self, text: str) -> None:
         """Write the text in place of the last one."""
@@ -291,7 +291,7 @@ class ProgressLine:
         self._passes += event.kind == "finished" and "cache_hits" in event.detail
 
     def _status_text(self, last: Event) -> str:
-        """Where the work is after the last event, in one line."""
+        """The state of the work after the last event, in one line."""
         elapsed = self._clock() - (self._begun or 0.0)
         if self._trial is not None:
             return _said_of_trial(self._trial)
@@ -435,4 +435,4 @@ class _Log:
         """The log "dkl" has it."""
 
     def end(self, text: str) -> None:
-        """What ended within 30 s needs no line, and the log "dkl" has every end."""
+        """Write nothing: work that ended within 30 s needs no line, and the log "dkl" has every end."""

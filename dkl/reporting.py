@@ -305,7 +305,7 @@ class _Page:
             )
 
     def model_facts(self) -> dict[str, Any]:
-        """What the model is, and how its fit ended, as it says itself."""
+        """Facts about the model and the end of its fit, by name."""
         model, features = self.model, self.features
         facts: dict[str, Any] = {"estimator": type(model).__name__}
         facts |= {"fitted on": self.origin.finished.partition("T")[0]} if self.origin.finished else {}
@@ -330,7 +330,7 @@ class _Page:
         return facts | {name: value for name, value in endings.items() if value not in ("", None)}
 
     def hashes(self) -> dict[str, str]:
-        """The hash of the fit, and those of what it is made of: where two fits differ, these say in what."""
+        """The hash of the fit, and hashes of its parts, which show in which part two fits differ."""
         learned = content_hash(self.model)
         return {
             "fit": digest_of(self.origin.fingerprint, learned),
@@ -359,7 +359,7 @@ class _Page:
         return {**facts, "task": origin.task or "none"} | ({"classes": dict(origin.targets)} if origin.targets else {})
 
     def chosen(self) -> dict[str, str]:
-        """What the machine has chosen in one sentence, and its reasons by the words that they begin with."""
+        """The machine's choice in one sentence, and its reasons by the words that they begin with."""
         reasons = {name: why for name, _, why in (r.partition(": ") for r in getattr(self.model, "reasons_", ()))}
         summary = summary_of(self.model)
         return {_IN_SHORT: summary, **reasons} if summary else reasons
@@ -377,7 +377,7 @@ class _Page:
         }
 
     def work_facts(self) -> dict[str, Any]:
-        """What the fit took: time, passes, bytes and memory; empty for a model of an older dkl."""
+        """Time, passes, bytes and memory of the fit; empty for a model of an older dkl."""
         origin = self.origin
         if not origin.finished:
             return {}
@@ -392,7 +392,7 @@ class _Page:
         }
 
     def answers(self, name: str, dataset: Dataset) -> Answers:
-        """What the model answers to the rows of that name."""
+        """The predictions of the model for the rows of this name, and their scores."""
         if not hasattr(self.model, "score"):
             raise ValueError(
                 f"{type(self.model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
@@ -401,7 +401,7 @@ class _Page:
         return held_out_answers(self.model, dataset)
 
     def importance(self, dataset: Dataset) -> Importance:
-        """How much the answers change with each column, on some of the rows."""
+        """The importance of each column for predictions, from a sample of the rows."""
         return importance(self.model, dataset.thin(_IMPORTANCE_ROWS), progress=False)
 
     def curve(self) -> dict[str, Any]:
@@ -420,7 +420,7 @@ class _Page:
         return curve
 
     def bounds(self) -> dict[str, Any]:
-        """What each theorem guarantees for the features, or why none does."""
+        """The bound of each theorem that applies to the features, or why none applies."""
         bounds = getattr(self.features, "bounds_", None)
         if bounds is None:
             return {}
@@ -481,7 +481,7 @@ def _confusion_cells(confusion: Mapping[str, Mapping[str, float]]) -> list[list[
 
 
 def _bound_text(bound: Mapping[str, Any] | str) -> str:
-    """What a bound says, or why there is none."""
+    """A bound as a sentence, or why there is none."""
     return str(bound["says"]) if isinstance(bound, Mapping) else fill(bound, 100)
 
 

@@ -142,5 +142,5 @@ def _map(d: int, D: int, sampling: Sampling) -> FeatureMap:
 
 
 def _ratio(name: str, baseline: float, seconds: float, promised: float, shape: tuple[int, int, int]) -> Ratio:
-    """How many times as fast as the baseline, for (n, d, D)."""
+    """The speed relative to the baseline, for (n, d, D)."""
     return Ratio(name, baseline / seconds, promised, *shape, seconds=seconds, baseline_seconds=baseline)

@@ -18,7 +18,7 @@ GIGABYTE = 1_000_000_000
 
 @dataclass(frozen=True)
 class MemoryResult:
-    """What one size took.
+    """Peak memory of the fits of one size.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Bound: a number that a theorem gives, with the terms that it is made of and what it covers; Bounds: a learner's."""
+"""Bounds that theorems give for a fit: `Bound`, one number with its terms and what it covers; `Bounds`, a learner's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dkl.plain_text import Printed
 
 
 class Certificate(Protocol):
-    """What all certificates say: what they cover, what they do not, and whether they say anything."""
+    """A statement about a fit: what it covers, what it excludes, and whether it is vacuous."""
 
     @property
     def covers(self) -> str: ...
@@ -28,7 +28,7 @@ class Certificate(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Bound(Printed):
-    """What a theorem says of one quantity.
+    """A theorem's bound on one quantity.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Bound(Printed):
     value : float or ndarray
         The bound; an array where the theorem gives one number for each of many things at once.
     terms : mapping of str to float or ndarray
-        What the value is made of, with the constants that were chosen.
+        The terms of the value by name, and the constants that were chosen.
     probability : float
         That the bound holds, over the draw of the rows; 1 for what is certain.
     vacuous_from : float or None

@@ -18,7 +18,7 @@ def coherence_ratio(scores: np.ndarray) -> float:
     """M max(r) / sum(r): by how much the largest leverage score exceeds what assumption 2 of Sun et al. 2018 allows.
 
     1 for an optimised law of the features, whose scores are all alike. Draws in proportion to the scores have it
-    whatever the scores are; random draws need so many times as many features.
+    whatever the scores are; random draws need this multiple of the features that an optimised law needs.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def feature_count(
     eps : float
         The draws fail with this probability at most.
     n_candidates : float or None
-        M: from so many draws on the whole pool costs no more.
+        M, the size of the pool: at most M draws are needed, since that many cost as much as the whole pool.
 
     Returns
     -------

@@ -92,7 +92,7 @@ def class_weights(block: Block, n_classes: int) -> np.ndarray:
 
 
 def imbalance(counts: RowCounts) -> tuple[float, float]:
-    """How much class frequencies differ between blocks and all rows, and the expectation for a random order.
+    """The distance of class frequencies between blocks and all rows, and its expectation for a random order.
 
     Returns
     -------

@@ -470,7 +470,7 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     store : path or URL
         A local folder (made absolute), or any URL for fsspec: ``"s3://bucket/rows.zarr"``.
     version : int or None
-        The state after so many calls of `Dataset.append` and `Dataset.drop`; None is the newest.
+        The state after this number of calls of `Dataset.append` and `Dataset.drop`; None is the newest.
     **storage_options
         For fsspec: ``anon=True``, ``endpoint_url=...``.
 

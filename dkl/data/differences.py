@@ -1,4 +1,4 @@
-"""How rows differ from those that an encoding was learned from, if they are accepted anyway."""
+"""Differences of rows from those that an encoding was learned from, where the rows are accepted anyway."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class _FractionRule:
 
 
 def apportioned(shares: np.ndarray, given: np.ndarray, n_rows: int) -> np.ndarray:
-    """How many of the next `n_rows` rows each split gets, so that its total is within one row of its share.
+    """The number of the next `n_rows` rows that each split gets, so that its total is within one row of its share.
 
     Splits that would fall more than a row behind get rows first; the other rows go to those with the earliest
     deadlines. This is the schedule of Tijdeman (1980, "The chairman assignment problem"), taken several rows at a time.

@@ -34,7 +34,7 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.squared_sums import squared_losses
 
 KEPT = (24, 8)
-"""How many directions of words, and of pairs of words, become columns: the first, along which texts differ most."""
+"""The numbers of directions of words, and of pairs of words, that become columns: those along which texts vary most."""
 # The most scores of a text; with more targets or classes a text gets directions alone.
 _MOST_SCORES = 32
 # Candidates for the ridge penalty of a score, as multiples of the mean sum of squares along a direction.

@@ -30,7 +30,7 @@ from dkl.version import __version__
 Operand: TypeAlias = Union["Symbol", np.ndarray, np.generic, float]
 
 ROWS = -1
-# Symbols are numbered in the order in which they are made, so that each has a larger number than what it is made of.
+# Symbols are numbered in the order of their creation, so that each has a larger number than its operands.
 _SERIAL = itertools.count()
 OLDEST_OPSET, DEFAULT_OPSET = 15, 18
 # Protocol buffers, the format of ONNX files, hold at most 2 GiB; the rest of the graph takes less than a MiB.
@@ -119,7 +119,7 @@ GRAPH = FileKind("ONNX graph", is_graph)
 
 
 def _written_bytes(feature_map: FeatureMap, dtype: np.dtype) -> int:
-    """What the frequencies or landmarks of a map take in a file."""
+    """Bytes of the frequencies or landmarks of a map in a file."""
     # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX
     # has no Hadamard transform.
     if feature_map.activation in ("harmonics", "identity", "steps"):
@@ -217,7 +217,7 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
 
 
 def _input_comments(encoding: TableEncoding | FittedEncoding | None) -> dict[str, str]:
-    """What inputs hold of columns whose values no graph reads, by name."""
+    """For each input whose raw values a graph cannot read, such as dates: the number that it expects instead."""
     comments = {}
     for rule in () if encoding is None else encoding.rules:
         if rule.kind == "date":
@@ -274,7 +274,7 @@ def _day_of_year(xp: SymbolNamespace, day: Symbol) -> Symbol:
 def _numbers_of_codes(
     xp: SymbolNamespace, encoding: FittedEncoding, inputs: list[Symbol], encoded: dict[str, list[Symbol]]
 ) -> dict[str, list[Symbol]]:
-    """What columns of codes become, by name: see `CodePlaces.with_numbers`, whose order this is."""
+    """The numbers that replace columns of codes, by name, in the order of `CodePlaces.with_numbers`."""
     rules = encoding.table.rules
     if encoding.unknown == "error":
         raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
@@ -663,7 +663,7 @@ def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ..
 
 
 def needed(outputs: Sequence[Symbol]) -> list[Symbol]:
-    """Every symbol that the outputs are made of, each after what it is made of."""
+    """Every symbol on which the outputs depend, each after its operands."""
     reached: dict[int, Symbol] = {}
     waiting = list(outputs)
     while waiting:
@@ -671,5 +671,5 @@ def needed(outputs: Sequence[Symbol]) -> list[Symbol]:
         if symbol.serial not in reached:
             reached[symbol.serial] = symbol
             waiting.extend(operand for operand in symbol.inputs if isinstance(operand, Symbol))
-    # Inputs have smaller numbers than what is made of them, so this order is one in which nodes can be computed.
+    # Operands have smaller numbers than their results, so that nodes can be computed in this order.
     return [reached[serial] for serial in sorted(reached)]

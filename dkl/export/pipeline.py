@@ -384,7 +384,7 @@ def _two_values(rule: ColumnRule) -> list[Any]:
 
 
 def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
-    """What scikit-learn has for a raw column: an encoder of categories, an imputer, or nothing to do."""
+    """The transformer of scikit-learn for a raw column: an encoder of categories, an imputer, or "passthrough"."""
     if rule.kind == "category":
         # A missing text that is filled has zeros in all columns, as an unknown one has.
         unknown = "error" if strict and rule.fill is None else "ignore"
@@ -423,7 +423,7 @@ def _target_encoder(names: tuple[str, ...], encoding: FittedEncoding) -> Pipelin
             before.append([])
             values.append(np.array(rule.categories, dtype=object))
             continue
-        # whole numbers are told apart in the precision of encoded rows, once missing ones are filled in
+        # whole numbers are compared in the precision of encoded rows, once missing ones are filled in
         steps: list[tuple[str, Any]] = [
             ("numbers", FunctionTransformer(np.asarray, kw_args={"dtype": encoding.dtype.name}))
         ]
@@ -476,7 +476,7 @@ def is_raw(rule: ColumnRule) -> bool:
 def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
     """Steps of scikit-learn from one column of a table to its encoded columns; `complete_text` ends those of texts."""
     if rule.kind == "text":
-        # words and pairs of words; `complete_text` adds what is made of them
+        # words and pairs of words; `complete_text` adds the columns that are computed from them
         parts = [(f"{n} words", Pipeline([("hashes", clone(hashing(n))), *_TO_COME])) for n in (1, 2)]
         there = ("there", FunctionTransformer(methodcaller("fillna", "")))
         values: Any = Pipeline([there, ("words", FeatureUnion(parts)), *_TO_COME])
@@ -495,7 +495,7 @@ def _call(function: Any, **arguments: Any) -> FunctionTransformer:
 
 
 def _missing_of(rule: ColumnRule) -> list[tuple[str, Any]]:
-    """Where the values are missing, or are none of what the column holds."""
+    """Steps that mark the values that are missing, or cannot be read as the kind of the column."""
     before: list[tuple[str, Any]] = []
     if rule.kind == "number":
         before = _read_number(rule)

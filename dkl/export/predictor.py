@@ -39,7 +39,7 @@ from dkl.uncertainty.posterior import CoefficientPosterior
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _WHOLE = (int, np.integer)
-# From so many rows on they are mapped in blocks, as the model maps them: whole, the arrays of features leave the cache.
+# Rows from which on they are mapped in blocks, as the model maps them: the features of all rows would leave the cache.
 _MANY = 64
 # Multiplications of a product that no BLAS shares among threads: to limit its threads would take longer than the
 # product.
@@ -364,7 +364,7 @@ class _Rule(NamedTuple):
 
 
 class RowEncoder:
-    """What `TableEncoding.transform` makes of a table, for one row without a table: in microseconds.
+    """Encodes one row as `TableEncoding.transform` encodes a table, in microseconds.
 
     Parameters
     ----------

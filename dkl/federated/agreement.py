@@ -48,7 +48,7 @@ _OF_THE_ROWS = ("stats_", "provenance_", "total_weight_")
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What sites settle before they sum: candidates, scaling, classes and columns, and who has which block numbers.
+    """The settings that sites share before they sum: candidates, scaling, classes, columns, and each site's blocks.
 
     Made by `dkl.agree`; `save` writes it to a store, and whatever takes an agreement takes the path of one.
 
@@ -168,7 +168,7 @@ class Agreement:
             hidden.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def summary(self) -> dict[str, Any]:
-        """What is agreed as JSON values that a person reads: sites, columns, classes, settings."""
+        """The agreement as JSON values that a person reads: sites, columns, classes, settings."""
         settings = {name: repr(value) for name, value in self.learner.get_params(deep=False).items()}
         numbers = {site: self.numbers(site) for site in self.sites}
         names, classes = self.schema.column_names, self.schema.classes

@@ -178,7 +178,7 @@ def _check_rows(agreement: Agreement, learner: BaseEstimator, rows: Dataset, sit
 
 
 def _own(values: np.ndarray, node: Node, agreement: Agreement, numbers: range) -> np.ndarray:
-    """What a site has for each of its blocks, of the blocks of a node."""
+    """The entries of `values`, one for each of a site's blocks, that belong to the blocks of a node."""
     blocks = node.blocks(agreement.n_blocks)
     return values[blocks.start - numbers.start : blocks.stop - numbers.start]
 
@@ -228,7 +228,7 @@ def _check_enough(
 
 
 def _rows_of_classes(rows: Dataset) -> np.ndarray:
-    """How many rows of each class a block has, (n_blocks, K)."""
+    """The number of rows of each class in each block, (n_blocks, K)."""
     counts, n_classes = rows.source.counts.class_weights, len(np.asarray(rows.classes))
     if counts is not None and not rows.source.has_weight:
         return counts

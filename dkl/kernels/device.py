@@ -466,7 +466,7 @@ class Staging:
         return rows, arrival
 
     def _copying_stream(self) -> Any:
-        """The stream for copies, which waits for the computing stream only if told to."""
+        """The stream for copies, which waits for the computing stream only where a caller records an event for it."""
         import cupy
 
         with self._changed:
@@ -988,7 +988,7 @@ def _sgd_jointly(X: Array, by_row: list[Array], start: Any, intercept: Array, ru
 
 
 def _at_once(width: int, number: int, dtype: np.dtype) -> int:
-    """How many models, or columns of weights, one product takes at once: those that fit the smallest tile."""
+    """The number of models, or columns of weights, in one product: those that fit the smallest tile."""
     return max(1, min(number, tile_bytes() // (PARTIAL_ROWS * width * dtype.itemsize)))
 
 

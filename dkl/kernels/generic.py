@@ -304,7 +304,7 @@ def quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Any:
         return xp.reshape(xp.take(table, xp.reshape(places, (-1,))), X.shape)
 
     def counted(*, strict: bool) -> Any:
-        """How many knots of its column lie below each number (or at it, unless `strict`)."""
+        """For each number the count of its column's knots that are less than it (or equal to it, unless `strict`)."""
         # Bisection in a fixed number of steps, as a graph needs it: there are 2^k - 1 knots, infinities among them.
         place, step = xp.zeros_like(xp.asarray(X, dtype=xp.int64)) + base, (length + 1) // 2
         while step:

@@ -27,7 +27,7 @@ NYSTROM_ROWS = 1024
 _LANDMARKS_AT_ONCE = 512
 # Columns multiplied at once; largest noise of single precision in features, whose length is about 1.
 _PANEL, _NOISE = 512, 5e-4
-# With at most so many landmarks double precision hardly takes longer.
+# Landmarks up to which double precision hardly takes longer than single.
 _FEW_LANDMARKS = 256
 
 
@@ -311,5 +311,5 @@ def _add_four(
             out[at] += (abs(x - a[at]) + abs(y - b[at])) + (abs(z - c[at]) + abs(w - d[at]))
 
 
-# NumPy processes so many numbers in one to two and a half seconds; compiling takes about one
+# Numbers that NumPy processes in one to two and a half seconds; compiling takes about one.
 _DISTANCES = TwoForms(_few_distances, _many_distances, 1_000_000_000)

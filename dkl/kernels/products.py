@@ -27,8 +27,8 @@ from dkl.protocols.arrays import Rows, dense_rows
 _LEAST_PRODUCT_ROWS, PRODUCT_ROWS = 512, 4096
 PRODUCT_FREQUENCIES = 768
 _ANGLES = _LEAST_PRODUCT_ROWS * PRODUCT_FREQUENCIES
-# BLAS uses other kernels for small products and at ragged edges, with other last bits. With at least so many rows, and
-# rows times frequencies, in multiples of 4 and 16, the features of a row do not depend on the other rows. No shape
+# BLAS uses other kernels for small products and at ragged edges, with other last bits. With at least these numbers of
+# rows, and of rows times frequencies, in multiples of 4 and 16, a row's features do not depend on other rows. No shape
 # suffices for float32 in OpenBLAS on AVX2, whose kernel rounds the first six of twelve rows differently from the
 # others: if equal bits are required there (by predictions, not by fits), products are computed in float64.
 _LEAST_ROWS = 16

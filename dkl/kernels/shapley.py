@@ -9,7 +9,7 @@ from dkl.kernels.sincos import ELEMENTWISE, cos_sin_rows
 
 __all__ = ["product_contributions", "wave_contributions"]
 
-# frequencies at once: a tile of so many for each column fits the cache
+# Frequencies of a tile, which for each column fits the cache.
 LANES = 128
 
 

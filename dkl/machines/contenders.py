@@ -225,8 +225,8 @@ def contenders(
 def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:
     """Whether the columns themselves are the only kind: of sparse rows with too many columns for a Hessian.
 
-    Frequencies take n_features numbers a column, where a row holds few, and hardly tell rows of so many columns apart;
-    joined with the columns themselves they would have every zero written out.
+    Frequencies take n_features numbers a column, where a row holds few, and distances between rows of so many columns
+    are nearly equal; joined with the columns themselves, waves would have every zero written out.
     """
     return dataset.source.is_sparse and dataset.n_columns > head.MOST_FEATURES and knobs.sigma == "auto"
 

@@ -1,4 +1,4 @@
-"""What a race of candidates has found, in words: the table of those tried, the reasons, and one sentence."""
+"""The results of a race of candidates in words: the table of those tried, the reasons, and one sentence."""
 
 from __future__ import annotations
 

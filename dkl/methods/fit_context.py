@@ -54,7 +54,7 @@ class FitContext:
     prepared: dict[Any, Any] | None = None
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What `compute` returns, computed by the first of the fits that share `prepared` alone."""
+        """The result of `compute`, which only the first of the fits that share `prepared` calls."""
         if self.prepared is None:
             return compute()
         if key not in self.prepared:

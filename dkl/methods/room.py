@@ -120,7 +120,7 @@ def check_matrices(learner: object, n_landmarks: int) -> None:
 
 
 class PlannedMixin:
-    """What the fit of a learner or a machine takes at most, by replays; a subclass has these."""
+    """Bounds on the memory and passes of a fit, from a replay of the fit that a subclass provides."""
 
     memory_limit: int | str | None
 

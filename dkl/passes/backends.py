@@ -120,7 +120,7 @@ class Backend(ABC):
         """Let every process drop what it keeps for further passes, and return freed memory."""
 
     def endings(self) -> str:
-        """What is known of how workers ended since the pass started, as a sentence; empty if nothing is."""
+        """The known causes of the ends of workers since the pass started, as a sentence; empty if none is known."""
         return ""
 
     def held_up(self, tasks: Collection[Task]) -> Sequence[Task]:
@@ -368,7 +368,7 @@ class ClusterBackend(Backend):
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
 
     def _workers(self) -> Mapping[str, Any]:
-        """What the scheduler knows of each worker, by its address; empty if it does not answer in time."""
+        """The scheduler's record of each worker, by its address; empty if it does not answer in time."""
         known = self._answer(partial(self._client.scheduler.identity, n_workers=-1))
         return {} if known is None else known["workers"]
 

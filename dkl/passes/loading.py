@@ -1,4 +1,4 @@
-"""What a process loads for a fit before it is measured, step by step, so that it never holds much more than after it.
+"""Loads the libraries of a fit, before a process is measured, so that loading never takes much more than stays.
 
 Workers load this module before anything of dkl, so that it imports little itself.
 """

@@ -31,7 +31,7 @@ MOST_LOSSES = 5
 POLL_S = 0.2
 
 Task: TypeAlias = Any
-"""What a backend's `submit` returns: a future of `concurrent.futures` or of `distributed`; hashable in any case."""
+"""The return type of a backend's `submit`: a future of `concurrent.futures` or `distributed`; both are hashable."""
 
 
 class TaskLost(RuntimeError):

@@ -418,7 +418,7 @@ after_fork(PIECES.__init__)  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Kept:
-    """What a block function keeps of its block between passes: see `dkl.protocols.records.Keeper`.
+    """Keeps an array that a block function has computed, for later passes: see `dkl.protocols.records.Keeper`.
 
     Parameters
     ----------

@@ -127,7 +127,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Room:
-    """What a pass may add to each process, from the process that may add least.
+    """Bytes that a pass may add to each process: those of the process that may add least.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a task needs besides its blocks: records, reader and limits of its pass, sent once; its turn in a process."""
+"""The records, reader and limits that all tasks of a pass share, sent once; and the turns of tasks in a process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What all tasks of a pass share.
+    """The parts of a pass that all its tasks share.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from dkl.plots.fitted_rows import near_rows
 
 
 def places_of(axis: Axis) -> np.ndarray:
-    """Where the values of an axis stand, (g,): the numbers themselves, or one place after the other."""
+    """Positions of the values along an axis, (g,): the numbers themselves, or 0, 1, 2, ... for categories."""
     # Categories have no order of their own, so they stand at equal distances.
     return np.arange(len(axis.labels)) if axis.numbers is None else axis.numbers
 

@@ -114,7 +114,7 @@ class AnswersDisplay(Display):
         ax.set(title="rows by true and predicted label", xlabel="predicted", ylabel="true")
 
     def _draw_calibration(self, ax: Axes, answers: ClassAnswers) -> None:
-        """How often what was predicted with a probability came true; on the diagonal as often as was said."""
+        """Observed shares against predicted probabilities; on the diagonal both are equal."""
         predicted, observed, weight = np.array(answers.calibration()).T
         _draw_kept(ax, predicted, observed, weight, "as often as it says")
         what = str(answers.labels[1]) if len(answers.labels) == 2 else "the predicted label"
@@ -146,8 +146,8 @@ class AnswersDisplay(Display):
 
 
 def _draw_kept(ax: Axes, said: np.ndarray, seen: np.ndarray, weight: np.ndarray | float, as_said: str) -> None:
-    """Shares that were seen over those that were said, with two standard errors for rows of so much weight."""
-    # If what was said is right, the share of so many rows is within two standard errors of the diagonal.
+    """Observed shares against predicted ones, with a band of two standard errors for rows of these weights."""
+    # where predictions are right, the observed share lies in this band around the diagonal for 95 % of the groups
     spread = 2.0 * np.sqrt(said * (1.0 - said) / weight)
     ax.plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label=as_said)
     ax.errorbar(said, seen, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")

@@ -16,10 +16,10 @@ _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 @dataclass(frozen=True, eq=False)
 class CoverageDisplay(Display):
-    """What a model's intervals, or its sets of classes, promise of rows that it has not seen, and what they keep.
+    """The coverage of a model's intervals, or sets of classes, on rows that it has not seen.
 
-    The share of rows that are covered, against the coverage that was asked for; what lies below the diagonal promises
-    too much.
+    The share of rows whose targets are covered is drawn against the coverage that was asked for; points below the
+    diagonal cover fewer rows than promised.
 
     Parameters
     ----------

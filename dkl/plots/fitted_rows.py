@@ -79,7 +79,7 @@ def working_dual(model: Fitted, X: np.ndarray, y: np.ndarray, *, reweighted: boo
 
 
 def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """How near each point of a grid is to the rows: 1 among them, 0 from twice as far off as rows are apart.
+    """Nearness of each grid point to the rows: 1 among them, 0 from twice the usual distance between rows on.
 
     Parameters
     ----------

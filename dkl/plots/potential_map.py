@@ -36,7 +36,7 @@ class LandscapeDisplay(Display):
     frequencies : ndarray of shape (m, 2)
         Learned ones; both w and -w are drawn.
     newest : int
-        The last so many are drawn as the newest.
+        The number of frequencies, from the end, that are drawn as the newest.
     names : tuple of str
         Of the two columns.
     title : str

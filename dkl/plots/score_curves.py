@@ -221,7 +221,7 @@ class ComparisonDisplay(Display):
         panel.set(title=f"{setting}: time" if len(self.scores) > 1 else "time", xlabel="seconds to learn and fit")
 
     def _style(self, learner: str) -> dict[str, Any]:
-        """How the line of a learner is drawn; the baseline is grey and dashed, since it is there to be beaten."""
+        """Line style and colour of a learner; the baseline is grey and dashed."""
         plain = {"color": "0.45", "linestyle": "--"} if learner == self.baseline else {}
         return {"marker": "o", "markersize": 4.5, **plain}
 

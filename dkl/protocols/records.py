@@ -292,5 +292,5 @@ def of_share(record: Record, share: float) -> Record:
 
 
 def _of_some_rows(function: Callable, share: float, block: Block, operands: Mapping[str, Any]) -> Any:
-    """What a block function returns for the first rows of a block."""
+    """The result of a block function for the first `share` of the rows of a block."""
     return function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)

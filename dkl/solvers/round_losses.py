@@ -82,7 +82,7 @@ def _to_optimum(y: Numbers, f: Numbers) -> Any:
 
 
 def _secant(beyond: Numbers, slope: Numbers, missing: Numbers, own: Numbers) -> Any:
-    """Where `beyond`, the curvature of a parabola with this slope whose minimum is `missing` away; else `own`."""
+    """The curvature of the parabola with this slope and its minimum `missing` away where `beyond`, elsewhere `own`."""
     xp = namespace_of(missing)
     return xp.where(beyond, -slope / xp.where(beyond, missing, xp.ones_like(missing)), own)
 

@@ -33,7 +33,7 @@ class TargetTexts:
 
     @property
     def reading(self) -> Reading | None:
-        """How the texts are read as numbers; None if they are labels."""
+        """The way to read the texts as numbers; None if they are labels."""
         reading = self.statistics.reading(self.marks.decimal, self.marks.default)
         return None if reading is None or reading.kind != "number" else reading
 

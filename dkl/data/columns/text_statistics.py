@@ -282,7 +282,7 @@ class TextStatistics:
     def reading(
         self, decimal: Mark | None = None, default: DefaultMark = ".", share: float = SHARE_READ
     ) -> Reading | None:
-        """How at least this share of the values can be read, not counting those that mean "missing"; else None.
+        """A way to read at least this share of the values, not counting those that mean "missing"; None for none.
 
         None if all values are plain whole numbers: a user who stores them as texts means names.
 

@@ -13,7 +13,7 @@ from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
 from dkl.errors import RowError
 
 Missing = Literal["auto", "mean", "error"] | float
-"""How missing values are treated: see `decide_rule`."""
+"""The treatment of missing values: see `decide_rule`."""
 
 FEW_CATEGORIES = 20
 """A column with at most this many distinct texts is categorical, however few rows there are."""
@@ -27,7 +27,7 @@ DIRECTION = "direction "
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """How one raw column is encoded.
+    """The encoding of one raw column.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ NULL_VALUES = (*pyarrow.csv.ConvertOptions().null_values, r"\N")
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How delimited text is written and how much of it is parsed at a time.
+    """The syntax of delimited text, and the bytes of it that are parsed at a time.
 
     Parameters
     ----------

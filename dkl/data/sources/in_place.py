@@ -124,7 +124,7 @@ class CsrRows:
         return sum(array.chunk_rows * array.dtype.itemsize for array in (self.data, self.indices))
 
     def parts(self, rows: int) -> int:
-        """How many blocks of `rows` rows a task processes, so that two tasks decode the same chunk only rarely."""
+        """The number of blocks of `rows` rows for a task, so that two tasks decode the same chunk only rarely."""
         entries = max(1.0, rows * self.nnz / max(self.shape[0], 1))
         return _power_of_two(_CHUNKS_A_TASK * self.data.chunk_rows / entries)
 
@@ -143,7 +143,7 @@ class DenseRows(ForeignArray):
         return min(self.chunk_rows, self.shape[0]) * self.shape[1] * self.dtype.itemsize
 
     def parts(self, rows: int) -> int:
-        """How many blocks of `rows` rows are cut from a row of chunks: a power of two, all for the same task."""
+        """The number of blocks of `rows` rows in a row of chunks: a power of two, all for the same task."""
         return _power_of_two(self.chunk_rows / rows)
 
 

@@ -37,7 +37,7 @@ _EXAMINED_ROWS = 65_536
 
 
 def kind_of_split(dataset: Dataset) -> str:
-    """How rows of the dataset are held out, as a part of a sentence."""
+    """The rule by which rows of the dataset are held out, as a part of a sentence."""
     held_by = dataset.schema.held_by
     if held_by is None:
         return "single rows, drawn at random"

@@ -61,7 +61,7 @@ class GameRules:
     tol : float or None
         Stop at this relative duality gap.
     patience : int or None
-        Stop after so many rounds in a row without a lower loss on held-out rows.
+        Stop after this number of rounds in a row without a lower loss on held-out rows.
     projection : {"exact", "alternating"}
     """
 
