@@ -36,7 +36,6 @@ from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint
 from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
-    COMMON,
     ClassWeight,
     Constraints,
     Progress,
@@ -98,7 +97,7 @@ class FeatureLearner(
 ):
     """Base class of feature learners: validation, passes, `transform`; a subclass implements `_learn`."""
 
-    _parameter_constraints: ClassVar[Constraints] = COMMON
+    _parameter_constraints: ClassVar[Constraints] = {}
     _supervised: ClassVar[bool] = False
     _task: ClassVar[TaskChoice] = "auto"
     # Parameters that are objects with parameters of their own, such as ``family__sigma``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,13 +13,7 @@ from dkl.features.projections import DenseProjection
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
-from dkl.methods.parameters import (
-    COMMON,
-    METRIC,
-    Constraints,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import estimator, family_of
 from dkl.methods.room import check_room
 
 
@@ -85,8 +78,6 @@ class RandomFeatures(LearnedMetricMixin, FeatureLearner):
     >>> RandomFeatures(n_features=50, random_state=0).fit_transform(X).shape
     (150, 50)
     """
-
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **METRIC}
 
     family: Family | None = None
     n_features: int = 1_000

@@ -9,7 +9,7 @@ from sklearn.utils import Tags
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.methods.density.tuned_learner import TunedLearner
-from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints, estimator
+from dkl.methods.parameters import TUNED, TUNED_REGRESSOR, Constraints, estimator
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.validation import check_whole_labels
 
@@ -126,7 +126,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = TUNED_CLASSIFIER
+    _parameter_constraints: ClassVar[Constraints] = TUNED
     _task: ClassVar[TaskChoice] = "classification"
 
     def _check_targets(self, dataset: Dataset) -> None:

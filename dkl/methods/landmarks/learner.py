@@ -28,15 +28,7 @@ from dkl.methods.landmarks.driver import (
     even_shares,
     similarity_map,
 )
-from dkl.methods.parameters import (
-    COMMON,
-    LANDMARKS,
-    POOL,
-    Constraints,
-    check_labels,
-    check_waves,
-    estimator,
-)
+from dkl.methods.parameters import LANDMARKS, Constraints, check_labels, check_waves, estimator
 from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.preparation.driver import SAMPLE_BYTES
@@ -127,7 +119,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LANDMARKS}
+    _parameter_constraints: ClassVar[Constraints] = LANDMARKS
     _supervised: ClassVar[bool] = True
 
     family: Family | None = None

@@ -19,15 +19,7 @@ from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
 from dkl.methods.leverage.driver import EXACT_SIZE, GramDriver, LeverageProblem, RowsDriver, resample
-from dkl.methods.parameters import (
-    COMMON,
-    LEVERAGE,
-    POOL,
-    Constraints,
-    columns_a_frequency,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import LEVERAGE, Constraints, columns_a_frequency, estimator, family_of
 from dkl.methods.updating import Updated
 from dkl.protocols.source import rows_within
 
@@ -129,7 +121,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LEVERAGE}
+    _parameter_constraints: ClassVar[Constraints] = LEVERAGE
 
     family: Family | None = None
     n_candidates: int | None = None

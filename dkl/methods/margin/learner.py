@@ -59,7 +59,7 @@ from dkl.methods.margin.driver import (
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.nystrom.driver import whitening_of
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
+from dkl.methods.parameters import MARGIN, Constraints, estimator, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.rounds.dictionary import Dictionary
@@ -264,7 +264,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
+    _parameter_constraints: ClassVar[Constraints] = MARGIN
     _supervised: ClassVar[bool] = True  # type: ignore[misc]
     _searches: ClassVar[bool] = True  # type: ignore[misc]
 

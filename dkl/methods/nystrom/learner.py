@@ -17,7 +17,7 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import Landmarks, NystromDriver, NystromProblem, whitening_of
 from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
-from dkl.methods.parameters import NYSTROM, Constraints, estimator
+from dkl.methods.parameters import estimator
 from dkl.methods.preparation.driver import PreparationProblem
 from dkl.methods.room import check_matrices
 
@@ -111,7 +111,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     (569, 60)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = NYSTROM
     _parts: ClassVar[tuple[str, ...]] = ("kernel",)
     _metric_of_own_kernel: ClassVar[bool] = True
 

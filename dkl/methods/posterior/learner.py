@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
@@ -17,16 +17,7 @@ from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.choice import Estimator
-from dkl.methods.parameters import (
-    COMMON,
-    POOL,
-    POSTERIOR,
-    Constraints,
-    check_labels,
-    check_waves,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import check_labels, check_waves, estimator, family_of
 from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PosteriorDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import effective_features
@@ -88,7 +79,6 @@ class PosteriorFeatures(Certified, SelectingLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **POSTERIOR}
     _driver = PosteriorDriver()
 
     family: Family | None = None
