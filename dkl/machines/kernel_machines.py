@@ -91,7 +91,7 @@ from dkl.machines.trials import Bench, Sample, Terms
 from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
-from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
+from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
 from dkl.methods.offered import offered_unless
@@ -109,7 +109,7 @@ from dkl.methods.parameters import (
     estimator,
 )
 from dkl.methods.predicting import ClassPredictions, NumberPredictions, blockwise, output_names, score_rows, with_row_id
-from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.refining import judging_share
 from dkl.methods.room import PlannedMixin, check_plan
 from dkl.methods.saving import SavingMixin
@@ -128,7 +128,6 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
-from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
@@ -806,13 +805,7 @@ class KernelMachine(
 
     def _running(self, fingerprint: str) -> Run:
         """Settings for the passes of the linear model; an empty fingerprint means no checkpoint."""
-        return Run(
-            publish=resolve_progress(self.progress),
-            memory_limit=self.memory_limit,
-            device=recorded_device(self.device),
-            checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
-            fingerprint=fingerprint,
-        )
+        return run_of(self, "linear", fingerprint)
 
     @property
     def _scorer(self) -> Scorer:

@@ -32,7 +32,7 @@ from dkl.linear.answers import map_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
-from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
+from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
@@ -432,13 +432,7 @@ class FeatureLearner(
 
     def _running(self, stage: str) -> Run:
         """Settings for passes, with the checkpoint of a stage; in a plan the run that records passes."""
-        return self._plan or Run(
-            publish=resolve_progress(self.progress),
-            memory_limit=self.memory_limit,
-            device=recorded_device(self.device),
-            checkpoint=stage_checkpoint(self.checkpoint, stage) if self._fingerprint else None,
-            fingerprint=self._fingerprint,
-        )
+        return self._plan or run_of(self, stage, self._fingerprint)
 
     def _run(
         self,
