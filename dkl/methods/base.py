@@ -63,6 +63,7 @@ from dkl.methods.validation import (
     column_names_of,
     first_targets,
     lazy_rows,
+    one_dimensional,
     rows_like_those_of_fit,
     rows_to_fit,
     rows_with_category_numbers,
@@ -133,7 +134,7 @@ class FeatureLearner(
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
             Data frames are raw rows and are encoded; everything else holds encoded rows.
-        y : array of shape (n,) or None
+        y : array of shape (n,) or (n, t), or None
             Labels or targets; None for a Dataset, which has its own.
         sample_weight : str, array of shape (n,), or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there. A name is a column of a data
@@ -165,6 +166,9 @@ class FeatureLearner(
         sample_weight = row_columns.weights(sample_weight)
         # counts are whole numbers, which would be taken for labels otherwise
         task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
+        if hasattr(self, "_fitted_by"):
+            # a learner that predicts takes a single column of targets as a vector, as other estimators do
+            y = one_dimensional(y)
         dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)

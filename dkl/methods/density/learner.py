@@ -59,7 +59,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     tol : float
         Only for "full": the relative duality gap at which the fit ends.
     max_passes : int
-        Only for "full": the most passes over the rows.
+        Only for "full": the most passes over the rows. Where they end the solver above `tol`, a warning has the gap.
     epochs : int or None
         Only for "adam"; None is 10, and more on few rows.
     learning_rate : float
