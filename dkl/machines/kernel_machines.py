@@ -47,7 +47,6 @@ from dkl.data.exposure import (
     with_exposure_of_fit,
     with_rates,
 )
-from dkl.data.frames import weights_of
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
@@ -1433,7 +1432,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
             If the fit had an exposure and none is given here.
         """
         check_is_fitted(self, self._fitted_by)
-        loss, sample_weight = self._settings.loss, weights_of(X, sample_weight)
+        loss = self._settings.loss
         if loss in LOG_LINK:
             return explained(*self._losses(X, y, sample_weight, exposure))
         if exposure is not None:
@@ -1465,9 +1464,8 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
-        loss, sample_weight = self._settings.loss, weights_of(X, sample_weight)
         values = self._values(X, weight=sample_weight)
-        return mean_loss(values, X, y, sample_weight, loss=loss, exposure=exposure)
+        return mean_loss(values, X, y, sample_weight, loss=self._settings.loss, exposure=exposure)
 
     @property
     def _link(self) -> str:
