@@ -1286,12 +1286,6 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     epsilon: float = 0.1
     quantiles: Sequence[float] = (0.1, 0.5, 0.9)
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        # scikit-learn's checks fit several targets if this is set
-        tags.target_tags.multi_output = True
-        return tags
-
     def predict(self, X: object, return_std: bool = False, *, exposure: object = None, strict: bool = False) -> Any:
         """The predicted target of each row, and on request the standard deviation of a new target around it.
 

@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
@@ -121,6 +122,12 @@ class NumberPredictions(RegressorMixin, _Scored):
     """`predict` and `score` for regressors; `_has_one_target` says whether y had one dimension at `fit`."""
 
     _has_one_target: Callable[[], bool]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        # scikit-learn's checks fit several targets if this is set
+        tags.target_tags.multi_output = True
+        return tags
 
     @property
     def _link(self) -> str:

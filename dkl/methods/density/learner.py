@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from sklearn.utils import Tags
-
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.methods.density.tuned_learner import TunedLearner
@@ -184,11 +182,6 @@ class TunedRegressor(NumberPredictions, TunedLearner):
     loss: Literal["squared_error"] = "squared_error"
     warm_start: ClassVar[bool] = False  # type: ignore[misc]
     class_weight: ClassVar[None] = None  # type: ignore[misc]
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def _has_one_target(self) -> bool:
         """Whether predictions have no second axis."""
