@@ -12,8 +12,8 @@ that these functions exist):
     kernels/sincos.py: write_waves
 
 Before it, ``features="auto"`` tries candidates on held-out rows, by the same passes: `Choice` (`machines/choice.py`)
-asks `Race.trials` (`machines/contest.py`) for the next of the candidates that `machines/contenders.py` lists, and
-`Bench.trial` (`machines/trials.py`) learns its features, by their own `fit`, and compares penalties on them.
+asks `Race.trials` (`machines/contest.py`) for the next candidate, and `Bench.trial` (`machines/trials.py`) learns its
+features, by their own `fit`, and compares penalties on them.
 """
 
 from __future__ import annotations
