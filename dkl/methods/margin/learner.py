@@ -65,7 +65,7 @@ from dkl.methods.room import check_room
 from dkl.methods.rounds.dictionary import Dictionary
 from dkl.methods.rounds.driver import RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
-from dkl.methods.rounds.problem import RoundsProblem, RoundsState, model_map
+from dkl.methods.rounds.problem import RoundsProblem, model_map
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
@@ -608,9 +608,8 @@ class DictionarySolver(CorrectiveSolver):
 
     def problem(self, rows: PreparedRows, start: Any) -> Any:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""
-        dataset, family = rows.dataset, rows.family
-        if not isinstance(family, Dictionaries):
-            raise TypeError(f"several dictionaries are searched, not {family!r}")
+        dataset = rows.dataset
+        family: Any = rows.family
         family.validate()
         loss = WorkingLoss.of(self.given, dataset)
         targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
@@ -657,8 +656,6 @@ class DictionarySolver(CorrectiveSolver):
         Chosen landmarks are whitened. All m columns are divided by sqrt(m), and l whitened ones among them multiplied
         by sqrt(l), so that a column of each kind has a mean square of about 1 / m.
         """
-        if not isinstance(problem, RoundsProblem) or not isinstance(state, RoundsState):
-            raise TypeError("this is no state of rounds over several dictionaries")
         n_atoms, n_points = (int(size) for size in state.best_sizes)
         n_atoms = min(state.n_atoms, max(n_atoms, 1))
         best = replace(
