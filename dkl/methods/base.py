@@ -83,6 +83,7 @@ class CommonParameters:
     """The parameters that all feature learners have; `RandomFeatures` documents them."""
 
     _: KW_ONLY
+    scaling: ScalingChoice | None = None
     max_rows: int | None = None
     class_weight: ClassWeight = None
     dtype: str = "float32"
@@ -115,7 +116,6 @@ class FeatureLearner(
 
     family: Any
     n_features: int | None
-    scaling: ScalingChoice | None
 
     @recorded
     @calls_back

@@ -10,7 +10,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Family
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.projections import DenseProjection
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.parameters import estimator, family_of
@@ -83,7 +82,6 @@ class RandomFeatures(LearnedMetricMixin, FeatureLearner):
     n_features: int = 1_000
     _: KW_ONLY
     metric: MetricKind | None = None
-    scaling: ScalingChoice | None = None
 
     def _check_rest(self) -> None:
         self._n_frequencies(family_of(self))

@@ -27,7 +27,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
 from dkl.methods.choice import Estimator, block_means
@@ -159,7 +158,6 @@ class AlignedFeatures(Certified, SelectingLearner):
     estimator: Estimator = "auto"
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
-    scaling: ScalingChoice | None = None
 
     def with_rho(
         self,

@@ -13,7 +13,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
 from dkl.errors import warn_user
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
 from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.aligned.learner import RHO_SHARE
 from dkl.methods.base import PoolLearner
@@ -135,7 +134,6 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     max_working: int | None = None
     warm_start: bool = False
     sigma_factors: Sequence[float] = (1.0,)
-    scaling: ScalingChoice | None = None
 
     def bounds(self) -> Bounds:
         """Lemma 3 for models of the largest length of a minimum, sqrt(2 C n), which does not depend on the rows.

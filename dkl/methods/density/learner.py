@@ -27,8 +27,6 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         The reference kernel, whose frequencies are drawn; None is ``Gaussian()`` with the median bandwidth.
     reference_scale : float or None
         The bandwidth of the family; None keeps its own.
-    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
-        How columns are scaled first; "unit", as in the paper, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
         The paper's problem is convex for every convex loss. Others (the log loss, epsilon-insensitive errors) are
         missing since the solver ends at a certified duality gap: they would need a sum of conjugates at scaled dual
@@ -74,6 +72,8 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     warm_start : bool
         Only for "full" with a hinge: `fit` starts from the model of the last fit, with the same frequencies, bandwidth
         and scaler; the optimum is the same.
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
+        How columns are scaled first; "unit", as in the paper, divides rows by the largest norm.
     max_rows : int or None
         Use at most this many rows.
     class_weight : dict, "balanced" or None
@@ -141,16 +141,16 @@ class TunedRegressor(NumberPredictions, TunedLearner):
 
     Parameters
     ----------
-    n_features, family, reference_scale, scaling
+    n_features, family, reference_scale
         As in `TunedClassifier`.
     loss : {"squared_error"}
         Half the squared error, of targets in units of their standard deviation. Other losses, such as
         epsilon-insensitive errors, would be convex, too: see `TunedClassifier` for why they are missing.
     lam, Lam, gamma, meta_kernel, length_scale, density_floor, center, shared_density
         As in `TunedClassifier`; the density is shared by all targets, or there is one for each.
-    solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, sums, max_rows
+    solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, sums
         As in `TunedClassifier`.
-    dtype, device, random_state, checkpoint, progress, memory_limit
+    scaling, max_rows, dtype, device, random_state, checkpoint, progress, memory_limit
         As in `TunedClassifier`.
 
     Attributes

@@ -16,7 +16,6 @@ from dkl.data.dataset import Dataset
 from dkl.errors import warn_user
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingChoice
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem, newton_targets
 from dkl.linear.minibatches import HeldOut
@@ -69,7 +68,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     _: KW_ONLY
     family: Family | None = None
     reference_scale: float | None = None
-    scaling: ScalingChoice | None = None
     loss: TunedLoss = "hinge"
     lam: float = 1e-4
     Lam: float = 0.1

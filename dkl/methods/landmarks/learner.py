@@ -15,7 +15,7 @@ from dkl.bounds.similarity import landmark_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import Scaler, ScalingChoice
+from dkl.features.scaling import Scaler
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.landmarks.driver import (
@@ -132,7 +132,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     rounds: int = 5
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
-    scaling: ScalingChoice | None = None
 
     @property
     def candidates_(self) -> np.ndarray:

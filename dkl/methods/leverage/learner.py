@@ -14,7 +14,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
@@ -132,7 +131,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     _: KW_ONLY
     sums: str | PathLike[str] | None = None
     sigma_factors: Sequence[float] = (1.0,)
-    scaling: ScalingChoice | None = None
 
     def with_mu(self, mu: float | None = None, *, n_features: int | None = None, weighted: bool | None = None) -> Self:
         """A fitted copy with another ridge, number of columns or weighting, computed without reading the rows.

@@ -34,7 +34,6 @@ from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.scaling import ScalingChoice
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.refinement_driver import is_refinable
@@ -295,7 +294,6 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     monotone: Mapping[int | str, int] | None = None
     refine: int | str = 0
     warm_start: bool = False
-    scaling: ScalingChoice | None = None
 
     def _check_room(self, dataset: Dataset) -> None:
         if self.n_features != "auto":

@@ -12,7 +12,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import Landmarks, NystromDriver, NystromProblem, whitening_of
@@ -122,7 +121,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     metric: MetricKind | None = None
     validation_fraction: float = 0.2
     categories: Literal["one-hot", "ordered"] = "one-hot"
-    scaling: ScalingChoice | None = None
 
     @property
     def landmarks_(self) -> np.ndarray:

@@ -13,7 +13,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.choice import Estimator
@@ -89,7 +88,6 @@ class PosteriorFeatures(Certified, SelectingLearner):
     estimator: Estimator = "draw"
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
-    scaling: ScalingChoice | None = None
 
     def with_beta(self, beta: float, *, n_features: int | None = None, estimator: Estimator | None = None) -> Self:
         """A fitted copy with another beta (or number of columns, estimator), without reading the rows.

@@ -120,6 +120,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     _supervised: ClassVar[bool] = True
     _searches: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ()
+    scaling: ClassVar[None] = None  # type: ignore[misc]
 
     depth: int = 3
     bins: int = 64
