@@ -20,8 +20,9 @@ from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.keys import category_parts
-from dkl.export.predictor import ScoringModel, nystrom_of
+from dkl.export.predictor import ScoringModel
 from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels.generic import mapped, scaled
 from dkl.kernels.tiles import checked_dtype
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -160,7 +161,7 @@ def _kernel_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) 
     TypeError
         For other kernels.
     """
-    nystrom = nystrom_of(feature_map)
+    nystrom = feature_map.projection_as(NystromProjection)
     kernel, rows = nystrom.kernel, scaled(xp, X, feature_map.scaler, xp.float64)
     if not getattr(kernel, "is_elementary", False):
         raise TypeError(

@@ -44,11 +44,12 @@ from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.encodings.fitted import FittedEncoding
 from dkl.errors import Problems
 from dkl.explain.model import model_of
-from dkl.export.predictor import Forms, ScoringModel, linear_forms, nystrom_of
+from dkl.export.predictor import Forms, ScoringModel, linear_forms
 from dkl.features.activations import Activation, function_of
 from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.kernels.scale import linear_part
@@ -269,7 +270,7 @@ def _count_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
 
 def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """k(x, Z) A as scikit-learn's own Nystroem, or Matern and a linear map, with the landmarks of the features."""
-    nystrom, steps = nystrom_of(feature_map), _scaling(feature_map)
+    nystrom, steps = feature_map.projection_as(NystromProjection), _scaling(feature_map)
     if nystrom.metric is not None:
         root = np.diag(nystrom.metric) if nystrom.metric.ndim == 1 else nystrom.metric
         steps.append(("metric", linear_map(root)))
@@ -296,7 +297,7 @@ def _pairwise_kernel(feature_map: FeatureMap) -> tuple[str, dict[str, float]]:
     TypeError
         If scikit-learn has none.
     """
-    kernel = nystrom_of(feature_map).kernel
+    kernel = feature_map.projection_as(NystromProjection).kernel
     if isinstance(kernel, Gaussian):
         return "rbf", {"gamma": 0.5 / float(kernel.sigma) ** 2}
     if isinstance(kernel, Laplacian):
@@ -656,9 +657,7 @@ def step_transformers(feature_map: FeatureMap) -> tuple[list[tuple[str, Any]], n
     TypeError
         For maps that hold no steps, or products of several hinges.
     """
-    steps = feature_map.projection
-    if not isinstance(steps, StepProjection):
-        raise TypeError(f"a map of steps holds a StepProjection, not {type(steps).__name__}")
+    steps = feature_map.projection_as(StepProjection)
     if (np.count_nonzero((steps.kinds == HINGE) & (steps.columns >= 0), axis=1) > 1).any():
         raise TypeError(
             "scikit-learn has no transformer that computes 'steps' features with a product of two hinges; "

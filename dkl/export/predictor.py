@@ -323,13 +323,6 @@ def _finite(numbers: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def nystrom_of(feature_map: FeatureMap) -> NystromProjection:
-    """The landmarks of a map of kernels at landmarks; TypeError for another map."""
-    if not isinstance(feature_map.projection, NystromProjection):
-        raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(feature_map.projection).__name__}")
-    return feature_map.projection
-
-
 def linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scaler | None]:
     """(matrix, offset) of W x + phases on raw rows, and the scaler that could not be folded in."""
     matrix = np.ascontiguousarray(feature_map.projection.dense().T, dtype=np.float64)

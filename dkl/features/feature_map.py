@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -21,6 +21,7 @@ from dkl.features.step_projection import StepProjection
 ActivationName = Literal[
     "cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom", "combined"
 ]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,15 @@ class FeatureMap:
             "the values of the rows or targets are so large that what was learned from them overflows. Scale the "
             "columns (scaling='standard'), and divide targets by a large number",
         )
+
+    def projection_as(self, kind: type[Kind]) -> Kind:
+        """The projection, for arithmetic that one class of them has; TypeError for a map of another class."""
+        if not isinstance(self.projection, kind):
+            raise TypeError(
+                f"a map of {self.activation!r} features is needed that holds a {kind.__name__}, and this one holds a "
+                f"{type(self.projection).__name__}"
+            )
+        return self.projection
 
     @property
     def n_frequencies(self) -> int:

@@ -29,7 +29,7 @@ def harmonic_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
     """sum_i S[i, k] Y_j(x_i)^power, without amplitudes: float64 of shape (1, m, K)."""
     # The recurrences omit the norms of the harmonics, a factor for each that is the same in all rows; it is applied at
     # the end.
-    coefficients = _projection(feature_map).terms.coefficients
+    coefficients = feature_map.projection_as(HarmonicProjection).terms.coefficients
     total = np.zeros((feature_map.n_frequencies, S.shape[1]))
     for rows, values in harmonic_tiles(X, feature_map, dtype):
         _add_sums(values, np.ascontiguousarray(S[rows].T, dtype=dtype), power, total)
@@ -38,7 +38,9 @@ def harmonic_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
 
 def harmonic_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """Y_j(x_i) with amplitudes, of shape (n, m) in C order."""
-    amplitudes = (feature_map.amplitudes * _projection(feature_map).terms.coefficients).astype(dtype)
+    amplitudes = (feature_map.amplitudes * feature_map.projection_as(HarmonicProjection).terms.coefficients).astype(
+        dtype
+    )
     out = np.empty((X.shape[0], feature_map.n_frequencies), dtype)
     for rows, values in harmonic_tiles(X, feature_map, dtype):
         _write(values, amplitudes, out[rows])
@@ -47,7 +49,7 @@ def harmonic_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarr
 
 def harmonic_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, np.ndarray]]:
     """Tiles of rows with their harmonics (m, rows), without coefficients, in memory that the next tile overwrites."""
-    projection = _projection(feature_map)
+    projection = feature_map.projection_as(HarmonicProjection)
     terms = projection.terms
     step = _tile_rows(terms)
     tiles = RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=step)
@@ -117,7 +119,7 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
 
 def harmonic_values(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """Y_j(x_i) of scaled rows by operations of any array namespace, without amplitudes: of shape (n, m)."""
-    projection = _projection(feature_map)
+    projection = feature_map.projection_as(HarmonicProjection)
     terms = projection.terms
     columns, radii = on_sphere(xp, xp.asarray(rows, dtype=xp.float64), projection)
     # the table of factors: 1, the waves of the azimuth, and for each chain its polynomials in one column
@@ -146,14 +148,6 @@ def harmonic_values(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype:
         levels.append(factors * xp.take(levels[-1], xp.asarray(above), axis=0))
     values = xp.take(xp.concat(levels), xp.asarray(rank[: projection.n_frequencies]), axis=0)
     return xp.asarray((values * xp.asarray(terms.coefficients)[:, None]).T, dtype=dtype)
-
-
-def _projection(feature_map: FeatureMap) -> HarmonicProjection:
-    """The multi-indices of a map of harmonics; ValueError for another map."""
-    projection = feature_map.projection
-    if not isinstance(projection, HarmonicProjection):
-        raise ValueError(f"a map of harmonics needs their multi-indices, not a {type(projection).__name__}")
-    return projection
 
 
 def _tile_rows(terms: HarmonicTerms) -> int:

@@ -91,9 +91,7 @@ class NystromProduct:
     """
 
     def __init__(self, feature_map: FeatureMap, dtype: np.dtype, *, alike: bool = False) -> None:
-        projection = feature_map.projection
-        if not isinstance(projection, NystromProjection):
-            raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
+        projection = feature_map.projection_as(NystromProjection)
         self.feature_map, self.projection, self.dtype = feature_map, projection, dtype
         is_large = len(projection.landmarks) > _FEW_LANDMARKS
         self.precision = (

@@ -164,10 +164,10 @@ def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
 
 def sparse_rows(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> sparse.csr_array:
     """The mapped rows, of shape (n, m), for rows that are `is_plain_sparse`."""
-    projection = feature_map.projection
-    if not isinstance(projection, ColumnProjection):
-        raise TypeError(f"a map of {type(projection).__name__} has no columns of its rows")
-    columns, X = projection.columns, scale_rows(sparse.csr_array(X), feature_map.scaler, dtype)
+    columns, X = (
+        feature_map.projection_as(ColumnProjection).columns,
+        scale_rows(sparse.csr_array(X), feature_map.scaler, dtype),
+    )
     if not np.array_equal(columns, np.arange(X.shape[1])):
         X = X[:, columns]
 

@@ -50,9 +50,7 @@ def _row_tiles(X: Rows, feature_map: FeatureMap) -> RowTiles:
 
 def _parts(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The arguments of `write_atoms` for a map."""
-    steps = feature_map.projection
-    if not isinstance(steps, StepProjection):
-        raise TypeError(f"a map of steps holds a StepProjection, not {type(steps).__name__}")
+    steps = feature_map.projection_as(StepProjection)
     return steps.columns, steps.thresholds, steps.kinds, steps.high, feature_map.amplitudes
 
 

@@ -12,8 +12,8 @@ that these functions exist):
     kernels/sincos.py: write_waves
 
 Before it, ``features="auto"`` tries candidates on held-out rows, by the same passes: `Choice` (`machines/choice.py`)
-asks `Race.trials` (`machines/contest.py`) for the next of the candidates that `machines/contenders.py` lists, and
-`Bench.trial` (`machines/trials.py`) learns its features, by their own `fit`, and compares penalties on them.
+asks `Race.trials` (`machines/contest.py`) for the next candidate, and `Bench.trial` (`machines/trials.py`) learns its
+features, by their own `fit`, and compares penalties on them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from dkl.data.exposure import (
     with_exposure_of_fit,
     with_rates,
 )
-from dkl.data.frames import weights_of
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
@@ -91,7 +90,7 @@ from dkl.machines.trials import Bench, Sample, Terms
 from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
-from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
+from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
 from dkl.methods.offered import offered_unless
@@ -109,7 +108,7 @@ from dkl.methods.parameters import (
     estimator,
 )
 from dkl.methods.predicting import ClassPredictions, NumberPredictions, blockwise, output_names, score_rows, with_row_id
-from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.refining import judging_share
 from dkl.methods.room import PlannedMixin, check_plan
 from dkl.methods.saving import SavingMixin
@@ -128,7 +127,6 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
-from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
@@ -806,13 +804,7 @@ class KernelMachine(
 
     def _running(self, fingerprint: str) -> Run:
         """Settings for the passes of the linear model; an empty fingerprint means no checkpoint."""
-        return Run(
-            publish=resolve_progress(self.progress),
-            memory_limit=self.memory_limit,
-            device=recorded_device(self.device),
-            checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
-            fingerprint=fingerprint,
-        )
+        return run_of(self, "linear", fingerprint)
 
     @property
     def _scorer(self) -> Scorer:
@@ -1294,12 +1286,6 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     epsilon: float = 0.1
     quantiles: Sequence[float] = (0.1, 0.5, 0.9)
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        # scikit-learn's checks fit several targets if this is set
-        tags.target_tags.multi_output = True
-        return tags
-
     def predict(self, X: object, return_std: bool = False, *, exposure: object = None, strict: bool = False) -> Any:
         """The predicted target of each row, and on request the standard deviation of a new target around it.
 
@@ -1440,7 +1426,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
             If the fit had an exposure and none is given here.
         """
         check_is_fitted(self, self._fitted_by)
-        loss, sample_weight = self._settings.loss, weights_of(X, sample_weight)
+        loss = self._settings.loss
         if loss in LOG_LINK:
             return explained(*self._losses(X, y, sample_weight, exposure))
         if exposure is not None:
@@ -1472,9 +1458,8 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
         exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
-        loss, sample_weight = self._settings.loss, weights_of(X, sample_weight)
         values = self._values(X, weight=sample_weight)
-        return mean_loss(values, X, y, sample_weight, loss=loss, exposure=exposure)
+        return mean_loss(values, X, y, sample_weight, loss=self._settings.loss, exposure=exposure)
 
     @property
     def _link(self) -> str:

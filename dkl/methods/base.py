@@ -32,11 +32,10 @@ from dkl.linear.answers import map_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
-from dkl.methods.checkpoints import run_fingerprint, run_parts, stage_checkpoint, stored_seed
+from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
-    COMMON,
     ClassWeight,
     Constraints,
     Progress,
@@ -64,6 +63,7 @@ from dkl.methods.validation import (
     column_names_of,
     first_targets,
     lazy_rows,
+    one_dimensional,
     rows_like_those_of_fit,
     rows_to_fit,
     rows_with_category_numbers,
@@ -83,6 +83,7 @@ class CommonParameters:
     """The parameters that all feature learners have; `RandomFeatures` documents them."""
 
     _: KW_ONLY
+    scaling: ScalingChoice | None = None
     max_rows: int | None = None
     class_weight: ClassWeight = None
     dtype: str = "float32"
@@ -98,7 +99,7 @@ class FeatureLearner(
 ):
     """Base class of feature learners: validation, passes, `transform`; a subclass implements `_learn`."""
 
-    _parameter_constraints: ClassVar[Constraints] = COMMON
+    _parameter_constraints: ClassVar[Constraints] = {}
     _supervised: ClassVar[bool] = False
     _task: ClassVar[TaskChoice] = "auto"
     # Parameters that are objects with parameters of their own, such as ``family__sigma``.
@@ -115,7 +116,6 @@ class FeatureLearner(
 
     family: Any
     n_features: int | None
-    scaling: ScalingChoice | None
 
     @recorded
     @calls_back
@@ -134,7 +134,7 @@ class FeatureLearner(
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
             Data frames are raw rows and are encoded; everything else holds encoded rows.
-        y : array of shape (n,) or None
+        y : array of shape (n,) or (n, t), or None
             Labels or targets; None for a Dataset, which has its own.
         sample_weight : str, array of shape (n,), or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there. A name is a column of a data
@@ -166,6 +166,9 @@ class FeatureLearner(
         sample_weight = row_columns.weights(sample_weight)
         # counts are whole numbers, which would be taken for labels otherwise
         task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
+        if hasattr(self, "_fitted_by"):
+            # a learner that predicts takes a single column of targets as a vector, as other estimators do
+            y = one_dimensional(y)
         dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
@@ -433,13 +436,7 @@ class FeatureLearner(
 
     def _running(self, stage: str) -> Run:
         """Settings for passes, with the checkpoint of a stage; in a plan the run that records passes."""
-        return self._plan or Run(
-            publish=resolve_progress(self.progress),
-            memory_limit=self.memory_limit,
-            device=recorded_device(self.device),
-            checkpoint=stage_checkpoint(self.checkpoint, stage) if self._fingerprint else None,
-            fingerprint=self._fingerprint,
-        )
+        return self._plan or run_of(self, stage, self._fingerprint)
 
     def _run(
         self,

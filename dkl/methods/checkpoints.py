@@ -18,8 +18,9 @@ from dkl.data.sources.in_place import InPlaceSource
 from dkl.events import Subscriber
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import RandomState, StorePath, drawn_seed
+from dkl.methods.provenance import recorded_device
 from dkl.passes.checkpoint import Checkpoint, check_place
-from dkl.passes.loop import run_pass
+from dkl.passes.loop import Run, run_pass
 from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import Estimator
@@ -112,6 +113,17 @@ def effective_parameters(value: object) -> Any:
 def stage_checkpoint(store: StorePath, stage: str) -> Checkpoint | None:
     """The checkpoint of one stage, in a subfolder of the learner's."""
     return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
+
+
+def run_of(estimator: Any, stage: str, fingerprint: str) -> Run:
+    """Settings for the passes of an estimator's stage; with an empty fingerprint without a checkpoint."""
+    return Run(
+        publish=resolve_progress(estimator.progress),
+        memory_limit=estimator.memory_limit,
+        device=recorded_device(estimator.device),
+        checkpoint=stage_checkpoint(estimator.checkpoint, stage) if fingerprint else None,
+        fingerprint=fingerprint,
+    )
 
 
 def stored_seed(

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
@@ -51,7 +52,7 @@ _LARGEST_FACTOR = 1e15
 
 @runtime_checkable
 class Constrained(Estimator, Protocol):
-    """An estimator that declares the constraints of its parameters."""
+    """An estimator that declares the constraints of those parameters that take other values than is usual."""
 
     _parameter_constraints: ClassVar[Constraints]
 
@@ -96,223 +97,156 @@ def _count(least: int) -> Interval:
 
 _POSITIVE = Interval(Real, 0, _LARGEST, closed="right")
 _FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
-_ROWS = [Interval(Integral, 1, _MOST_ROWS, closed="both"), None]
-_PATH = [str, HasMethods("__fspath__"), None]
+_ROWS = Interval(Integral, 1, _MOST_ROWS, closed="both")
+_INNER_SHARE, _SHARE = Interval(Real, 0, 1, closed="neither"), Interval(Real, 0, 1, closed="both")
+_PATH = [str, HasMethods("__fspath__")]
+_LOSSES_OF_ROUNDS = {"squared_hinge", "log_loss", "softmax", "squared_error", *ROUND_LOSSES}
 
-COMMON: Constraints = {
-    "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
-    "n_features": [_count(1)],
-    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
-    "max_rows": _ROWS,
-    "class_weight": [dict, StrOptions({"balanced"}), None],
-    "dtype": [StrOptions({"float32", "float64"})],
-    "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
-    "random_state": ["random_state"],
-    "checkpoint": _PATH,
-    "progress": ["boolean", callable, None],
-    "memory_limit": [str, Interval(Integral, 1, 2**63 - 1, closed="both"), None],
-}
-
-POOL: Constraints = {
-    "n_candidates": [_count(1)],
-    "sigma_factors": ["array-like"],
-}
-
-ALIGNMENT: Constraints = {
-    "n_candidates": [_count(1), None],
-    "n_features": [_count(1), None],
-    "rho": [_FROM_ZERO, None],
-    "sums": _PATH,
-    "k": [Interval(Real, 1, _LARGEST_POWER, closed="right")],
-    "center": ["boolean"],
-    "similarity": ["array-like", HasMethods(["__call__"]), None],
-    "diagonal": ["boolean"],
-    "estimator": [StrOptions({"auto", "draw", "support"})],
-}
-
-JOINT: Constraints = {
-    **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho")},
-    "k": [Interval(Real, 2, _LARGEST_POWER, closed="both")],
+# The values that parameters take, by name, in every estimator that does not have others below; and None where that is
+# the default.
+USUAL: Constraints = {
     "C": [_POSITIVE],
-    "loss": [StrOptions(set(TUNED_LOSSES)), None],
-    "tol": [_POSITIVE],
-    "max_passes": [_count(1)],
-    "max_working": [_count(1), None],
-    "warm_start": ["boolean"],
-}
-
-POSTERIOR: Constraints = {
-    **{name: ALIGNMENT[name] for name in ("sums", "estimator")},
+    "Lam": [Interval(Real, 0, None, closed="right")],
+    "alpha": [_POSITIVE, StrOptions(PENALTY_RULES.keys())],
+    "bags": [_count(1)],
     "beta": [_FROM_ZERO],
-}
-
-LEVERAGE: Constraints = {
-    **{name: ALIGNMENT[name] for name in ("n_candidates", "sums")},
+    "bins": [Interval(Integral, 2, 255, closed="both")],
+    "by_group": [str],
+    "by_time": [str, Options(bool, {False})],
+    "calibrate": ["boolean"],
+    "categorical": [list, tuple],
+    "categories": [StrOptions({"one-hot", "ordered"})],
+    "center": [_FROM_ZERO],
+    "chains": [_count(1)],
+    "checkpoint": _PATH,
+    "class_weight": [dict, StrOptions({"balanced"})],
+    "conformal_fraction": [_INNER_SHARE],
+    "cosine": [Interval(Real, 0, 1, closed="right")],
+    "density_floor": [_FROM_ZERO],
+    "depth": [Interval(Integral, 1, 3, closed="both")],
+    "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
+    "diagonal": ["boolean"],
+    "drop_missing_target": ["boolean"],
+    "dtype": [StrOptions({"float32", "float64"})],
+    "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
+    "early_stopping": ["boolean"],
+    "effort": [StrOptions({"fast", "balanced", "best"})],
+    "epochs": [_count(1)],
+    "epsilon": [_POSITIVE],
+    "estimator": [StrOptions({"auto", "draw", "support"})],
+    "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"])],
+    # None is in machines that version 0.1 has saved; no fit takes it
+    "features": [HasMethods(["fit", "transform"]), StrOptions({"auto", *learner_keys()}), list, tuple, None],
+    "features_per_round": [_count(1)],
+    "gamma": [_POSITIVE],
+    "held_out": [Interval(Real, 0, 1, closed="left")],
+    "k": [Interval(Real, 1, _LARGEST_POWER, closed="right")],
+    "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"])],
+    "lam": [_POSITIVE],
+    "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
+    "learning_rate": [_POSITIVE],
+    "length_scale": [_POSITIVE],
+    "linear": [HasMethods(["partial_fit"])],
+    "max_norm": [_POSITIVE],
+    "max_passes": [_count(1)],
+    "max_rows": [_ROWS],
+    "max_working": [_count(1)],
+    "memory_limit": [str, Interval(Integral, 1, 2**63 - 1, closed="both")],
+    "meta_kernel": [str, HasMethods(["gram", "validate"])],
+    "method": [StrOptions({"langevin", "quasi-newton", "grid"})],
+    "metric": [StrOptions({"diagonal", "full"})],
+    "monotone": [dict],
     "mu": [_POSITIVE],
-    "n_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), Interval(RealNotInt, 0, 1, closed="right"), None],
+    "n_candidates": [_count(1)],
+    "n_features": [_count(1)],
+    "n_landmarks": [_count(1)],
+    "n_rows": [_ROWS, Interval(RealNotInt, 0, 1, closed="right"), None],
+    "noise": [_FROM_ZERO],
+    "patience": [_count(1)],
+    "plain_share": [_SHARE],
+    "polish": [_count(0)],
+    "pool": [StrOptions({"own", "shared"})],
+    "progress": ["boolean", callable],
+    "projection": [StrOptions({"exact", "alternating"})],
+    "quantiles": [list, tuple],
+    "random_state": ["random_state"],
+    "reference_scale": [Interval(Real, 1e-100, _LARGEST, closed="both")],
+    "refine": [_count(0), StrOptions({"auto"})],
+    "rho": [_FROM_ZERO],
+    "rounds": [_count(1)],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile", "counts"}), None],
+    "search_rows": [_ROWS],
+    "searches": [_count(1)],
+    "shared_density": ["boolean"],
+    "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
+    "sigma_factor": [_POSITIVE],
+    "sigma_factors": ["array-like"],
+    "similarity": ["array-like", HasMethods(["__call__"])],
+    "solver": [StrOptions({"sgd", "newton"})],
+    "sparse_share": [_SHARE],
+    "steps": [_count(1)],
+    "stride": [_POSITIVE],
+    "sums": _PATH,
+    "time_limit": [_POSITIVE],
+    "tol": [_POSITIVE],
+    "trials": [list, tuple],
+    "validation_fraction": [_INNER_SHARE],
+    "warm_start": ["boolean"],
     "weighted": ["boolean"],
 }
 
+ALIGNED: Constraints = {"n_candidates": [_count(1), None], "n_features": [_count(1), None], "center": ["boolean"]}
+JOINT: Constraints = {
+    "n_candidates": [_count(1), None],
+    "n_features": [_count(1), None],
+    "k": [Interval(Real, 2, _LARGEST_POWER, closed="both")],
+    "loss": [StrOptions(set(TUNED_LOSSES))],
+}
+LEVERAGE: Constraints = {"n_candidates": [_count(1), None]}
 LANDMARKS: Constraints = {
-    "n_landmarks": [_count(1)],
-    **{name: POSTERIOR[name] for name in ("beta", "sums")},
-    "n_candidates": ALIGNMENT["n_candidates"],
+    "n_candidates": [_count(1), None],
     "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
-    "pool": [StrOptions({"own", "shared"})],
     "rounds": [_count(0)],
 }
-
-METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
-
 MARGIN: Constraints = {
-    "family": [*COMMON["family"], list, tuple],
+    "family": [*USUAL["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
-    "epsilon": [_POSITIVE],
-    "quantiles": [list, tuple],
-    "C": [_POSITIVE, None],
-    "rounds": [_count(1), None],
-    "features_per_round": [_count(1), None],
-    "tol": [_FROM_ZERO, None],
-    "patience": [_count(1), None],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-    "chains": [_count(1), None],
-    "steps": [_count(1), None],
-    "stride": [_POSITIVE, None],
-    "noise": [_FROM_ZERO, None],
-    "sparse_share": [Interval(Real, 0, 1, closed="both")],
-    "plain_share": [Interval(Real, 0, 1, closed="both"), None],
-    "search_rows": _ROWS,
-    "max_norm": [_POSITIVE, None],
-    "projection": [StrOptions({"exact", "alternating"})],
-    "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
-    **METRIC,
-    "monotone": [dict, None],
-    "refine": [_count(0), StrOptions({"auto"})],
-    "warm_start": ["boolean"],
+    "loss": [StrOptions({"hinge", *_LOSSES_OF_ROUNDS})],
+    "tol": [_FROM_ZERO],
 }
-
-NYSTROM: Constraints = {
-    **METRIC,
-    **{name: constraint for name, constraint in COMMON.items() if name != "family"},
-    "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
-    "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
-    "categories": [StrOptions({"one-hot", "ordered"})],
-    "sigma_factor": [_POSITIVE],
-    "validation_fraction": MARGIN["validation_fraction"],
-}
-
-STEPS: Constraints = {
-    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
-    "depth": [Interval(Integral, 1, 3, closed="both")],
-    "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "softmax", "squared_error", "squared_hinge", *ROUND_LOSSES}), None],
-    **{
-        name: MARGIN[name]
-        for name in ("features_per_round", "search_rows", "monotone", "validation_fraction", "epsilon", "quantiles")
-    },
-    "patience": [_count(1)],
-    "bags": [_count(1)],
-}
-
-COMBINED: Constraints = {
-    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
-    "features": [list, tuple, None],
-    "searches": [_count(1)],
-    "n_features": [_count(2), None],
-}
-
-PEAKS: Constraints = {
-    **COMMON,
-    **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
-    "method": [StrOptions({"langevin", "quasi-newton", "grid"})],
-    "tol": [_POSITIVE],
-    "steps": [_count(1)],
-    "stride": [_POSITIVE],
-    "noise": [_FROM_ZERO],
-    "polish": [_count(0)],
-    "held_out": [Interval(Real, 0, 1, closed="left")],
-    "plain_share": [Interval(Real, 0, 1, closed="left")],
-    "cosine": [Interval(Real, 0, 1, closed="right")],
-}
-
-MACHINE: Constraints = {
-    "features": [
-        HasMethods(["fit", "transform"]),
-        StrOptions({"auto", *learner_keys()}),
-        list,
-        tuple,
-        # machines that version 0.1 has saved; no fit takes it
-        None,
-    ],
-    "linear": [HasMethods(["partial_fit"]), None],
-    "n_features": [_count(1), StrOptions({"auto"})],
-    "scaling": COMMON["scaling"],
-    "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
-    "effort": [StrOptions({"fast", "balanced", "best"})],
-    "time_limit": [_POSITIVE, None],
-    "trials": [list, tuple, None],
-    "alpha": [_POSITIVE, StrOptions(PENALTY_RULES.keys()), None],
-    "epochs": [_count(1), None],
-    "solver": [StrOptions({"sgd", "newton"}), None],
-    "early_stopping": ["boolean"],
-    "validation_fraction": MARGIN["validation_fraction"],
-    "patience": [_count(1)],
-    "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
-    "by_group": [str, None],
-    "categorical": [list, tuple, None],
-    "drop_missing_target": ["boolean"],
-    "by_time": [str, Options(bool, {False}), None],
-    **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
-}
-
+STEPS: Constraints = {"loss": [StrOptions(_LOSSES_OF_ROUNDS)], "search_rows": [_ROWS, None]}
+COMBINED: Constraints = {"features": [list, tuple], "n_features": [_count(2)]}
+PEAKS: Constraints = {"plain_share": USUAL["held_out"]}
 CLASSIFIER: Constraints = {
-    **MACHINE,
-    "loss": [StrOptions({*losses_for("classification"), "softmax"}), None],
-    "class_weight": COMMON["class_weight"],
-    "calibrate": ["boolean", None],
+    "n_features": MARGIN["n_features"],
+    "loss": [StrOptions({*losses_for("classification"), "softmax"})],
 }
-
 REGRESSOR: Constraints = {
-    **MACHINE,
-    "alpha": [_POSITIVE, StrOptions(PENALTY_RULES.keys()), StrOptions({"evidence"}), None],
-    "loss": [StrOptions(set(losses_for("regression"))), None],
+    "n_features": MARGIN["n_features"],
+    "alpha": [*USUAL["alpha"], StrOptions({"evidence"})],
+    "loss": [StrOptions(set(losses_for("regression")))],
     "epsilon": [_FROM_ZERO],
-    "quantiles": [list, tuple],
 }
-
-TUNED: Constraints = {
-    "sums": ALIGNMENT["sums"],
-    **{name: constraint for name, constraint in COMMON.items() if name != "class_weight"},
-    "reference_scale": [Interval(Real, 1e-100, _LARGEST, closed="both"), None],
-    "lam": [_POSITIVE],
-    "Lam": [Interval(Real, 0, None, closed="right")],
-    "gamma": [_POSITIVE],
-    "meta_kernel": [str, HasMethods(["gram", "validate"])],
-    "length_scale": [_POSITIVE, None],
-    "density_floor": [_FROM_ZERO],
-    "center": [_FROM_ZERO],
-    "shared_density": ["boolean"],
-    "solver": [StrOptions({"full", "adam"})],
-    "tol": [_POSITIVE],
-    "max_passes": [_count(1)],
-    "learning_rate": [_POSITIVE],
-    **{name: MACHINE[name] for name in ("epochs", "early_stopping", "validation_fraction", "patience")},
-}
-
-TUNED_CLASSIFIER: Constraints = {
-    **TUNED,
-    "loss": [StrOptions(set(TUNED_LOSSES))],
-    "warm_start": ["boolean"],
-    "class_weight": COMMON["class_weight"],
-}
-
+TUNED: Constraints = {"solver": [StrOptions({"full", "adam"})], "loss": JOINT["loss"]}
 # losses of margins need labels
 TUNED_REGRESSOR: Constraints = {
     **TUNED,
     "loss": [StrOptions({name for name, row in TUNED_LOSSES.items() if row.takes_one_pass})],
 }
+
+
+@cache
+def constraints_of(kind: type[Constrained]) -> Constraints:
+    """The constraint of each parameter of a class: its own, else the usual one, and None where that is the default."""
+    known = USUAL | kind._parameter_constraints
+    # scikit-learn's constraint of a random state allows None, too
+    may_be_none = {
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name != "random_state" and parameter.default is None and None not in known.get(name, [None])
+    }
+    return {name: [*values, None] if name in may_be_none else values for name, values in known.items()}
 
 
 def check_parameters(estimator: OnFamily) -> None:
@@ -330,9 +264,9 @@ def check_constraints(estimator: Constrained) -> None:
     """
     # refused here, since scikit-learn's own validation would accept them
     name, values = type(estimator).__name__, estimator.get_params(deep=False)
-    constraints = estimator._parameter_constraints
+    constraints = constraints_of(type(estimator))
     for parameter, value in values.items():
-        allowed = constraints.get(parameter, ["no_validation"])
+        allowed = constraints.get(parameter, [])
         options = [option for each in allowed if isinstance(each, Options) for option in each.options]
         if isinstance(value, bool | np.bool_) and "boolean" not in allowed and value not in options:
             _refuse(name, parameter, value, "not be a truth value: it is a number, a text or None")

@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
@@ -108,7 +109,6 @@ class ClassPredictions(ClassifierMixin, _Scored):
             Weights, or the column of a data frame that has them. A Dataset has targets and weights of its own.
         """
         check_is_fitted(self, self._fitted_by)
-        sample_weight = weights_of(X, sample_weight)
         return accuracy(self._labels(X, weight=sample_weight), X, y, sample_weight)
 
     def _labels(self, X: object, strict: bool = False, weight: object = None) -> Any:
@@ -122,6 +122,12 @@ class NumberPredictions(RegressorMixin, _Scored):
     """`predict` and `score` for regressors; `_has_one_target` says whether y had one dimension at `fit`."""
 
     _has_one_target: Callable[[], bool]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        # scikit-learn's checks fit several targets if this is set
+        tags.target_tags.multi_output = True
+        return tags
 
     @property
     def _link(self) -> str:
@@ -163,7 +169,6 @@ class NumberPredictions(RegressorMixin, _Scored):
             Weights, or the column of a data frame that has them. A Dataset has targets and weights of its own.
         """
         check_is_fitted(self, self._fitted_by)
-        sample_weight = weights_of(X, sample_weight)
         return r_squared(self._values(X, weight=sample_weight), X, y, sample_weight)
 
     def _values(self, X: object, strict: bool = False, weight: object = None) -> Any:
@@ -194,8 +199,9 @@ def score_rows(model: Any, scorer: Scorer, X: object, *, strict: bool = False, w
     X : array, scipy sparse matrix, data frame, Dask collection, Dataset or ScoredRows
     strict : bool
         Raise an error for raw rows that differ from the rows of `fit`.
-    weight : array of shape (n,) or None
-        Rows of weight 0 may hold anything: their decision values are those of rows of zeros. A Dataset has none.
+    weight : str, array of shape (n,), or None
+        Rows of weight 0 may hold anything: their decision values are those of rows of zeros. A name is a column of a
+        data frame. A Dataset has none.
 
     Raises
     ------
@@ -204,6 +210,7 @@ def score_rows(model: Any, scorer: Scorer, X: object, *, strict: bool = False, w
     """
     if isinstance(X, ScoredRows):
         return X.of(scorer)
+    weight = weights_of(X, weight)
     if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
         encoded = rows_like_those_of_fit(model, X, strict=strict, weight=weight)
         with columns_named(column_names_of(model)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -11,16 +10,9 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Family
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.projections import DenseProjection
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
-from dkl.methods.parameters import (
-    COMMON,
-    METRIC,
-    Constraints,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import estimator, family_of
 from dkl.methods.room import check_room
 
 
@@ -86,13 +78,10 @@ class RandomFeatures(LearnedMetricMixin, FeatureLearner):
     (150, 50)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **METRIC}
-
     family: Family | None = None
     n_features: int = 1_000
     _: KW_ONLY
     metric: MetricKind | None = None
-    scaling: ScalingChoice | None = None
 
     def _check_rest(self) -> None:
         self._n_frequencies(family_of(self))

@@ -14,6 +14,7 @@ from sklearn.metrics import accuracy_score, d2_pinball_score, r2_score
 from dkl.data.checks import check_order, check_total_weight, checked_weight, no_rows
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import checked_exposure
+from dkl.data.frames import weights_of
 from dkl.data.labels import as_targets
 from dkl.data.sources.lazy import targets_beside, weights_beside
 from dkl.linear.answers import check_log_targets, checked_chunk_weight, comparable, comparable_chunk, log_losses
@@ -30,7 +31,9 @@ def accuracy(predicted: Values, X: object, y: object, sample_weight: object) -> 
     predicted : ndarray or dask.array.Array of shape (n,)
     X : object
         The rows of the predictions; a Dataset has its own y and weights.
-    y, sample_weight : array of shape (n,) or None
+    y : array of shape (n,) or None
+    sample_weight : str, array of shape (n,), or None
+        A name is a column of a data frame.
 
     Raises
     ------
@@ -174,7 +177,7 @@ def _weighted_sums(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
 def _checked_predictions(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
     """Predictions, targets and weights, checked: arrays if all are in memory, else Dask arrays of equal chunks."""
     targets: Any = y
-    weight: Any = sample_weight
+    weight: Any = weights_of(X, sample_weight)
     if isinstance(X, Dataset):
         if y is not None or sample_weight is not None:
             raise ValueError(

@@ -27,19 +27,10 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
 from dkl.methods.choice import Estimator, block_means
-from dkl.methods.parameters import (
-    ALIGNMENT,
-    COMMON,
-    POOL,
-    Constraints,
-    check_finite_pool,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import ALIGNED, Constraints, check_finite_pool, estimator, family_of
 from dkl.methods.potential_sums import AlignmentDriver, PotentialProblem, PotentialState
 from dkl.protocols.driver import Driver
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
@@ -152,7 +143,7 @@ class AlignedFeatures(Certified, SelectingLearner):
            [-1.,  0.,  1.]])
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **ALIGNMENT}
+    _parameter_constraints: ClassVar[Constraints] = ALIGNED
     _driver = AlignmentDriver()
 
     family: Family | None = None
@@ -167,7 +158,6 @@ class AlignedFeatures(Certified, SelectingLearner):
     estimator: Estimator = "auto"
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
-    scaling: ScalingChoice | None = None
 
     def with_rho(
         self,

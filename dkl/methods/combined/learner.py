@@ -80,6 +80,7 @@ class CombinedFeatures(FeatureLearner):
     _supervised: ClassVar[bool] = True
     _searches: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ()
+    scaling: ClassVar[None] = None  # type: ignore[misc]
 
     features: Sequence[FeatureLearner | str] | None = None
     searches: int = 1

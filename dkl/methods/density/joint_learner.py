@@ -13,7 +13,6 @@ from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
 from dkl.errors import warn_user
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
 from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.aligned.learner import RHO_SHARE
 from dkl.methods.base import PoolLearner
@@ -24,16 +23,7 @@ from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.problem import matrix_bytes
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import (
-    COMMON,
-    JOINT,
-    POOL,
-    Constraints,
-    check_finite_pool,
-    estimator,
-    family_of,
-    weight_of,
-)
+from dkl.methods.parameters import JOINT, Constraints, check_finite_pool, estimator, family_of, weight_of
 from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import divergence, effective_features
@@ -128,7 +118,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **JOINT}
+    _parameter_constraints: ClassVar[Constraints] = JOINT
     _supervised: ClassVar[bool] = True
 
     family: Family | None = None
@@ -144,7 +134,6 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     max_working: int | None = None
     warm_start: bool = False
     sigma_factors: Sequence[float] = (1.0,)
-    scaling: ScalingChoice | None = None
 
     def bounds(self) -> Bounds:
         """Lemma 3 for models of the largest length of a minimum, sqrt(2 C n), which does not depend on the rows.

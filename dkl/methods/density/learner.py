@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from sklearn.utils import Tags
-
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.methods.density.tuned_learner import TunedLearner
-from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints, estimator
+from dkl.methods.parameters import TUNED, TUNED_REGRESSOR, Constraints, estimator
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.validation import check_whole_labels
 
@@ -29,8 +27,6 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         The reference kernel, whose frequencies are drawn; None is ``Gaussian()`` with the median bandwidth.
     reference_scale : float or None
         The bandwidth of the family; None keeps its own.
-    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
-        How columns are scaled first; "unit", as in the paper, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
         The paper's problem is convex for every convex loss. Others (the log loss, epsilon-insensitive errors) are
         missing since the solver ends at a certified duality gap: they would need a sum of conjugates at scaled dual
@@ -59,7 +55,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     tol : float
         Only for "full": the relative duality gap at which the fit ends.
     max_passes : int
-        Only for "full": the most passes over the rows.
+        Only for "full": the most passes over the rows. Where they end the solver above `tol`, a warning has the gap.
     epochs : int or None
         Only for "adam"; None is 10, and more on few rows.
     learning_rate : float
@@ -76,6 +72,8 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     warm_start : bool
         Only for "full" with a hinge: `fit` starts from the model of the last fit, with the same frequencies, bandwidth
         and scaler; the optimum is the same.
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile", "counts"}
+        How columns are scaled first; "unit", as in the paper, divides rows by the largest norm.
     max_rows : int or None
         Use at most this many rows.
     class_weight : dict, "balanced" or None
@@ -126,7 +124,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = TUNED_CLASSIFIER
+    _parameter_constraints: ClassVar[Constraints] = TUNED
     _task: ClassVar[TaskChoice] = "classification"
 
     def _check_targets(self, dataset: Dataset) -> None:
@@ -143,16 +141,16 @@ class TunedRegressor(NumberPredictions, TunedLearner):
 
     Parameters
     ----------
-    n_features, family, reference_scale, scaling
+    n_features, family, reference_scale
         As in `TunedClassifier`.
     loss : {"squared_error"}
         Half the squared error, of targets in units of their standard deviation. Other losses, such as
         epsilon-insensitive errors, would be convex, too: see `TunedClassifier` for why they are missing.
     lam, Lam, gamma, meta_kernel, length_scale, density_floor, center, shared_density
         As in `TunedClassifier`; the density is shared by all targets, or there is one for each.
-    solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, sums, max_rows
+    solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, sums
         As in `TunedClassifier`.
-    dtype, device, random_state, checkpoint, progress, memory_limit
+    scaling, max_rows, dtype, device, random_state, checkpoint, progress, memory_limit
         As in `TunedClassifier`.
 
     Attributes
@@ -184,11 +182,6 @@ class TunedRegressor(NumberPredictions, TunedLearner):
     loss: Literal["squared_error"] = "squared_error"
     warm_start: ClassVar[bool] = False  # type: ignore[misc]
     class_weight: ClassVar[None] = None  # type: ignore[misc]
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def _has_one_target(self) -> bool:
         """Whether predictions have no second axis."""

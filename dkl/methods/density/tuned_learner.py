@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import KW_ONLY, replace
 from os import PathLike
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -16,7 +16,6 @@ from dkl.data.dataset import Dataset
 from dkl.errors import warn_user
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingChoice
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem, newton_targets
 from dkl.linear.minibatches import HeldOut
@@ -42,7 +41,6 @@ from dkl.methods.parameters import estimator, family_of, weight_of
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
-from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.loop import PassResult
 from dkl.passes.room import own_room
@@ -70,7 +68,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     _: KW_ONLY
     family: Family | None = None
     reference_scale: float | None = None
-    scaling: ScalingChoice | None = None
     loss: TunedLoss = "hinge"
     lam: float = 1e-4
     Lam: float = 0.1
@@ -91,51 +88,6 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     sums: str | PathLike[str] | None = None
     warm_start: bool = False
     dtype: str = "float64"
-
-    def fit(
-        self,
-        X: object,
-        y: object = None,
-        sample_weight: object = None,
-        *,
-        groups: object = None,
-        times: object = None,
-    ) -> Self:
-        """Learn the density of the frequencies and the linear model on them together.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-            Data frames are raw rows and are encoded; everything else holds encoded rows.
-        y : array of shape (n,) or (n, t), or None
-            Labels or targets; None for a Dataset, which has its own.
-        sample_weight : str, array of shape (n,), or None
-            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there. A name is a column of a data
-            frame, which is then not used as a feature.
-        groups : str, array of shape (n,), or None
-            The group of each row: rows of one group are held out together, wherever the fit holds rows out. A name is a
-            column of a data frame, which is then not used as a feature.
-        times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; to exclude it,
-            pass its values and drop it from the frame.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ValueError
-            If a parameter or the rows are invalid; before any pass.
-        MemoryError
-            If the matrix of the meta-kernel on the frequencies does not fit into memory.
-
-        Warns
-        -----
-        UserWarning
-            If `max_passes` end the solver before the gap is below `tol`; the message gives the gap.
-        """
-        return super().fit(X, one_dimensional(y), sample_weight, groups=groups, times=times)
 
     def kernel(self, X: object, Y: object = None) -> Any:
         """The learned kernel, mean_j u_j cos(w_j.(x - y)), between rows.

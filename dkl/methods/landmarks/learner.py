@@ -15,7 +15,7 @@ from dkl.bounds.similarity import landmark_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import Scaler, ScalingChoice
+from dkl.features.scaling import Scaler
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.landmarks.driver import (
@@ -28,15 +28,7 @@ from dkl.methods.landmarks.driver import (
     even_shares,
     similarity_map,
 )
-from dkl.methods.parameters import (
-    COMMON,
-    LANDMARKS,
-    POOL,
-    Constraints,
-    check_labels,
-    check_waves,
-    estimator,
-)
+from dkl.methods.parameters import LANDMARKS, Constraints, check_labels, check_waves, estimator
 from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PotentialProblem
 from dkl.methods.preparation.driver import SAMPLE_BYTES
@@ -127,7 +119,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LANDMARKS}
+    _parameter_constraints: ClassVar[Constraints] = LANDMARKS
     _supervised: ClassVar[bool] = True
 
     family: Family | None = None
@@ -140,7 +132,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     rounds: int = 5
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
-    scaling: ScalingChoice | None = None
 
     @property
     def candidates_(self) -> np.ndarray:

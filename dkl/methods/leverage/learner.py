@@ -14,20 +14,11 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
 from dkl.methods.leverage.driver import EXACT_SIZE, GramDriver, LeverageProblem, RowsDriver, resample
-from dkl.methods.parameters import (
-    COMMON,
-    LEVERAGE,
-    POOL,
-    Constraints,
-    columns_a_frequency,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import LEVERAGE, Constraints, columns_a_frequency, estimator, family_of
 from dkl.methods.updating import Updated
 from dkl.protocols.source import rows_within
 
@@ -129,7 +120,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LEVERAGE}
+    _parameter_constraints: ClassVar[Constraints] = LEVERAGE
 
     family: Family | None = None
     n_candidates: int | None = None
@@ -140,7 +131,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     _: KW_ONLY
     sums: str | PathLike[str] | None = None
     sigma_factors: Sequence[float] = (1.0,)
-    scaling: ScalingChoice | None = None
 
     def with_mu(self, mu: float | None = None, *, n_features: int | None = None, weighted: bool | None = None) -> Self:
         """A fitted copy with another ridge, number of columns or weighting, computed without reading the rows.

@@ -34,7 +34,6 @@ from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.scaling import ScalingChoice
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.refinement_driver import is_refinable
@@ -59,13 +58,13 @@ from dkl.methods.margin.driver import (
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.nystrom.driver import whitening_of
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
+from dkl.methods.parameters import MARGIN, Constraints, estimator, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.rounds.dictionary import Dictionary
 from dkl.methods.rounds.driver import RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
-from dkl.methods.rounds.problem import RoundsProblem, RoundsState, model_map
+from dkl.methods.rounds.problem import RoundsProblem, model_map
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
@@ -264,7 +263,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
+    _parameter_constraints: ClassVar[Constraints] = MARGIN
     _supervised: ClassVar[bool] = True  # type: ignore[misc]
     _searches: ClassVar[bool] = True  # type: ignore[misc]
 
@@ -295,7 +294,6 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     monotone: Mapping[int | str, int] | None = None
     refine: int | str = 0
     warm_start: bool = False
-    scaling: ScalingChoice | None = None
 
     def _check_room(self, dataset: Dataset) -> None:
         if self.n_features != "auto":
@@ -608,9 +606,8 @@ class DictionarySolver(CorrectiveSolver):
 
     def problem(self, rows: PreparedRows, start: Any) -> Any:
         """The problem on these rows; raises ValueError for a loss that does not match the targets."""
-        dataset, family = rows.dataset, rows.family
-        if not isinstance(family, Dictionaries):
-            raise TypeError(f"several dictionaries are searched, not {family!r}")
+        dataset = rows.dataset
+        family: Any = rows.family
         family.validate()
         loss = WorkingLoss.of(self.given, dataset)
         targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
@@ -657,8 +654,6 @@ class DictionarySolver(CorrectiveSolver):
         Chosen landmarks are whitened. All m columns are divided by sqrt(m), and l whitened ones among them multiplied
         by sqrt(l), so that a column of each kind has a mean square of about 1 / m.
         """
-        if not isinstance(problem, RoundsProblem) or not isinstance(state, RoundsState):
-            raise TypeError("this is no state of rounds over several dictionaries")
         n_atoms, n_points = (int(size) for size in state.best_sizes)
         n_atoms = min(state.n_atoms, max(n_atoms, 1))
         best = replace(

@@ -12,12 +12,11 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import Landmarks, NystromDriver, NystromProblem, whitening_of
 from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
-from dkl.methods.parameters import NYSTROM, Constraints, estimator
+from dkl.methods.parameters import estimator
 from dkl.methods.preparation.driver import PreparationProblem
 from dkl.methods.room import check_matrices
 
@@ -111,7 +110,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     (569, 60)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = NYSTROM
     _parts: ClassVar[tuple[str, ...]] = ("kernel",)
     _metric_of_own_kernel: ClassVar[bool] = True
 
@@ -123,7 +121,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     metric: MetricKind | None = None
     validation_fraction: float = 0.2
     categories: Literal["one-hot", "ordered"] = "one-hot"
-    scaling: ScalingChoice | None = None
 
     @property
     def landmarks_(self) -> np.ndarray:

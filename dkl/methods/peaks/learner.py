@@ -11,7 +11,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.features.scaling import ScalingChoice
 from dkl.kernels.nufft import MOST_COLUMNS, FrequencyGrid, why_no_nufft
 from dkl.kernels.scale import scale_rows
 from dkl.linear.target_statistics import target_units
@@ -206,7 +205,6 @@ class PeakFeatures(SearchingLearner):
     max_norm: float | None = None
     warm_start: bool = False
     search_rows: int | None = None
-    scaling: ScalingChoice | None = None
 
     @property
     def candidates_(self) -> Any:

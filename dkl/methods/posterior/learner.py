@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
@@ -13,20 +13,10 @@ from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.choice import Estimator
-from dkl.methods.parameters import (
-    COMMON,
-    POOL,
-    POSTERIOR,
-    Constraints,
-    check_labels,
-    check_waves,
-    estimator,
-    family_of,
-)
+from dkl.methods.parameters import check_labels, check_waves, estimator, family_of
 from dkl.methods.posterior.weights import minimised_t, pseudo_posterior
 from dkl.methods.potential_sums import PosteriorDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import effective_features
@@ -88,7 +78,6 @@ class PosteriorFeatures(Certified, SelectingLearner):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **POSTERIOR}
     _driver = PosteriorDriver()
 
     family: Family | None = None
@@ -99,7 +88,6 @@ class PosteriorFeatures(Certified, SelectingLearner):
     estimator: Estimator = "draw"
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
-    scaling: ScalingChoice | None = None
 
     def with_beta(self, beta: float, *, n_features: int | None = None, estimator: Estimator | None = None) -> Self:
         """A fitted copy with another beta (or number of columns, estimator), without reading the rows.

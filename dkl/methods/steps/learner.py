@@ -120,6 +120,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     _supervised: ClassVar[bool] = True
     _searches: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ()
+    scaling: ClassVar[None] = None  # type: ignore[misc]
 
     depth: int = 3
     bins: int = 64
@@ -150,10 +151,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     @property
     def _steps(self) -> StepProjection:
-        projection = self.feature_map_.projection
-        if not isinstance(projection, StepProjection):
-            raise TypeError(f"the feature map of StepFeatures holds a {type(projection).__name__}")
-        return projection
+        return self.feature_map_.projection_as(StepProjection)
 
     def planned_features(self, dataset: Dataset) -> int:
         """The most atoms, over all runs."""
