@@ -63,7 +63,6 @@ from dkl.methods.validation import (
     column_names_of,
     first_targets,
     lazy_rows,
-    one_dimensional,
     rows_like_those_of_fit,
     rows_to_fit,
     rows_with_category_numbers,
@@ -166,9 +165,7 @@ class FeatureLearner(
         sample_weight = row_columns.weights(sample_weight)
         # counts are whole numbers, which would be taken for labels otherwise
         task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
-        if hasattr(self, "_fitted_by"):
-            # a learner that predicts takes a single column of targets as a vector, as other estimators do
-            y = one_dimensional(y)
+        y = self._given_targets(y)
         dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
@@ -387,6 +384,10 @@ class FeatureLearner(
         """The held-out rows of this fit, whose targets enter the numbers of no other row's categories."""
         withheld = self._context.withheld
         return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
+
+    def _given_targets(self, y: object) -> object:
+        """The targets that were passed to `fit`, as the learner takes them."""
+        return y
 
     def _check_rest(self) -> None:
         """Check parameters beyond their declared constraints, such as combinations of them."""

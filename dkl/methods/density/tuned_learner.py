@@ -41,6 +41,7 @@ from dkl.methods.parameters import estimator, family_of, weight_of
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
+from dkl.methods.validation import one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.loop import PassResult
 from dkl.passes.room import own_room
@@ -88,6 +89,10 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     sums: str | PathLike[str] | None = None
     warm_start: bool = False
     dtype: str = "float64"
+
+    def _given_targets(self, y: object) -> object:
+        """The targets, where a single column of them is a vector, as for other estimators that predict."""
+        return one_dimensional(y)
 
     def kernel(self, X: object, Y: object = None) -> Any:
         """The learned kernel, mean_j u_j cos(w_j.(x - y)), between rows.
