@@ -583,6 +583,11 @@ class SymbolNamespace:
     def __init__(self, rows: Symbol) -> None:
         self._rows = rows
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a graph has no function {name!r}: write it in those of dkl.export.onnx_graph.SymbolNamespace"
+        )
+
     def asarray(self, x: Operand, dtype: np.dtype | None = None) -> Any:
         if not isinstance(x, Symbol):
             return np.asarray(x, dtype=dtype)

@@ -423,7 +423,7 @@ def out_of_fold(
     weight = sums["weight"].reshape(shape).sum(axis=1)
     if weight[0] == 0.0:
         raise ValueError(
-            f"alpha='auto' is chosen on held-out rows, and validation_fraction={held_out.share:g} of so few rows holds "
+            f"penalties are compared on held-out rows, and validation_fraction={held_out.share:g} of so few rows holds "
             "out none; use a larger fraction, or give alpha a number"
         )
     scores = 1.0 - sums["loss"].reshape(-1, *shape).sum(axis=2) / weight

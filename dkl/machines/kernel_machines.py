@@ -1101,7 +1101,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     alpha_ : float
         The penalty, as given or chosen.
     alphas_, validation_scores_ : ndarray of shape (A,)
-        The penalties tried, and one minus the mean squared hinge on held-out rows of each; only with ``alpha="auto"``.
+        The penalties tried, and one minus the mean squared hinge on held-out rows of each; only where `alpha` is a
+        rule.
     temperature_ : float
         Decision values are divided by it to become probabilities; only where it was fitted, see `calibrate`.
     conformal_ : HeldOutScores
@@ -1216,10 +1217,10 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     epochs : int or None
         As in `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps for every loss, for so
-        many features that the products of all pairs do not fit in memory, and for `partial_fit`. None is as in
-        `KernelClassifier`; for "pinball", "poisson" and "gamma" it is "newton" unless `epochs` or `early_stopping` is
-        set.
+        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps for losses that have
+        them, for so many features that the products of all pairs do not fit in memory, and for `partial_fit`. None is
+        as in `KernelClassifier`; for "pinball", "poisson" and "gamma" it is "newton" unless `epochs` or
+        `early_stopping` is set.
     early_stopping, validation_fraction, patience
         As in `KernelClassifier`.
     conformal_fraction : float or None

@@ -12,6 +12,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import dkl
+from dkl.export import onnx_graph
 from dkl.kernels.generic import quantile_scores
 from dkl.kernels.scale import scale_rows
 from dkl.methods.preparation.scalers import quantile_scaler
@@ -181,3 +182,9 @@ def test_scores_of_quantiles_are_those_of_the_blocks() -> None:
     scaler = quantile_scaler(rows[::2], np.array([False, False, True]))
     found = quantile_scores(np, rows, scaler)
     np.testing.assert_allclose(found, scale_rows(rows, scaler, "float64"), rtol=0, atol=1e-14)
+
+
+def test_a_function_that_no_graph_has_is_named_with_those_that_there_are() -> None:
+    rows = onnx_graph.Symbol("", [], (onnx_graph.ROWS, 2), np.dtype("float64"))
+    with pytest.raises(AttributeError, match=r"no function 'tanh'.*SymbolNamespace"):
+        _ = onnx_graph.SymbolNamespace(rows).tanh

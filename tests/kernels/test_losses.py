@@ -55,12 +55,16 @@ def test_value_slope_and_curvature_are_their_definitions(name: str) -> None:
     np.testing.assert_allclose(loss.curvature(y, f), definition.curvature(y, f), rtol=1e-12, atol=1e-14)
 
 
+def derivative(function: Any, y: np.ndarray, f: np.ndarray, h: float = 1e-4) -> np.ndarray:
+    """The derivative by f, from differences whose error is of the order of h^4."""
+    near, far = (function(y, f + step) - function(y, f - step) for step in (h, 2.0 * h))
+    return (8.0 * near - far) / (12.0 * h)
+
+
 @pytest.mark.parametrize("name", LOSS_NAMES)
 def test_slopes_and_curvatures_are_the_derivatives_of_the_values(name: str) -> None:
     (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
-    ahead, behind = f + 1e-4, f - 1e-4
-    slopes = (loss.value(y, ahead) - loss.value(y, behind)) / 2e-4
-    curvatures = (loss.slope(y, ahead) - loss.slope(y, behind)) / 2e-4
+    slopes, curvatures = derivative(loss.value, y, f), derivative(loss.slope, y, f)
     rtol = 1e-7 if name in LOG_LINK else 0.0
     np.testing.assert_allclose(loss.slope(y, f), slopes, rtol=rtol, atol=1e-8)
     np.testing.assert_allclose(loss.curvature(y, f), curvatures, rtol=rtol, atol=1e-8)
