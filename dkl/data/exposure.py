@@ -160,11 +160,13 @@ def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
     Returns
     -------
     str, array of shape (n,), or None
+        None if the fit had no exposures and none are given.
 
     Raises
     ------
     ValueError
-        If the fit had exposures, `given` is None, and the rows do not have the column.
+        If `given` is None and the fit had exposures: for rows without their column, and after a fit that was given
+        values, which names no column.
     """
     if given is not None or (name := exposure_of_fit(model)) is None:
         return given

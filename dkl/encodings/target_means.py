@@ -127,7 +127,7 @@ def fold_deviations(
     totals : FoldTotals
     prior : ndarray of shape (T,)
     first : int
-        The code of the first of the V categories.
+        0 if the first of the V categories is code 0 (missing values), which gets no deviation; any other number if not.
     """
     return _deviations_of(*sums_of_others(weight, targets, totals), totals, prior, first=first)
 

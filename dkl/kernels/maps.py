@@ -199,6 +199,7 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
             if dtype == np.float32:
                 refuse_overflow(tile, rows.start + part.start)
             for chosen in spans(m, product.step):
+                # z = W x + b of scaled rows, (rows, chosen frequencies), in radians for waves
                 z = product(tile, chosen)
                 if function.is_wave:
                     # one loop over the angles computes cosine and sine, applies amplitudes, and writes the result

@@ -206,6 +206,7 @@ def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, 
     """
     projection = feature_map.projection
     structured = isinstance(projection, StructuredProjection)
+    # tiles of scaled rows times multiple / (2 pi), so that W x is in turns
     tiles = RowTiles(X, feature_map, dtype, factor=multiple * TURN, dense=structured)
     total = np.zeros((2, S.shape[1], feature_map.n_frequencies))
     keeps_sparse = tiles.sparse and not tiles.written_out

@@ -39,7 +39,8 @@ class UsualTime:
     passes : int
         The usual number of passes.
     fixed : float
-        The part of `seconds` that trials take, which depends on neither rows nor slots.
+        The part of `seconds` that trials take on one core. It depends on the rows only where there are fewer than 800,
+        or where the sample is larger than 20,000; `at` leaves it as it is.
     """
 
     seconds: float
@@ -58,7 +59,8 @@ def usual_time(
 ) -> UsualTime:
     """The usual time of a machine without settings on rows of this shape: that of the work that its effort allows.
 
-    Trials take the constant part of the budget on one core. The part that grows with the table is taken by trials as
+    Trials take the constant part of the budget on one core: less of it with fewer than 800 rows, and more, in
+    proportion, with a sample of more than 20,000. The part that grows with the table is taken by trials as
     well, as far as the sample has all rows, and else by the last fit, which all slots share: on no more rows than
     rounds of steps use, and on the sample where the rows seem linear. Of sparse rows few kinds of features are tried,
     which leave most of it, and all rows are fitted.

@@ -81,12 +81,14 @@ def write_split(
 
 
 def read_split(location: Location) -> SplitSet | None:
-    """The set of splits at `location`; None if its writer is at work, or was killed (behind a URL).
+    """The set of splits at `location`; None while its writer is at work, and for ever if it was killed behind a URL.
 
     Raises
     ------
     CorruptChunkError
         If it is damaged.
+    StoreReplacedError
+        If it was replaced twice meanwhile.
     """
     facts = _facts(location)
     try:

@@ -125,7 +125,10 @@ class SquaredFit:
         return self.fit.weights[0]
 
     def judged(self, penalty: DensityTerm) -> TunedSolution:
-        """The model with residual and gap, to which the data term adds nothing, as the dual point is its gradient."""
+        """The model with its residual and duality gap.
+
+        The dual point is the gradient of the data term at this model, so that this term adds nothing to the gap.
+        """
         weights = self.weights
         duals = self.rows.duals(weights)
         residual, gap = optimality(penalty, self.lam, (weights.T, self.fit.density), (duals, duals))

@@ -124,7 +124,7 @@ class GameSolver(SearchStrategy):
         Raises
         ------
         ValueError
-            If there is none, or if its dual weights are not feasible for these rows and parameters.
+            If there is none, or if the rows, or a parameter that `_terms` lists, have changed since.
         """
         played: PlayedGame | None = last.get("_played")
         if played is None:

@@ -84,7 +84,7 @@ def _narrow_block(
     # g(mu) = sum_i c_i clip(mu - l_i, 0, upper) at the edges, from slopes and moments of the breakpoints before each
     slopes, moments = np.cumsum(sums["slopes"])[:-1], np.cumsum(sums["moments"])[:-1]
     heights = slopes * edges - moments
-    # the bin in which g reaches c_+ upper; g is monotone but for rounding
+    # the bin in which g reaches target = upper times the weight of the rows with y = 1; g is monotone but for rounding
     j = int(np.searchsorted(np.maximum.accumulate(heights), target))
     low = (-ends[0], 0.0, 0.0) if j == 0 else (edges[j - 1], heights[j - 1], slopes[j - 1])
     high = (ends[1], np.inf) if j == len(edges) else (edges[j], heights[j])

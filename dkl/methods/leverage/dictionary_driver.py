@@ -161,7 +161,10 @@ class DictionaryDriver:
         return [gram_record(dictionary, (0, dictionary.n_features + 1), problem.dtype), squares]
 
     def _sweep_records(self, problem: LeverageProblem, first: int) -> list[Record]:
-        """The products of the dictionary with the next panels of candidates."""
+        """Weighted products of the dictionary's features with those of the panels of candidates from `first` on.
+
+        One pass has at most `PANELS_A_PASS` panels.
+        """
         records: list[Record] = []
         dictionary = problem.candidates.take(dictionary_of(problem))
         for panel in candidate_panels(problem)[first:][:PANELS_A_PASS]:

@@ -110,7 +110,7 @@ def rounds_problem(
     for_machine: bool,
     **others: Any,
 ) -> RoundsProblem:
-    """The problem of rounds on a dataset, with what follows from it; `others` are further fields of the problem.
+    """The problem of rounds on a dataset, with the numbers that follow from rows, targets and loss.
 
     Parameters
     ----------
