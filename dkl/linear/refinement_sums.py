@@ -17,6 +17,7 @@ from dkl.kernels.device import array_module, arrived, is_on_gpu, place, sent, wi
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
+from dkl.linear.minibatches import shuffled_rows
 from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
@@ -338,8 +339,7 @@ def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int)
 
     Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype"; "device", from the pass.
     """
-    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    order = shuffled_rows(block, operands["held_out"], (operands["seed"], operands["epoch"], block.index))
     size = refined_rows(operands["feature_map"], operands["dtype"])
     drawn = order[number * size : (number + 1) * size]
     if len(drawn) == 0:
