@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +22,10 @@ from dkl.solvers.losses import namespace_of
 # step for each minibatch converges more smoothly with small ones.
 _TILE_ROWS = 4096
 _RAW_BYTES = 64 << 20
+# The random orders of the rows of the last blocks, half a megabyte each, and the most of them: the minibatches of a
+# block are computed shortly after each other.
+_ORDERS: WeakKeyDictionary[Block, tuple[Any, np.ndarray]] = WeakKeyDictionary()
+_MOST_ORDERS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +165,23 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
     if feature_map is None:
         return max(1, min(_TILE_ROWS, _RAW_BYTES // max(row_bytes, 1)))
     return min(_TILE_ROWS, row_tile(feature_map, dtype))
+
+
+def fitted_rows(block: Block, held_out: HeldOut) -> np.ndarray:
+    """The positions of the rows that are not held out, (n,) int64."""
+    return np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+
+
+def shuffled_rows(block: Block, held_out: HeldOut, seeds: tuple[int, ...]) -> np.ndarray:
+    """`fitted_rows` in a random order, which is computed once for all minibatches of a block."""
+    key, known = (held_out, seeds), _ORDERS.get(block)
+    if known is not None and known[0] == key:
+        return known[1]
+    order = np.random.default_rng(seeds).permutation(fitted_rows(block, held_out))
+    if len(_ORDERS) >= _MOST_ORDERS:
+        _ORDERS.clear()
+    _ORDERS[block] = key, order
+    return order
 
 
 def _received_minibatch(

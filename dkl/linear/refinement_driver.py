@@ -17,9 +17,9 @@ from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
     Expansion,
+    ExpansionGradients,
     RefinedLoss,
     ScaledMinibatch,
-    expansion_gradient,
     refined_rows,
     refinement_minibatch,
 )
@@ -230,17 +230,11 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
     def expansion_of(values: np.ndarray) -> Expansion:
         return _split(values, shape, feature_map)
 
+    gradients = ExpansionGradients(feature_map, expansion_of(rates), loss=operands["loss"], alpha=operands["alpha"])
+
     def objective(batch: slice, expansion: Expansion) -> tuple[float, np.ndarray]:
         weight = None if minibatch.weight is None else minibatch.weight[batch]
-        gradient = expansion_gradient(
-            minibatch.rows.rows(batch),
-            minibatch.targets[batch],
-            weight,
-            feature_map,
-            expansion,
-            loss=operands["loss"],
-            alpha=operands["alpha"],
-        )
+        gradient = gradients(minibatch.rows.rows(batch), minibatch.targets[batch], weight, expansion)
         return 0.0, _values(gradient)
 
     return adam_steps(state, minibatch.rows.X, operands["batch_rows"], expansion_of, objective, lambda _: rates)[0]

@@ -17,6 +17,7 @@ from dkl.kernels.device import array_module, arrived, is_on_gpu, place, sent, wi
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
+from dkl.linear.minibatches import shuffled_rows
 from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
@@ -54,7 +55,8 @@ class ScaledRows:
 
     def rows(self, index: slice) -> ScaledRows:
         """A part of the rows."""
-        return replace(self, X=self.X[index])
+        # `dataclasses.replace` takes a twentieth of a step on 64 rows
+        return ScaledRows(self.X[index], self.constant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,19 +147,119 @@ def expansion_gradient(
         As defined in `dkl.solvers.losses`.
     alpha : float
     """
-    # cos z and sin z of all angles z = W x + b, which are features, or their derivatives
-    waves, features, amplitudes = _waves_of(rows, feature_map, expansion.entries)
-    scores = features @ expansion.coef.T + expansion.intercept
-    # g_i: the slope of the loss in f(x_i), times the weight s_i / n of the row in the mean
-    slope = loss_of(loss).mean_slope(targets, scores, weight).astype(features.dtype)
-    by_feature = expansion.coef * amplitudes
-    # with one model the product has one term, which NumPy multiplies four times as fast without BLAS
-    wave_gradient = slope * by_feature if len(by_feature) == 1 else slope @ by_feature
-    return Expansion(
-        entries=_entry_gradient(rows, feature_map, waves, wave_gradient),
-        coef=slope.T @ features + alpha * expansion.coef,
-        intercept=slope.sum(axis=0),
-    )
+    return ExpansionGradients(feature_map, expansion, loss=loss, alpha=alpha)(rows, targets, weight, expansion)
+
+
+class ExpansionGradients:
+    """`expansion_gradient` of many batches of few rows: what depends on the feature map alone is computed once.
+
+    Parameters
+    ----------
+    feature_map, loss, alpha
+        As in `expansion_gradient`.
+    like : Expansion
+        Of the device, dtype and shapes of all expansions.
+    """
+
+    def __init__(self, feature_map: FeatureMap, like: Expansion, *, loss: RefinedLoss, alpha: float) -> None:
+        xp, self._dtype = array_module(like.entries), like.entries.dtype
+        self._m, self._loss, self._alpha = feature_map.n_frequencies, loss_of(loss), alpha
+        phases = np.zeros(self._m) if feature_map.phases is None else np.asarray(feature_map.phases) * TURN
+        amplitudes = np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)
+        self._phases, self._amplitudes = xp.asarray(phases), xp.asarray(amplitudes).astype(self._dtype)
+        self._panels = [_Panel(feature_map.projection, span, xp) for span in spans(self._m, _FREQUENCIES)]
+
+    def __call__(
+        self, rows: ScaledRows, targets: np.ndarray, weight: np.ndarray | None, expansion: Expansion
+    ) -> Expansion:
+        """The gradient on a batch of rows."""
+        # cos z and sin z of all angles z = W x + b, which are features, or their derivatives
+        waves, features = self._waves_of(rows, expansion.entries)
+        scores = features @ expansion.coef.T + expansion.intercept
+        # g_i: the slope of the loss in f(x_i), times the weight s_i / n of the row in the mean
+        slope = self._loss.mean_slope(targets, scores, weight).astype(self._dtype)
+        by_feature = expansion.coef * self._amplitudes
+        # with one model the product has one term, which NumPy multiplies four times as fast without BLAS
+        wave_gradient = slope * by_feature if len(by_feature) == 1 else slope @ by_feature
+        return Expansion(
+            entries=self._entry_gradient(rows, waves, wave_gradient),
+            coef=slope.T @ features + self._alpha * expansion.coef,
+            intercept=slope.sum(axis=0),
+        )
+
+    def _waves_of(self, rows: ScaledRows, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines of all angles, (2, n, m); and those that are features, times their amplitudes."""
+        xp, m, amplitudes = array_module(entries), self._m, self._amplitudes
+        waves = xp.empty((2, rows.n_rows, m), self._dtype)
+        features = xp.empty((rows.n_rows, len(amplitudes)), self._dtype)
+        for panel in self._panels:
+            span, W = panel.span, panel.dense(entries)
+            phases = self._phases[span]
+            # W (x - c) = W x - W c: sparse rows stay sparse
+            shift = (phases if rows.constant is None else phases - W @ rows.constant).astype(self._dtype)
+            z = xp.asarray(rows.X @ W.T)
+            if xp is np:
+                _write_waves(z, shift, span.start, amplitudes, waves, features)
+                continue
+            z += shift
+            # only the fractional part of an angle in turns matters
+            z = (z - xp.rint(z)) * z.dtype.type(1.0 / TURN)
+            waves[0, :, span], waves[1, :, span] = xp.cos(z), xp.sin(z)
+        if xp is not np:
+            for part in range(len(amplitudes) // m):
+                own = slice(part * m, (part + 1) * m)
+                features[:, own] = waves[part] * amplitudes[own]
+        return waves, features
+
+    def _entry_gradient(self, rows: ScaledRows, waves: np.ndarray, wave_gradient: np.ndarray) -> np.ndarray:
+        """The gradient in the entries of W; `wave_gradient` (n, n_features) is the loss's derivative in each wave."""
+        xp, m = array_module(waves), self._m
+        # rows are x / (2 pi), while the gradient is that for x
+        unit = np.dtype(waves.dtype).type(1.0 / TURN)
+        # the derivative in the angles z = W x: cos' = -sin and sin' = cos
+        if xp is np:
+            angle_gradient = np.empty(waves.shape[1:], waves.dtype)
+            _write_angle_gradient(waves, wave_gradient, unit, angle_gradient)
+        else:
+            angle_gradient = -waves[1] * wave_gradient[:, :m]
+            if wave_gradient.shape[1] > m:
+                angle_gradient += waves[0] * wave_gradient[:, m:]
+            angle_gradient *= unit
+        parts = []
+        for panel in self._panels:
+            slopes = angle_gradient[:, panel.span]
+            full = xp.asarray(rows.X.T @ slopes)
+            if rows.constant is not None:
+                full = full - rows.constant[:, None] * slopes.sum(axis=0)
+            parts.append(panel.entries_of(full))
+        return parts[0] if len(parts) == 1 else xp.concat(parts)
+
+
+class _Panel:
+    """Some frequencies, the rows `span` of W, of which a dense form exists in a step; `xp` has the arrays of steps."""
+
+    def __init__(self, projection: Projection, span: slice, xp: Any) -> None:
+        self.span, self._is_sparse = span, isinstance(projection, SparseProjection)
+        if not isinstance(projection, SparseProjection):
+            return
+        # the stored entries, and their places in W (F, d) and in its transpose (d, F), each as one vector
+        self._own = slice(int(projection.indptr[span.start]), int(projection.indptr[span.stop]))
+        self._shape = span.stop - span.start, projection.width
+        rows, columns = projection.owners[self._own] - span.start, projection.indices[self._own].astype(np.int64)
+        self._places = xp.asarray(rows * projection.width + columns)
+        self._transposed_places = xp.asarray(columns * self._shape[0] + rows)
+
+    def dense(self, entries: np.ndarray) -> np.ndarray:
+        """The rows of W that have these entries, (F, d)."""
+        if not self._is_sparse:
+            return entries[self.span]
+        W = array_module(entries).zeros(self._shape, dtype=entries.dtype)
+        W.reshape(-1)[self._places] = entries[self._own]
+        return W
+
+    def entries_of(self, transposed: np.ndarray) -> np.ndarray:
+        """The entries that the descent changes, of an array (d, F) that has a number for each entry of W^T."""
+        return transposed.reshape(-1)[self._transposed_places] if self._is_sparse else transposed.T
 
 
 def _entries(projection: Projection) -> np.ndarray:
@@ -165,88 +267,49 @@ def _entries(projection: Projection) -> np.ndarray:
     return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
 
 
-def _dense_rows(projection: Projection, entries: np.ndarray, span: slice) -> np.ndarray:
-    """The dense rows `span` of the W that has these entries."""
-    if not isinstance(projection, SparseProjection):
-        return entries[span]
-    own, xp = _entries_of(projection, span), array_module(entries)
-    W = xp.zeros((span.stop - span.start, projection.width), dtype=entries.dtype)
-    W[xp.asarray(projection.owners[own] - span.start), xp.asarray(projection.indices[own])] = entries[own]
-    return W
-
-
-def _entries_of(projection: SparseProjection, span: slice) -> slice:
-    """The positions of the entries of some frequencies."""
-    return slice(int(projection.indptr[span.start]), int(projection.indptr[span.stop]))
-
-
-def _waves_of(
-    rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cosines and sines of all angles, (2, n, m); those that are features, times their amplitudes; these amplitudes."""
-    n, m, xp, dtype = rows.n_rows, feature_map.n_frequencies, array_module(entries), entries.dtype
-    waves = xp.empty((2, n, m), dtype)
-    phases = xp.zeros(m) if feature_map.phases is None else xp.asarray(feature_map.phases) * TURN
-    amplitudes = feature_map.amplitudes
-    if feature_map.columns_a_frequency == 2:
-        amplitudes = np.concatenate([amplitudes, amplitudes])
-    amplitudes = xp.asarray(amplitudes).astype(dtype)
-    features = xp.empty((n, len(amplitudes)), dtype)
-    for span in spans(m, _FREQUENCIES):
-        W = _dense_rows(feature_map.projection, entries, span)
-        # W (x - c) = W x - W c: sparse rows stay sparse
-        shift = (phases[span] if rows.constant is None else phases[span] - W @ rows.constant).astype(dtype)
-        z = xp.asarray(rows.X @ W.T)
-        z += shift
-        if xp is np:
-            _write_waves(z, span.start, waves)
-            continue
-        # only the fractional part of an angle in turns matters
-        z = (z - xp.rint(z)) * z.dtype.type(1.0 / TURN)
-        waves[0, :, span], waves[1, :, span] = xp.cos(z), xp.sin(z)
-    for part in range(feature_map.columns_a_frequency):
-        own = slice(part * m, (part + 1) * m)
-        features[:, own] = waves[part] * amplitudes[own]
-    return waves, features, amplitudes
-
-
-def _entry_gradient(
-    rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray, wave_gradient: np.ndarray
-) -> np.ndarray:
-    """The gradient in the entries of W; `wave_gradient` (n, n_features) is the derivative of the loss in each wave."""
-    m, projection = feature_map.n_frequencies, feature_map.projection
-    xp, (cosines, sines) = array_module(waves), waves
-    # rows are x / (2 pi), while the gradient is that for x
-    unit = np.dtype(waves.dtype).type(1.0 / TURN)
-    # the derivative in the angles z = W x: cos' = -sin and sin' = cos
-    angle_gradient = -sines * wave_gradient[:, :m]
-    if feature_map.columns_a_frequency == 2:
-        angle_gradient += cosines * wave_gradient[:, m:]
-    angle_gradient *= unit
-    parts = []
-    for span in spans(m, _FREQUENCIES):
-        slopes = angle_gradient[:, span]
-        full = xp.asarray(rows.X.T @ slopes).T
-        if rows.constant is not None:
-            full = full - slopes.sum(axis=0)[:, None] * rows.constant
-        if isinstance(projection, SparseProjection):
-            # of the gradient in all columns only the stored entries are kept
-            own = _entries_of(projection, span)
-            full = full[xp.asarray(projection.owners[own] - span.start), xp.asarray(projection.indices[own])]
-        parts.append(full)
-    return xp.concat(parts)
-
-
 @njit(nogil=True, fastmath=ELEMENTWISE)
-def _write_waves(z: np.ndarray, first: int, waves: np.ndarray) -> None:
-    """Cosines and sines of 2 pi z, z (n, F) of frequencies `first` on, in waves (2, n, m)."""
+def _write_waves(
+    z: np.ndarray, shift: np.ndarray, first: int, amplitudes: np.ndarray, waves: np.ndarray, features: np.ndarray
+) -> None:
+    """Cosines and sines of 2 pi (z + shift), z (n, F) of frequencies `first` on, in waves (2, n, m) and features.
+
+    Features (n, len(amplitudes)) are the waves times amplitudes, all cosines first; z is overwritten.
+    """
     n, width = z.shape
-    if width == waves.shape[2]:
+    m = waves.shape[2]
+    # rows as vectors of their own: with indices of whole arrays these loops are not compiled to vector code
+    for i in range(n):
+        row = z[i]
+        for j in range(width):
+            row[j] += shift[j]
+    if width == m:
         # one loop; with 50 frequencies a loop for each row takes ten times as long
         cos_sin_rows(z.reshape(z.size), waves[0].reshape(z.size), waves[1].reshape(z.size))
-        return
+    else:
+        for i in range(n):
+            cos_sin_rows(z[i], waves[0, i, first : first + width], waves[1, i, first : first + width])
+    for part in range(len(amplitudes) // m):
+        a = amplitudes[part * m + first : part * m + first + width]
+        for i in range(n):
+            wave, feature = waves[part, i, first : first + width], features[i, part * m + first :]
+            for j in range(width):
+                feature[j] = wave[j] * a[j]
+
+
+# no fused multiplications and additions: they round in another way than NumPy, which computes the same on a GPU
+@njit(nogil=True)
+def _write_angle_gradient(waves: np.ndarray, wave_gradient: np.ndarray, unit: float, out: np.ndarray) -> None:
+    """out (n, m) = (cos g_sin - sin g_cos) unit, for waves (2, n, m) and g (n, m), or (n, 2 m) with sines."""
+    n, m = out.shape
     for i in range(n):
-        cos_sin_rows(z[i], waves[0, i, first : first + width], waves[1, i, first : first + width])
+        row, cosines, sines, g = out[i], waves[0, i], waves[1, i], wave_gradient[i]
+        if len(g) == m:
+            for j in range(m):
+                row[j] = -sines[j] * g[j] * unit
+            continue
+        of_cosines, of_sines = g[:m], g[m:]
+        for j in range(m):
+            row[j] = (-sines[j] * of_cosines[j] + cosines[j] * of_sines[j]) * unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,8 +339,7 @@ def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int)
 
     Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype"; "device", from the pass.
     """
-    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    order = shuffled_rows(block, operands["held_out"], (operands["seed"], operands["epoch"], block.index))
     size = refined_rows(operands["feature_map"], operands["dtype"])
     drawn = order[number * size : (number + 1) * size]
     if len(drawn) == 0:

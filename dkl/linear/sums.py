@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from dkl.kernels.moments import column_sums
 from dkl.kernels.normal_equations import NewtonTargets, is_plain_sparse, model_scores, sparse_tiles
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
+from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, fitted_rows, shuffled_rows
 from dkl.linear.scores import values_where_rows_are
 from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block
@@ -37,8 +36,6 @@ from dkl.solvers.losses import SOFTMAX, loss_of, namespace_of, newton_loss
 MULTIPLIERS: np.ndarray = 2.0 ** np.arange(-20.0, 20.5, 0.5)
 # Upper bound of the loss of one row, so that sums of losses stay finite.
 _INFINITE = 1e100
-# Permutations that are cached, half a megabyte each: the minibatches of a block are computed shortly after each other.
-_ORDERS = 8
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -65,9 +62,9 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "held_out", "targets";
     "device", from the pass.
     """
-    kept, size = _fitted_rows(block, operands["held_out"]), operands["minibatch_rows"]
-    order = _drawn_order((operands["seed"], block.index), len(kept))
-    return _minibatch(block, kept[order[number * size : (number + 1) * size]], operands)
+    size = operands["minibatch_rows"]
+    order = shuffled_rows(block, operands["held_out"], (operands["seed"], block.index))
+    return _minibatch(block, order[number * size : (number + 1) * size], operands)
 
 
 def stored_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
@@ -76,12 +73,7 @@ def stored_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> 
     Operands: as in `shuffled_minibatch`.
     """
     size = operands["minibatch_rows"]
-    return _minibatch(block, _fitted_rows(block, operands["held_out"])[number * size : (number + 1) * size], operands)
-
-
-def _fitted_rows(block: Block, held_out: HeldOut) -> np.ndarray:
-    """The positions of the rows that are not held out."""
-    return np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+    return _minibatch(block, fitted_rows(block, operands["held_out"])[number * size : (number + 1) * size], operands)
 
 
 def _minibatch(block: Block, rows_at: np.ndarray, operands: Mapping[str, Any]) -> Minibatch | None:
@@ -114,12 +106,6 @@ def reordered_minibatch(minibatch: Minibatch, operands: Mapping[str, Any], block
     seeds = operands["seed"], operands["epoch"], block, number
     order = np.random.default_rng(seeds).permutation(minibatch.phi.shape[0])
     return replace(minibatch, order=order)
-
-
-@lru_cache(maxsize=_ORDERS)
-def _drawn_order(seeds: tuple[int, int], n_rows: int) -> np.ndarray:
-    """A permutation of n_rows, (n,) int64, for a seed and a block; cached for the minibatches of the block."""
-    return np.random.default_rng(seeds).permutation(n_rows)
 
 
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

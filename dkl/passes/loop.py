@@ -23,6 +23,7 @@ from dkl.data.view import NoColumns, View
 from dkl.errors import StoreError, located
 from dkl.events import Event, Kind, RequestKeeper, Subscriber, ignore
 from dkl.kernels.device import Device, in_smaller_tiles, refuse_now
+from dkl.kernels.threads import Crew
 from dkl.passes.backends import current_client
 from dkl.passes.chain import forget_pieces, run_fold
 from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
@@ -563,8 +564,8 @@ class SumReduction:
     def finish(self, value: Sums | None) -> Sums:
         if value is None:
             return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
-        # the sums of a single task may be in a received message; the driver needs aligned arrays
-        return {name: np.array(total) for name, total in value.items()}
+        # the sums of a single task may be in a received message; the driver needs aligned arrays, and some are large
+        return dict(zip(value, Crew().map(np.array, value.values()), strict=True))
 
 
 def _combined(

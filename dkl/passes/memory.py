@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import pairwise
@@ -77,6 +77,13 @@ def memory_within(
     source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, room: Room
 ) -> MemoryProjection:
     """The sum for given limits, each item an upper bound."""
+    return _beside_caches(_items_of_work(source, records, limits, in_driver=in_driver), source, records, limits, room)
+
+
+def _items_of_work(
+    source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool
+) -> dict[str, int]:
+    """The items of `memory_within` that do not depend on the limits of caches."""
     # computed for the largest block, which any task may get
     rows = int(source.block_rows.max(initial=0))
     fold = records[0] if records and isinstance(records[0], Fold) else None
@@ -107,8 +114,15 @@ def memory_within(
             arriving = min(2 * tasks, source.n_blocks)
             waiting = arriving * sum(result_bytes(source, record, low) for record in records)
             items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
-    kept = kept_bytes(source, records)
-    if kept or fold is not None:
+    return items
+
+
+def _beside_caches(
+    work: Mapping[str, int], source: BlockSource, records: Sequence[Record], limits: Limits, room: Room
+) -> MemoryProjection:
+    """The sum of the items of work and of caches with these limits."""
+    items, kept = dict(work), kept_bytes(source, records)
+    if kept or (records and isinstance(records[0], Fold)):
         items["cache of mapped pieces"] = min(limits.piece_bytes, kept)
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
     if limits.staged:
@@ -264,13 +278,14 @@ def fit_limits(
     each_ahead = range(max(ahead, least_ahead), least_ahead - 1, -1)
     choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in each_ahead]
     for tasks, waiting in choices:
-        bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, room=room)
+        limits = Limits(tasks, waiting, 0)
+        work = _items_of_work(source, records, limits, in_driver=in_driver)
+        bare = _beside_caches(work, source, records, limits, room)
         if bare.fits:
             if device != "cpu":
                 # as much as there is room for: without it CuPy copies rows on the stream that computes, block by block
                 staged = staging_bytes(tasks, int((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS)))
-                limits = Limits(tasks, waiting, 0, staged=staged)
-                bare = memory_within(source, records, limits, in_driver=in_driver, room=room)
+                bare = _beside_caches(work, source, records, replace(limits, staged=staged), room)
             if not cache:
                 return bare
             # the rest goes to the cache, whose place the compiler takes, minus the gaps that the allocator leaves
@@ -280,7 +295,7 @@ def fit_limits(
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
             limits = replace(bare.limits, cache_bytes=blocks, piece_bytes=whole - blocks if pieces else 0)
-            projection = memory_within(source, records, limits, in_driver=in_driver, room=room)
+            projection = _beside_caches(work, source, records, limits, room)
             if others_stay:
                 return replace(projection, limits=replace(limits, cache_bytes=max(0, whole - pieces)))
             return projection

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -181,9 +181,9 @@ class BlockSum:
     kept_row_bytes: int = 0
     usual_calls: int | None = None
 
-    @property
+    @cached_property
     def result_bytes(self) -> int:
-        # the size of the result of one task, and of each node in the tree of sums
+        # the size of the result of one task, and of each node in the tree of sums; plans ask for it at each level
         return sum(accumulator.nbytes for accumulator in self.accumulators.values())
 
     @property

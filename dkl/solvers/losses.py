@@ -105,6 +105,9 @@ class Loss(ABC):
 
     def mean_slope(self, y: np.ndarray, f: np.ndarray, weight: np.ndarray | None) -> Any:
         """The slopes of `mean_value` by f, (n, K)."""
+        if weight is None:
+            # one factor for all rows, in double precision as those of weights
+            return self.slope(y, f) * namespace_of(f).asarray(1.0 / len(f))
         return self.slope(y, f) * _shares(f, weight)[:, None]
 
 

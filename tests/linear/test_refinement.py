@@ -15,7 +15,7 @@ from dkl.events import Event
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.linear.fitting import LinearProblem, Run, fit_by_newton
-from dkl.linear.minibatches import HeldOut, RowTargets, signs
+from dkl.linear.minibatches import _MOST_ORDERS, _ORDERS, HeldOut, RowTargets, shuffled_rows, signs
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step
 from dkl.linear.refinement_sums import Expansion, expansion_gradient, refinement_minibatch, scaled_rows
 from dkl.linear.scores import decision_values
@@ -188,6 +188,29 @@ def test_minibatches_hold_every_row_that_is_not_held_out_once_in_another_order_e
     assert (orders[0] != orders[1]).any()
     for order in orders:
         np.testing.assert_allclose(np.sort(order), np.sort(kept), rtol=1e-12)
+
+
+def test_the_order_of_a_blocks_rows_is_computed_once_and_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    mask = HeldOut.mask
+    monkeypatch.setattr(HeldOut, "mask", lambda self, held: (looked_at.append(len(held)), mask(self, held))[1])
+    X, codes = rows(300, 2)
+    block, other = Block(0, X, codes, None, np.arange(300)), Block(0, X, codes, None, np.arange(300) + 1_000)
+    for _ in range(3):
+        order = shuffled_rows(block, HELD_OUT, (0, 0, 0))
+    assert looked_at == [300]
+    assert len(_ORDERS) <= _MOST_ORDERS
+    # rows of other numbers, another epoch and another share have orders of their own, as if each were the first
+    for each, held_out, seeds in [
+        (other, HELD_OUT, (0, 0, 0)),
+        (block, HELD_OUT, (0, 1, 0)),
+        (block, HeldOut(), (0, 0, 0)),
+    ]:
+        kept = np.flatnonzero(~mask(held_out, each.row_id))
+        np.testing.assert_array_equal(
+            shuffled_rows(each, held_out, seeds), np.random.default_rng(seeds).permutation(kept)
+        )
+    np.testing.assert_array_equal(shuffled_rows(block, HELD_OUT, (0, 0, 0)), order)
 
 
 @pytest.mark.parametrize("settings", [{"num_workers": 1}, {"num_workers": 4}, {"scheduler": "synchronous"}])

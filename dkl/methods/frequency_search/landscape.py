@@ -168,9 +168,14 @@ class _DenseRows(_Tiles):
         def work(rows: slice) -> np.ndarray:
             """The sums of a span: angles by a product, then cosines and sines in their place."""
             sums = np.zeros((2, self.S.shape[1], len(W)))
+            of_tile = np.empty(sums.shape, self.dtype)
             for tile in self.tiles(rows):
-                np.dot(self.X[tile], turns, out=waves[0, tile])
-                sums += _sincos_sums(waves[0, tile], waves[1, tile], self.S[tile])
+                cosines, sines, weights = waves[0, tile], waves[1, tile], self.S[tile].T
+                np.dot(self.X[tile], turns, out=cosines)
+                _sincos_in_place(cosines.reshape(-1), sines.reshape(-1))
+                np.dot(weights, cosines, out=of_tile[0])
+                np.dot(weights, sines, out=of_tile[1])
+                sums += of_tile
             return sums
 
         return waves, np.sum(self.crew.map(work, self.spans()), axis=0)
@@ -182,14 +187,15 @@ class _DenseRows(_Tiles):
 
         def work(rows: slice) -> np.ndarray:
             """Half the gradient of a span."""
-            total = np.zeros(shape, self.dtype)
+            total, of_tile = np.zeros(shape, self.dtype), np.empty(shape, self.dtype)
             for tile in self.tiles(rows):
                 # cos(w.x_i) becomes sum_k S_ik (Q_k cos(w.x_i) - C_k sin(w.x_i)), the factor of x_i
-                real, imaginary = np.dot(self.S[tile], ends[0]), np.dot(self.S[tile], ends[1])
+                cosines, weights = waves[0, tile], self.S[tile]
+                real, imaginary = np.dot(weights, ends[0]), np.dot(weights, ends[1])
                 _factors_in_place(
-                    waves[0, tile].reshape(-1), waves[1, tile].reshape(-1), real.reshape(-1), imaginary.reshape(-1)
+                    cosines.reshape(-1), waves[1, tile].reshape(-1), real.reshape(-1), imaginary.reshape(-1)
                 )
-                total += np.dot(waves[0, tile].T, self.X[tile])
+                total += np.dot(cosines.T, self.X[tile], out=of_tile)
             return total
 
         return self.gradient(work, shape[0])
@@ -291,12 +297,6 @@ def _in_turns(W: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _squares(sums: np.ndarray) -> np.ndarray:
     """v = sum_k C_k^2 + Q_k^2 of sums (2, K, c)."""
     return np.sum(sums**2, axis=(0, 1))
-
-
-def _sincos_sums(z: np.ndarray, sines: np.ndarray, S: np.ndarray) -> np.ndarray:
-    """Overwrite angles z (n, c), in turns, by their cosines; write the sines; return the sums (2, K, c) of a tile."""
-    _sincos_in_place(z.reshape(-1), sines.reshape(-1))
-    return np.stack([np.dot(S.T, z), np.dot(S.T, sines)])
 
 
 @njit(nogil=True, fastmath=ELEMENTWISE)

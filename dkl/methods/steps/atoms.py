@@ -12,6 +12,7 @@ import numpy as np
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.compiled import njit
 from dkl.kernels.step_tiles import SHARED_SUMS
+from dkl.kernels.threads import Crew
 from dkl.methods.rounds.candidates import SCORE_PENALTY
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState
 from dkl.methods.steps.binning import ColumnBins, column_bins
@@ -71,10 +72,11 @@ def scored_atoms(
     repeated = _repeated_factors(known, [_key(atoms[parent]) for parent in parents], bins)
     # the best edge of each parent and column: its score, and its position among steps and hinges
     scores, places = np.empty((2, len(parents), problem.n_columns))
-    for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
-        signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
+
+    def score(row: int) -> None:
+        signs = None if problem.signs is None else _signs_within(state.columns[parents[row]], problem.signs)
         by_kind = split_scores(
-            histogram, bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
+            histograms[row], bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
         )
         for place in repeated.get(row, ()):
             by_kind[place] = 0.0
@@ -85,6 +87,8 @@ def scored_atoms(
         tied = flat >= scores[row][:, None] * (1.0 - 1e-9)
         first, last = tied.argmax(axis=1), flat.shape[1] - 1 - tied[:, ::-1].argmax(axis=1)
         places[row] = np.where(first >= thresholds.shape[1], last, first)
+
+    Crew().map(score, range(len(parents)))
     n_of_parent: dict[int, int] = {}
     for best in np.argsort(-scores, axis=None, kind="stable"):
         row, j = divmod(int(best), problem.n_columns)

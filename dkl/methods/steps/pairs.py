@@ -8,6 +8,8 @@ import numpy as np
 from scipy import stats
 
 from dkl.features.step_projection import STEP, Factor
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows, dense_rows
 
@@ -16,7 +18,7 @@ PARTS = 4
 # The most rows over which tables of pairs are summed: fewer if the tables would take more than _PRODUCTS products, and
 # none if that leaves fewer than _FEWEST_ROWS, or if the tables take more than _TABLE_BYTES.
 _MOST_ROWS, _FEWEST_ROWS, _PRODUCTS, _TABLE_BYTES = 20_000, 1_000, 1e10, 64 << 20
-_TILE_ROWS = 4_096
+_TILE_ROWS, _TILES_AT_ONCE = 4_096, 2
 # A pair is used if noise explains as much in any of all pairs with probability at most _CHANCE; if it explains
 # _TIMES_ALONE times as much as either column by itself, since rounds find it otherwise; and if it explains at least
 # _SHARE of the targets' variance.
@@ -109,15 +111,21 @@ def pair_tables(X: np.ndarray, y: np.ndarray, weight: np.ndarray, bins: ColumnBi
     values = (y - center) / np.where(deviation > 0.0, deviation, 1.0)
     cuts = _cuts(X, weight, bins)
     tables = np.zeros((1 + y.shape[1], d * PARTS, d * PARTS))
-    for start in range(0, n, _TILE_ROWS):
-        rows = slice(start, start + _TILE_ROWS)
+
+    def of_tile(rows: slice) -> list[np.ndarray]:
         tile = X[rows]
         cells = np.zeros((len(tile), d, PARTS))
         for j, edges in enumerate(cuts):
             cells[np.arange(len(tile)), j, np.searchsorted(edges, tile[:, j], side="left")] = 1.0
         flat = cells.reshape(len(tile), -1)
-        for table, share in zip(tables, [np.ones(len(tile)), *values[rows].T], strict=True):
-            table += (flat * (weight[rows] * share)[:, None]).T @ flat
+        return [(flat * (weight[rows] * share)[:, None]).T @ flat for share in [np.ones(len(tile)), *values[rows].T]]
+
+    tiles = list(spans(n, _TILE_ROWS))
+    # few tiles at once, since each has tables of its own; they are added in the order of the rows
+    for some in spans(len(tiles), _TILES_AT_ONCE):
+        for products in Crew().map(of_tile, tiles[some]):
+            for table, product in zip(tables, products, strict=True):
+                table += product
     shaped = tables.reshape(-1, d, PARTS, d, PARTS).swapaxes(2, 3)
     return PairTables(cuts, shaped[0], shaped[1:])
 
