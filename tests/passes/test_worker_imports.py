@@ -15,6 +15,9 @@ import pandas as pd
 import pytest
 
 import dkl
+from dkl.explain.importance import importance_records
+from dkl.explain.model import model_of
+from dkl.explain.wave_pass import column_record, left_out_record, part_of, wave_record
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "dask.array", "dask.dataframe", "dask_ml", "scipy.stats", "scipy.optimize")
 CODE = """
@@ -61,6 +64,22 @@ def test_a_worker_loads_no_package_that_its_blocks_do_not_need(where: str, tmp_p
     command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules))]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]", " ".join(sorted(modules))
+
+
+def test_a_worker_that_explains_loads_no_package_that_its_blocks_do_not_need() -> None:
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    model = dkl.KernelClassifier("random", n_features=10, random_state=0).fit(X, (X[:, 0] > 0.0).astype(int))
+    scorer, d = model_of(model), X.shape[1]
+    columns = [np.array([j]) for j in range(d)]
+    records = [
+        *importance_records(scorer, d),
+        wave_record([part_of(scorer.feature_map, one) for one in columns], "float32"),
+        left_out_record(scorer.feature_map, columns, "float32"),
+        column_record(scorer.feature_map.scaler, d),
+    ]
+    command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules_of(records)))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("rows", ["a frame", "an array"])
