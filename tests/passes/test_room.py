@@ -52,8 +52,9 @@ def without(**changes: Any) -> ProcessMemory:
         (without(spills_at=None, pauses_at=None, ends_at=None), 300, "has a limit of", "'510 MB'"),
         # results alone may not come to more than their share, however little else there is
         (without(held=10 * MB, most_results=100 * MB), 100, "Dask moves results to disk from", "'1530 MB'"),
+        (without(n_fits=2), 75, "up to which it may run 2 fits at once", "'1160 MB'"),
     ],
-    ids=["spill", "pause", "terminate", "nothing but the limit", "results"],
+    ids=["spill", "pause", "terminate", "nothing but the limit", "results", "two fits at once"],
 )
 def test_a_worker_stays_below_the_first_line_at_which_dask_acts(
     worker: ProcessMemory, room: int, why: str, enough: str
@@ -176,6 +177,12 @@ def test_workers_are_measured_once_they_have_loaded_what_a_pass_needs(client: An
         assert 100 * MB < memory.held < 2_000 * MB
     loaded = client.run(lambda: ("dkl.linear.sums" in __import__("sys").modules, os.getpid()))
     assert all(found for found, _ in loaded.values())
+
+
+def test_a_fit_that_is_a_task_of_a_worker_stays_below_the_limits_of_that_worker(client: Any) -> None:
+    found = client.submit(own_room, None, pure=False).result()
+    assert found.name in {f"the worker {address}" for address in client.nthreads()}
+    assert int(0.7 * (4 << 30)) in {line.at for line in found.lines}
 
 
 def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Path) -> None:
