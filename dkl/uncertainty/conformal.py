@@ -259,7 +259,7 @@ class ConformalMixin:
         for out in (False, True):
             rows, n_classes = counts[:, int(out)], dataset.schema.n_classes
             identity = f"conformal {held_out.share} {held_out.seed} {out}"
-            side = RowsByKey(identity, partial(_is_held_out, held_out, out))
+            side = RowsByKey(identity, held_out.mask if out else held_out.rest)
             source = View(dataset.source, RowsChosen(side, rows), n_classes=n_classes)
             sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
         # the places of the remaining rows are computed again: with times, the newest of them; with groups, fewer groups
@@ -555,11 +555,6 @@ class ConformalSets(ConformalMixin):
                 "none; fit with calibrate=True, or loss='log_loss'"
             )
         return self._scorer, ClassScore(self._multiplier)
-
-
-def _is_held_out(held_out: HeldOut, out: bool, held_with: np.ndarray) -> np.ndarray:
-    """Whether rows are held out (`out`), or whether they are not, from their hash keys."""
-    return held_out.mask(held_with) == out
 
 
 def _with_radii(
