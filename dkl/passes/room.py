@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import math
+import pickle
 import socket
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from io import BytesIO
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import dask
+import numpy as np
 import psutil
 from dask.utils import format_bytes, parse_bytes
 
@@ -361,7 +366,12 @@ def held_bytes() -> int:
     """Bytes of this process in memory and those of libraries that it will map again.
 
     Blocks and mapped rows that it keeps for the next pass are left out, since they are dropped if memory is needed.
+    Memory that Arrow has freed, and keeps for its next table, is given back before.
     """
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        # its allocator releases nothing for a thread that has never allocated
+        arrow.allocate_buffer(1)
+        arrow.default_memory_pool().release_unused()
     return psutil.Process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
 
 
@@ -376,6 +386,21 @@ def own_room(memory_limit: int | str | None) -> Room:
     return room_of([own_memory()], memory_limit)
 
 
+class _Named(pickle.Pickler):
+    """Notes the modules of all functions and classes in what it pickles; the values of arrays are left out."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO(), protocol=5)
+        self.modules: set[str] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return np.empty, ((0,), value.dtype)
+        if isinstance(value, type | FunctionType):
+            self.modules.add(value.__module__)
+        return NotImplemented
+
+
 def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
     """The modules that a process loads for the tasks of a pass."""
     functions: list[Any] = [type(reader)]
@@ -384,8 +409,12 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
             continue
         functions += [getattr(record, name, None) for name in ("function", "step", "prepare", "arrange")]
         functions += [type(value) for value in record.operands.values()]
+    # a reader of a view has the steps by which it chooses and changes rows
+    steps = _Named()
+    with suppress(pickle.PicklingError, AttributeError, TypeError):
+        steps.dump(reader)
     # the first is that of the tasks themselves, `dkl.passes.loop.sum_blocks` and others
-    names = {"dkl.passes.loop", *(getattr(each, "__module__", None) for each in functions)}
+    names = {"dkl.passes.loop", *steps.modules, *(getattr(each, "__module__", None) for each in functions)}
     return sorted(name for name in names if name and name.startswith("dkl."))
 
 
