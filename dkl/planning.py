@@ -23,6 +23,7 @@ from dkl.errors import warn_user
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
+from dkl.methods.parameters import check_constraints
 from dkl.methods.room import PlannedMixin, held_by_driver, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
@@ -508,6 +509,8 @@ def planned_rows(
     """
     if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
         raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
+    if hasattr(learner, "_parameter_constraints"):
+        check_constraints(learner)  # type: ignore[arg-type]
     beside = BesideFeatures(dataset)
     sample_weight = beside.weights(sample_weight)
     if getattr(learner, "drop_missing_target", False):

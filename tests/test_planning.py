@@ -136,6 +136,15 @@ def test_a_plan_has_the_weights_of_the_fit() -> None:
     assert "x 3 columns" in planned.rows
 
 
+def test_a_plan_refuses_an_unknown_name_of_features_as_the_fit_does(dataset: Dataset) -> None:
+    machine = KernelClassifier("linear")
+    with pytest.raises(ValueError, match="The 'features' parameter of KernelClassifier must be") as of_fit:
+        machine.fit(dataset)
+    with pytest.raises(ValueError, match="The 'features' parameter") as of_plan:
+        dkl.plan(machine, dataset)
+    assert str(of_plan.value) == str(of_fit.value)
+
+
 def test_the_epochs_of_a_plan_are_those_of_the_fit(dataset: Dataset) -> None:
     seen: list[Any] = []
     machine = KernelClassifier(LEARNERS[0], epochs=3, random_state=0, progress=seen.append)
