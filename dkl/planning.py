@@ -17,11 +17,13 @@ from sklearn.preprocessing import normalize
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, with_planned_rates
+from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.errors import warn_user
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
+from dkl.methods.parameters import check_constraints
 from dkl.methods.room import PlannedMixin, held_by_driver, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
@@ -336,7 +338,14 @@ class Plan(Printed):
         return "\n".join([*said, *filter(None, [self.memory]), *lines, self.speed, *device])
 
 
-def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
+def plan(
+    learner: PlannedMixin,
+    dataset: object,
+    y: object = None,
+    *,
+    sample_weight: object = None,
+    exposure: object = None,
+) -> Plan:
     """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
 
     Nothing is fitted: two to four blocks are read, or computed by Dask, each kind of pass is timed on a few of its
@@ -351,6 +360,8 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
     dataset : Dataset, or rows as `fit` takes them
     y : array of shape (n,) or None
         Targets of rows that are no Dataset.
+    sample_weight : str, array of shape (n,), or None
+        As `fit` takes them: the weights of rows that are no Dataset, or their column of a data frame.
     exposure : str, array of shape (n,), or None
         As `fit` takes it. A column of a Dataset is read once more, by the driver, before the passes.
 
@@ -376,7 +387,7 @@ def plan(learner: PlannedMixin, dataset: object, y: object = None, *, exposure: 
     >>> planned.n_passes
     2
     """
-    rows, exposed = planned_rows(learner, dataset, y, exposure)
+    rows, exposed = planned_rows(learner, dataset, y, exposure, sample_weight)
     # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
     where, device = _device(getattr(learner, "device", None))
     work = planned_work(learner, rows, where)
@@ -469,7 +480,7 @@ def forecast(
 
 
 def planned_rows(
-    learner: PlannedMixin, dataset: object, y: object, exposure: object = None
+    learner: PlannedMixin, dataset: object, y: object, exposure: object = None, sample_weight: object = None
 ) -> tuple[Dataset, Exposure]:
     """The rows that a fit would have, and their exposure.
 
@@ -482,16 +493,20 @@ def planned_rows(
     """
     if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
         raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
+    if hasattr(learner, "_parameter_constraints"):
+        check_constraints(learner)  # type: ignore[arg-type]
     beside = BesideFeatures(dataset)
+    sample_weight = beside.weights(sample_weight)
     if getattr(learner, "drop_missing_target", False):
-        beside, y, _ = beside.with_targets(y, None)
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
     exposed = Exposure(beside, exposure)
     categorical = getattr(learner, "categorical", None) or ()
-    rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
+    task: TaskChoice = getattr(learner, "_task", "auto")
+    rows = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical, repeats=True)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
     weighs = getattr(learner, "_exposure_weighs", None)
-    rows = exposed.with_exposures(rows, weighs is not None)
+    rows = exposed.with_exposures(rows, weighs is not None, sample_weight)
     return (rows if exposed.name is None else with_planned_rates(rows, weighs=bool(weighs))), exposed
 
 

@@ -598,6 +598,20 @@ def test_plan_tells_memory_and_passes_before_anything_runs(folder: Path) -> None
     assert "peak" in dkl_command("plan", folder / "labels.zarr", *SMALL).stdout
 
 
+def test_plan_takes_the_files_that_fit_takes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = facts_of("plan", folder / "labels.csv", "--target", "label", *SMALL)
+    assert facts["store"] == "model.rows.zarr"
+    assert facts["n_passes"] == facts_of("plan", "model.rows.zarr", *SMALL)["n_passes"]
+
+
+def test_names_of_files_in_place_of_a_pattern_are_refused_with_the_remedy(folder: Path, tmp_path: Path) -> None:
+    files = folder / "labels.csv", folder / "numbers.csv"
+    run = dkl_command("fit", *files, tmp_path / "model.zarr", "--target", "label")
+    said = " ".join(run.stderr.replace("│", " ").split())
+    assert (run.exit_code, "goes in quotes, 'part-*.csv'" in said) == (2, True), said
+
+
 def test_plan_refuses_a_limit_that_cannot_be_kept(folder: Path) -> None:
     run = dkl_command("plan", folder / "labels.zarr", *SMALL, "--memory-limit", "1 kiB")
     assert run.exit_code == 1

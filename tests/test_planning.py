@@ -125,6 +125,26 @@ def test_a_plan_of_counts_knows_their_exposure(stored: bool, tmp_path: Path) -> 
         plan(KernelRegressor(), *rows, exposure=exposure)
 
 
+def test_a_plan_has_the_weights_of_the_fit() -> None:
+    X = np.random.default_rng(0).standard_normal((200, 3))
+    y, weight = (X[:, 0] > 0.0).astype(int), np.repeat([0.0, 1.5], 100)
+    learner = RandomFeatures(n_features=10)
+    assert dkl.plan(learner, X, y, sample_weight=weight).n_rows == 100
+    frame = pd.DataFrame(X).rename(columns="x{}".format).assign(times=weight)
+    planned = dkl.plan(learner, frame, y, sample_weight="times")
+    assert planned.n_rows == 100
+    assert "x 3 columns" in planned.rows
+
+
+def test_a_plan_refuses_an_unknown_name_of_features_as_the_fit_does(dataset: Dataset) -> None:
+    machine = KernelClassifier("linear")
+    with pytest.raises(ValueError, match="The 'features' parameter of KernelClassifier must be") as of_fit:
+        machine.fit(dataset)
+    with pytest.raises(ValueError, match="The 'features' parameter") as of_plan:
+        dkl.plan(machine, dataset)
+    assert str(of_plan.value) == str(of_fit.value)
+
+
 def test_the_epochs_of_a_plan_are_those_of_the_fit(dataset: Dataset) -> None:
     seen: list[Any] = []
     machine = KernelClassifier(LEARNERS[0], epochs=3, random_state=0, progress=seen.append)

@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running
 from dkl.cli.compare_command import saved_picture
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
-from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
+from dkl.cli.given_files import USUAL_MODEL, LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_commands import Model, chosen_split, strengths
 from dkl.cli.output_checks import OutputFolder, check_before
 from dkl.data.store.outputs import written_whole
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Suffixes of the files that `export` writes.
 _SUFFIXES = (".onnx", ".joblib")
-# Path of the model in the command that `suggest` prints.
-_MODEL = "model.zarr"
 # Number of columns in the picture of dependence.
 _DRAWN = 4
 
@@ -107,7 +105,7 @@ def suggest(
     """
     from dkl.suggestions import suggest as suggest_for
 
-    store, read = store_of(data, _MODEL, roles, text, held, compute=compute, running=running, seed=seed)
+    store, read = store_of(data, USUAL_MODEL, roles, text, held, compute=compute, running=running, seed=seed)
     dataset = held.of(chosen_split(store, split, "train"))
     with computing_on(compute):
         suggestion = suggest_for(
@@ -122,7 +120,7 @@ def suggest(
     }
     # the command can be pasted into a shell: names with spaces are quoted
     by = [*as_typed(held), *([*as_typed(roles), *text.given] if read else ())]
-    where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]
+    where = [data, USUAL_MODEL, *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
     summary = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"
     return Result(

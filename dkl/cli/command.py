@@ -23,6 +23,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from dkl.errors import DklHint
 from dkl.plain_text import plain_text
@@ -103,7 +104,23 @@ def add_command(app: typer.Typer, function: Callable[..., Result], *examples: st
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     epilog = f"Example{'s' * (len(examples) > 1)}: {', '.join(f'[bold]{example}[/bold]' for example in examples)}"
     text = paragraphs(function.__doc__ or "")
-    app.command(function.__name__, help=text, epilog=epilog, no_args_is_help=False)(run)
+    app.command(function.__name__, cls=_Command, help=text, epilog=epilog, no_args_is_help=False)(run)
+
+
+class _Command(TyperCommand):
+    """A command that says what to do about a pattern of files that the shell has replaced by their names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            message = getattr(error, "message", "")
+            if message.startswith("Got unexpected extra argument"):
+                error.message = (  # type: ignore[attr-defined]
+                    f"{message}. A pattern of files goes in quotes, 'part-*.csv', or the shell replaces it by their "
+                    "names; dkl ingest takes the names of several files, too"
+                )
+            raise
 
 
 def paragraphs(text: str) -> str:

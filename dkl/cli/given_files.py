@@ -37,6 +37,8 @@ RowsLikeFit = Annotated[
         show_default=False,
     ),
 ]
+# The model beside which commands keep the rows of files if they write none; `dkl fit FILES model.zarr` uses them again.
+USUAL_MODEL = "model.zarr"
 # The default splits of `dkl ingest`.
 _SHARES = {"train": 0.8, "test": 0.2}
 

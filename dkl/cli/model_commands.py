@@ -14,8 +14,8 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, facts_table, said_if_interrupted, table_of
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased, base_option
-from dkl.cli.given_files import LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, ZeroBased, base_option
+from dkl.cli.given_files import USUAL_MODEL, LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_model
 from dkl.plain_text import in_columns
@@ -55,20 +55,31 @@ def chosen_split(store: str, wanted: str | None, usual: str, task: TaskChoice = 
 
 
 def plan(
-    store: Store,
+    data: Rows,
     features: FeatureOptions,
     machine: MachineOptions,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
+    roles: RoleOptions,
+    text: CsvOptions,
     split: Annotated[str | None, typer.Option(help="Split to fit (default: train if it exists).")] = None,
     exposure: Exposure = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every pass in order.")] = False,
 ) -> Result:
-    """Estimate the cost of a fit (memory of a process, bytes read, passes, time) before anything runs."""
+    """Estimate the cost of a fit (memory of a process, bytes read, passes, time) before anything runs.
+
+    Files are first read into the store model.rows.zarr, which `dkl fit FILES model.zarr` uses again if they have not
+    changed.
+    """
     from dkl.planning import plan as plan_of
 
-    dataset = chosen_split(store, split, "train", machine.task or "auto")
+    of_files = machine.known_task or "auto"
+    store, read = store_of(
+        data, USUAL_MODEL, roles, text, held, compute=compute, running=running, seed=machine.seed, task=of_files
+    )
+    dataset = held.of(chosen_split(store, split, "train", machine.task or "auto"))
     with computing_on(compute):
         estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset, exposure=exposure)
@@ -76,9 +87,10 @@ def plan(
     features_given = getattr(estimator, "features", estimator)
     of_features = "features that it chooses" if features_given == "auto" else type(features_given).__name__
     names = " on ".join(dict.fromkeys((type(estimator).__name__, of_features)))
-    said = [planned.summary, planned.cheaper, f"{names}, {planned.rows}", planned.memory]
+    said = [read, planned.summary, planned.cheaper, f"{names}, {planned.rows}", planned.memory]
     table = in_columns(planned.cells(verbose=verbose), left=1)
-    return Result(planned.facts, Text("\n".join([*filter(None, said), *table, planned.speed])))
+    facts = planned.facts | ({"store": store, "read": read} if read else {})
+    return Result(facts, Text("\n".join([*filter(None, said), *table, planned.speed])))
 
 
 def fit(

@@ -13,7 +13,6 @@ from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, parts_of, rows_to_explain, unit_of, wave_amplitudes
 from dkl.explain.step_factors import StepFactors
-from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
     ROWS,
     TILE_BYTES,
@@ -25,6 +24,7 @@ from dkl.explain.wave_pass import (
     wave_means,
     wave_record,
 )
+from dkl.kernels.explanations import ColumnWaves
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.shapley import product_contributions, wave_contributions
 from dkl.kernels.slopes import linear_slopes

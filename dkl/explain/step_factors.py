@@ -10,11 +10,11 @@ import numpy as np
 
 from dkl.explain.column_groups import Columns
 from dkl.explain.model import mixes_columns
-from dkl.explain.sums import factor_sums
 from dkl.explain.wave_pass import chosen_scaler
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
+from dkl.kernels.explanations import factor_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.step_tiles import STEP_FLOPS, TILE_ROWS
 from dkl.linear.answers import Scorer

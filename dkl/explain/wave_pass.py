@@ -10,10 +10,10 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.dataset import Dataset
-from dkl.explain.sums import ColumnWaves, columns_map, factor_sums, sums_without, wave_sums
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, formed
 from dkl.features.scaling import Scaler
+from dkl.kernels.explanations import ColumnWaves, columns_map, factor_sums, sums_without, wave_sums
 from dkl.kernels.tiles import SCALED_BYTES, spans
 from dkl.passes.devices import computing_device
 from dkl.passes.loop import run_pass

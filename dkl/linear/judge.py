@@ -249,6 +249,10 @@ class Folds:
         """The folds that train a model which `fold` judges, and -1 for the rows in no fold."""
         return [*others(range(self.count), fold, self.in_time), -1]
 
+    def within(self, numbers: Sequence[int], held_with: np.ndarray) -> np.ndarray:
+        """Which rows are in one of these folds, (n,) bool."""
+        return np.isin(self(held_with), numbers)
+
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, (n,) int64: -1 for rows that train all candidates, -2 for rows that train none."""
         fraction = self.held_out.fraction(held_with)

@@ -87,6 +87,10 @@ class HeldOut:
         """Which rows are held out, (n,) bool, independent of the blocks."""
         return self.fraction(held_with) < self.share
 
+    def rest(self, held_with: np.ndarray) -> np.ndarray:
+        """Which rows are not held out, (n,) bool."""
+        return ~self.mask(held_with)
+
     def fraction(self, held_with: np.ndarray) -> np.ndarray:
         """The distance in [0, 1) of each row's hash from the beginning of the share: (n,) float64."""
         return (places(held_with, self.seed) - self.first) % 1.0

@@ -14,11 +14,6 @@ from dkl.data.view import RowsByKey, RowsChosen, View
 from dkl.linear.judge import Folds
 
 
-def _in_folds(folds: Folds, numbers: list[int], held_with: np.ndarray) -> np.ndarray:
-    """Whether rows are in one of the folds, from their hash keys."""
-    return np.isin(folds(held_with), numbers)
-
-
 @dataclass(frozen=True, eq=False)
 class ValidationFold:
     """One fold: the rows to which a model is fitted, and the rows on which it is scored."""
@@ -85,6 +80,6 @@ def _view(dataset: Dataset, folds: Folds, number: int, inside: bool, counts: np.
             "share of the rows such as folds=0.2"
         )
     numbers = [number] if inside else folds.outside(number)
-    rule = RowsByKey(f"{folds} {number} {inside}", partial(_in_folds, folds, numbers))
+    rule = RowsByKey(f"{folds} {number} {inside}", partial(folds.within, numbers))
     source = View(dataset.source, RowsChosen(rule, by_block.rows, by_block))
     return Dataset(source, dataset.schema, store=dataset.store, name=name)

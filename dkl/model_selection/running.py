@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from dkl.kernels.threads import usable_cores
 from dkl.model_selection.evaluation import Outcome, Scoring, judged
 from dkl.model_selection.folds import ValidationFold
 from dkl.passes.backends import current_client
+from dkl.passes.lost_workers import TaskLost, counted_loss
 from dkl.protocols.estimators import Estimator
 
 if TYPE_CHECKING:
@@ -99,22 +100,29 @@ def on_workers(
     """A `Runner` where each fit is one task of the cluster; if its worker dies, another worker repeats it."""
     from distributed import KilledWorker, as_completed
 
-    # Views of a store are small; rows in memory are copied to each worker once for all trials.
-    scattered = client.scatter(list(folds), broadcast=True, hash=False)
-    futures = {client.submit(_on_worker, scattered, job, scoring, pure=False): job for job in jobs}
-    try:
+    left, losses = dict.fromkeys(jobs), 0
+    while left:
         limit = None if deadline == float("inf") else max(deadline - time.monotonic(), 0.0)
-        for future in as_completed(list(futures), timeout=limit):
-            yield futures[future], future.result()
-    except TimeoutError:
-        return
-    except KilledWorker as lost:
-        raise ClusterError(
-            f"fits of the search take their workers with them ({lost}); lower memory_limit of the model or "
-            "parallel=1, and call again: a checkpoint resumes"
-        ) from lost
-    finally:
-        client.cancel(list(futures), force=True)
+        # Views of a store are small; rows in memory are copied to each worker once for all trials.
+        scattered = client.scatter(list(folds), broadcast=True, hash=False)
+        futures = {client.submit(_on_worker, scattered, job, scoring, pure=False): job for job in left}
+        try:
+            for future in as_completed(list(futures), timeout=limit):
+                outcome = future.result()
+                del left[futures[future]]
+                yield futures[future], outcome
+        except TimeoutError:
+            return
+        except KilledWorker as lost:
+            raise ClusterError(
+                f"fits of the search take their workers with them ({lost}); lower memory_limit of the model or "
+                "parallel=1, and call again: a checkpoint resumes"
+            ) from lost
+        except CancelledError as lost:
+            # all workers that held the rows are gone, and so are the tasks that need them
+            losses = counted_loss("the rows of the search", losses, TaskLost(str(lost)))
+        finally:
+            client.cancel(list(futures), force=True)
 
 
 def _on_worker(folds: Sequence[ValidationFold], job: TrialFit, scoring: Scoring) -> Outcome:

@@ -33,6 +33,7 @@ from dkl.passes.room import (
     give_up_kept,
     memory_by_scheduler,
     own_memory,
+    worker_of_task,
 )
 from dkl.passes.transport import Carried, Shared, shared, shared_file, unpacking
 from dkl.passes.work import StopFlag
@@ -599,12 +600,9 @@ def current_client() -> Client | None:
     scheduler: Hashable = dask.config.get("scheduler", None)
     if distributed is None or scheduler not in (None, "dask.distributed", "distributed"):
         return None
-    try:
-        distributed.get_worker()
-    except ValueError:
-        pass
-    else:
-        return None  # inside a task of a cluster: waiting there for further tasks would block its worker
+    # inside a task of a cluster: waiting there for further tasks would block its worker
+    if worker_of_task() is not None:
+        return None
     try:
         return distributed.default_client()
     except ValueError:

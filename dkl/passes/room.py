@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import gc
 import math
+import pickle
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from io import BytesIO
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import dask
+import numpy as np
 import psutil
 from dask.utils import format_bytes, parse_bytes
 
@@ -71,6 +77,9 @@ class ProcessMemory:
         compiles none.
     grown : int
         Bytes of `held` by which it has grown in passes since it loaded the modules of dkl.
+    n_fits : int
+        Fits that it may run at once, which share what is left below the limits of a Dask worker evenly: its threads if
+        this fit is one task of them.
     """
 
     name: str
@@ -86,6 +95,7 @@ class ProcessMemory:
     later: int = 0
     compiler: int = 0
     grown: int = 0
+    n_fits: int = 1
 
     @property
     def has_outgrown_fits(self) -> bool:
@@ -115,6 +125,8 @@ class Line:
         Whether the line limits what a pass adds, independently of what the process holds.
     moves : bool
         Whether the line moves up when the process comes to hold more outside its passes.
+    n_fits : int
+        As of `ProcessMemory`: the line is at the part of the room that one of these fits may take.
     """
 
     at: int
@@ -123,6 +135,7 @@ class Line:
     remedy: str
     of_pass: bool = False
     moves: bool = False
+    n_fits: int = 1
 
 
 @dataclass(frozen=True)
@@ -169,7 +182,7 @@ class Room:
         would_do: dict[str, float] = {}
         for line in self.lines:
             if line.at < self.held + needed:
-                most = (needed + _SPARE_BYTES + (0 if line.of_pass else self.held)) / line.share
+                most = (line.n_fits * (needed + _SPARE_BYTES) + (0 if line.of_pass else self.held)) / line.share
                 would_do[line.remedy] = max(would_do.get(line.remedy, 0.0), most)
         remedies = " and ".join(remedy.format(_rounded_up(nbytes)) for remedy, nbytes in would_do.items())
         return f"{self.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
@@ -267,9 +280,12 @@ def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> I
         (memory.ends_at, "it is killed at"),
     ]
     lines = [(at, f"{act} {format_bytes(at)} ({at / memory.limit:.0%} {of_limit})") for at, act in acts if at]
+    n_fits = memory.n_fits
+    sharing = f", up to which it may run {n_fits} fits at once" if n_fits > 1 else ""
     # the limit itself, if all reactions of Dask are turned off
     for at, why in lines or [(memory.limit, f"has a limit of {format_bytes(memory.limit)}")]:
-        yield Line(at, why, at / memory.limit, remedy)
+        own = memory.held + (at - memory.held) // n_fits
+        yield Line(own, f"{why}{sharing}", at / memory.limit, remedy, n_fits=n_fits)
     if memory.most_results is not None:
         at, share = memory.held + memory.most_results, memory.most_results / memory.limit
         why = f"Dask moves results to disk from {format_bytes(memory.most_results)} on ({share:.0%} {of_limit})"
@@ -310,12 +326,27 @@ def note_loading(held: int) -> None:
     _Loaded.held += own_memory().held - held
 
 
+def worker_of_task() -> Worker | None:
+    """The Dask worker whose task calls this; None outside of tasks. Never imports distributed by itself."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        worker: Worker = distributed.get_worker()
+    except ValueError:
+        return None
+    return worker
+
+
 def own_memory(name: str = "this process") -> ProcessMemory:
-    """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep."""
+    """The memory of this process, with what a pass will map again of libraries, and what its compiler will keep.
+
+    In a task of a Dask worker, such as a fit of a search, its limits are those of the worker.
+    """
     held = held_bytes()
     compiled = compiled_later(held)
     expected = max(0, held + compiled)
-    return ProcessMemory(
+    memory = ProcessMemory(
         name,
         expected,
         socket.gethostname(),
@@ -325,13 +356,22 @@ def own_memory(name: str = "this process") -> ProcessMemory:
         compiler=compiler_bytes(held),
         grown=max(0, expected - (_Loaded.held or expected)),
     )
+    worker = worker_of_task()
+    if worker is None:
+        return memory
+    return replace(limited(memory, worker), name=f"the worker {worker.address}", n_fits=worker.state.nthreads)
 
 
 def held_bytes() -> int:
     """Bytes of this process in memory and those of libraries that it will map again.
 
     Blocks and mapped rows that it keeps for the next pass are left out, since they are dropped if memory is needed.
+    Memory that Arrow has freed, and keeps for its next table, is given back before.
     """
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        # its allocator releases nothing for a thread that has never allocated
+        arrow.allocate_buffer(1)
+        arrow.default_memory_pool().release_unused()
     return psutil.Process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
 
 
@@ -346,6 +386,21 @@ def own_room(memory_limit: int | str | None) -> Room:
     return room_of([own_memory()], memory_limit)
 
 
+class _Named(pickle.Pickler):
+    """Notes the modules of all functions and classes in what it pickles; the values of arrays are left out."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO(), protocol=5)
+        self.modules: set[str] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return np.empty, ((0,), value.dtype)
+        if isinstance(value, type | FunctionType):
+            self.modules.add(value.__module__)
+        return NotImplemented
+
+
 def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
     """The modules that a process loads for the tasks of a pass."""
     functions: list[Any] = [type(reader)]
@@ -354,8 +409,12 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
             continue
         functions += [getattr(record, name, None) for name in ("function", "step", "prepare", "arrange")]
         functions += [type(value) for value in record.operands.values()]
+    # a reader of a view has the steps by which it chooses and changes rows
+    steps = _Named()
+    with suppress(pickle.PicklingError, AttributeError, TypeError):
+        steps.dump(reader)
     # the first is that of the tasks themselves, `dkl.passes.loop.sum_blocks` and others
-    names = {"dkl.passes.loop", *(getattr(each, "__module__", None) for each in functions)}
+    names = {"dkl.passes.loop", *steps.modules, *(getattr(each, "__module__", None) for each in functions)}
     return sorted(name for name in names if name and name.startswith("dkl."))
 
 
@@ -378,7 +437,7 @@ def limited(memory: ProcessMemory, dask_worker: Worker) -> ProcessMemory:
     # the setting of its nanny, another process with the same configuration
     ends = dask.config.get("distributed.worker.memory.terminate") if dask_worker.nanny is not None else False
     fractions = manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction
-    return replace(memory, **_limits_of(manager.memory_limit, *fractions))
+    return replace(memory, n_fits=1, **_limits_of(manager.memory_limit, *fractions))
 
 
 def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:

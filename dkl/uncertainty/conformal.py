@@ -22,7 +22,7 @@ from dkl.data.exposure import (
     known_exposure,
     rows_with_exposure,
 )
-from dkl.data.frames import weights_of
+from dkl.data.frames import column_named, weights_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.together.choosing import with_values
 from dkl.data.together.rows import held_rows
@@ -259,7 +259,7 @@ class ConformalMixin:
         for out in (False, True):
             rows, n_classes = counts[:, int(out)], dataset.schema.n_classes
             identity = f"conformal {held_out.share} {held_out.seed} {out}"
-            side = RowsByKey(identity, partial(_is_held_out, held_out, out))
+            side = RowsByKey(identity, held_out.mask if out else held_out.rest)
             source = View(dataset.source, RowsChosen(side, rows), n_classes=n_classes)
             sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
         # the places of the remaining rows are computed again: with times, the newest of them; with groups, fewer groups
@@ -365,9 +365,9 @@ class ConformalIntervals(ConformalMixin):
             Above 0 and below 1.
         groups : str, array of shape (n,), or None
             The group of each row, if `conformalize` had groups.
-        sample_weight : array of shape (n,) or None
+        sample_weight : str, array of shape (n,), or None
             For rows of another distribution than the held-out ones: the ratio of the two densities at each row, in the
-            units of the weights of `conformalize`.
+            units of the weights of `conformalize`, or its column of a data frame.
         exposure : str, array of shape (n,), or None
             As in `predict`, for ``loss="poisson"`` and "gamma": intervals are for the count over this exposure.
         strict : bool
@@ -406,6 +406,7 @@ class ConformalIntervals(ConformalMixin):
         >>> ends.shape, bool(np.mean((ends[:, 0] <= y[300:]) & (y[300:] <= ends[:, 1])) > 0.8)
         ((100, 2), True)
         """
+        X, sample_weight = without_weights(X, sample_weight)
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
         answers = self._scored(scorer, X, strict)
@@ -456,6 +457,15 @@ class ConformalIntervals(ConformalMixin):
         posterior = getattr(self, "posterior_", None)
         # a fit without noise has deviations of 0, by which errors cannot be divided
         return ErrorScore(None if posterior is None or not np.all(posterior.noise > 0.0) else posterior)
+
+
+def without_weights(X: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """The rows without the column that `sample_weight` names, which is no feature, and the values of the weights."""
+    if not isinstance(sample_weight, str):
+        return X, sample_weight
+    X = as_known_rows(X)
+    weights = column_named(X, sample_weight, "sample_weight")
+    return X.drop(columns=[sample_weight]), weights
 
 
 def no_probabilities(model: Any) -> str | None:
@@ -513,8 +523,8 @@ class ConformalSets(ConformalMixin):
             Above 0 and below 1.
         groups : str, array of shape (n,), or None
             The group of each row, if `conformalize` had groups.
-        sample_weight : array of shape (n,) or None
-            Ratios of densities, as in `KernelRegressor.predict_interval`.
+        sample_weight : str, array of shape (n,), or None
+            Ratios of densities, or their column of a data frame, as in `KernelRegressor.predict_interval`.
         strict : bool
             Raise an error for raw rows that are unlike those of `fit`, instead of a warning.
 
@@ -541,6 +551,7 @@ class ConformalSets(ConformalMixin):
         >>> model.predict_set(X, coverage=0.9).shape
         (150, 3)
         """
+        X, sample_weight = without_weights(X, sample_weight)
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
         answers = self._scored(scorer, X, strict)
@@ -555,11 +566,6 @@ class ConformalSets(ConformalMixin):
                 "none; fit with calibrate=True, or loss='log_loss'"
             )
         return self._scorer, ClassScore(self._multiplier)
-
-
-def _is_held_out(held_out: HeldOut, out: bool, held_with: np.ndarray) -> np.ndarray:
-    """Whether rows are held out (`out`), or whether they are not, from their hash keys."""
-    return held_out.mask(held_with) == out
 
 
 def _with_radii(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +95,21 @@ def test_rows_are_encoded_as_defined_dense_and_sparse_whatever_the_pieces(rows, 
     assert csr.has_canonical_format
     assert np.all(csr.data != 0)
     assert encoding.rules[0].fill is None or encoding.rules[0].fill == pytest.approx(np.nanmean(frame["x"]), abs=1e-9)
+
+
+def test_encoding_takes_little_memory_beside_the_encoded_rows():
+    """The float64 values of all columns, and a selection of all columns of the frame, took four times as much."""
+    columns = np.random.default_rng(0).standard_normal((20, 20_000))
+    frame = pd.DataFrame({f"column {place}": column for place, column in enumerate(columns)})
+    encoding = learn_encoding([frame])
+    encoding.transform(frame[:10])
+    tracemalloc.start()
+    try:
+        rows = encoding.transform(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.6 * rows.nbytes
 
 
 def test_json_keeps_every_bit(people):

@@ -17,8 +17,8 @@ import dkl
 from dkl.data.ingest.dates import written_time
 from dkl.data.ingest.encoding import learn_encoding
 from dkl.explain import background_of, contributions
-from dkl.explain.sums import wave_sums
 from dkl.explain.wave_pass import part_of, wave_means
+from dkl.kernels.explanations import wave_sums
 from dkl.plots import ContributionsDisplay
 from dkl.protocols.block import Block
 from tests.definitions.explain import shapley_values

@@ -15,11 +15,11 @@ import pytest
 from dkl.encodings.keys import CategoryKey, CategoryPart
 from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds
-from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian, Matern
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.projections import DenseProjection
 from dkl.features.step_projection import StepProjection
+from dkl.kernels.explanations import ColumnWaves
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, curvature_block, newton_block
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.answers import Scorer
@@ -407,13 +407,13 @@ def some_steps(bins: ColumnBins) -> FeatureMap:
 
 # Operands for each function and kind of rows: "2" and "3" are numbers of classes.
 CASES: dict[tuple[str, str], Any] = {
-    ("dkl.explain.sums", "slope_sums"): lambda _: {"machine": slopes()},
-    ("dkl.explain.sums", "sums_without"): lambda _: {
+    ("dkl.kernels.explanations", "slope_sums"): lambda _: {"machine": slopes()},
+    ("dkl.kernels.explanations", "sums_without"): lambda _: {
         "feature_map": candidates(),
         "groups": (np.array([2]), np.array([0, 3])),
         "dtype": "float64",
     },
-    ("dkl.explain.sums", "wave_sums"): lambda _: {
+    ("dkl.kernels.explanations", "wave_sums"): lambda _: {
         "parts": (waves([1], None), waves([0, 2], "standard")),
         "dtype": "float64",
     },
@@ -481,7 +481,7 @@ CASES: dict[tuple[str, str], Any] = {
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
     },
-    ("dkl.explain.sums", "factor_sums"): lambda _: {
+    ("dkl.kernels.explanations", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))
     },
     ("dkl.methods.metric.sums", "system_block"): metric_model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dkl.errors import StoreError
 from dkl.linear.judge import Folds
 from dkl.model_selection.folds import fold_views
 from dkl.model_selection.proposals import Proposer
+from dkl.model_selection.running import Trial, TrialFit, on_workers
 from dkl.model_selection.space import space_of
 from dkl.model_selection.tuning import ladder_of
 
@@ -505,6 +507,39 @@ def test_fold_sums_give_the_errors_in_the_units_of_the_targets() -> None:
         **given,
     ).best_score_
     assert of_sums == pytest.approx(of_fits, rel=0.02)
+
+
+def test_fits_whose_rows_are_lost_with_all_workers_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask cancels the tasks that need scattered rows once the last worker that holds them is gone."""
+    folds: Any = ["a fold"]
+    jobs = [TrialFit(number, 0, Trial(Ridge(), {})) for number in range(2)]
+    lost: list[int] = []
+
+    class Fit(Future):
+        number = 0
+
+        def result(self, timeout: float | None = None) -> str:
+            if self.number == 1 and not lost:
+                lost.append(self.number)
+                raise CancelledError("lost dependencies")
+            return f"outcome {self.number}"
+
+    class Cluster:
+        def scatter(self, rows: Any, **options: bool) -> Any:
+            return rows
+
+        def submit(self, function: Any, rows: Any, job: Any, scoring: Any, **options: bool) -> Fit:
+            fit = Fit()
+            fit.number = job.number
+            return fit
+
+        def cancel(self, fits: Any, force: bool) -> None:
+            pass
+
+    monkeypatch.setattr("distributed.as_completed", lambda fits, timeout: iter(fits))
+    client: Any = Cluster()
+    found = [(job, outcome) for job, outcome in on_workers(folds, None, client, jobs, float("inf"))]
+    assert found == [(jobs[0], "outcome 0"), (jobs[1], "outcome 1")]
 
 
 class Deadly:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,12 @@ import pandas as pd
 import pytest
 
 import dkl
+from dkl.data.coerce import as_dataset
+from dkl.explain.importance import importance_records
+from dkl.explain.model import model_of
+from dkl.explain.wave_pass import column_record, left_out_record, part_of, wave_record
+from dkl.linear.judge import Folds
+from dkl.model_selection.folds import fold_views
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "dask.array", "dask.dataframe", "dask_ml", "scipy.stats", "scipy.optimize")
 CODE = """
@@ -61,6 +68,39 @@ def test_a_worker_loads_no_package_that_its_blocks_do_not_need(where: str, tmp_p
     command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules))]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]", " ".join(sorted(modules))
+
+
+def test_a_worker_that_explains_loads_no_package_that_its_blocks_do_not_need() -> None:
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    model = dkl.KernelClassifier("random", n_features=10, random_state=0).fit(X, (X[:, 0] > 0.0).astype(int))
+    scorer, d = model_of(model), X.shape[1]
+    columns = [np.array([j]) for j in range(d)]
+    records = [
+        *importance_records(scorer, d),
+        wave_record([part_of(scorer.feature_map, one) for one in columns], "float32"),
+        left_out_record(scorer.feature_map, columns, "float32"),
+        column_record(scorer.feature_map.scaler, d),
+    ]
+    command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules_of(records)))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_a_worker_that_reads_the_rows_of_a_part_loads_no_package_for_it(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    rows = as_dataset(X, X[:, 0])
+    machine: Any = dkl.KernelRegressor(conformal_fraction=0.5)
+    machine.seed_ = 0
+    parts = [*machine._without_conformal_rows(rows), fold_views(rows, Folds.of(2, 0))[0].train]
+    readers = tmp_path / "readers"
+    readers.write_bytes(pickle.dumps([part.source.reader() for part in parts]))
+    code = f"""
+import pickle, sys
+pickle.load(open({str(readers)!r}, "rb"))
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("rows", ["a frame", "an array"])

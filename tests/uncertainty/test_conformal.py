@@ -214,6 +214,19 @@ def test_ratios_of_densities_keep_the_promise_where_rows_are_drawn_otherwise() -
     assert unweighted < 0.7
 
 
+def test_ratios_of_densities_may_be_a_column_of_the_frame() -> None:
+    X, y = rows(300)
+    frame = pd.DataFrame(X).rename(columns="x{}".format)
+    ratio = np.linspace(0.5, 2.0, 300)
+    fitted = regressor().fit(frame, y).conformalize(frame, y)
+    expected = fitted.predict_interval(frame, sample_weight=ratio)
+    # it is no feature, which a strict prediction would refuse
+    named = fitted.predict_interval(frame.assign(ratio=ratio), sample_weight="ratio", strict=True)
+    assert np.array_equal(named, expected)
+    with pytest.raises(ValueError, match="sample_weight='ration' names no column of X"):
+        fitted.predict_interval(frame, sample_weight="ration")
+
+
 @pytest.mark.parametrize("targets", [1, 2])
 def test_intervals_are_the_same_for_rows_of_every_form(targets: int) -> None:
     X, y = rows(700)

@@ -90,9 +90,12 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
     if isinstance(frame, pa.Table):
         return frame
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        # names may be numbers, or tuples of several levels
-        frame = frame.set_axis(names, axis=1)
-        return _from_pandas(frame if only is None else frame[[name for name in names if name in only]])
+        chosen = names if only is None else [name for name in names if name in only]
+        # other names, and a selection also of all columns, are copies of all values in older releases of pandas
+        if list(frame.columns) != names:
+            # names may be numbers, or tuples of several levels
+            frame = frame.set_axis(names, axis=1)
+        return _from_pandas(frame if chosen == names else frame[chosen])
     raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
 
 

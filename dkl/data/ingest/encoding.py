@@ -160,23 +160,26 @@ class TableEncoding:
         known = {rule.name for rule in self.rules}
         table = as_table(frame, only=known)
         found.see(table.num_rows)
-        problems, values = Problems(), []
+        problems, values = Problems(), list[Encoded]()
+        shape, dtype = (table.num_rows, self.n_columns), dtype or self.dtype
+        dense = None if self.is_sparse else np.zeros(shape, dtype)
         with problems.collected():
             self._check_names(names_of_columns(frame), found)
         # absent columns are in the message already; errors of the others are added to it
         there = set(table.column_names)
         of_texts = {each.name: each for each in self.directions}
-        for rule in self.rules:
+        for rule, start in with_places(self.rules):
             with problems.collected():
                 if rule.name in there:
                     column = table.column(rule.name)
                     of_text = of_texts.get(rule.name)
-                    values.append(encoded(rule, column, found, of_text, unknown=self.unknown, first_row=first_row))
+                    value = encoded(rule, column, found, of_text, unknown=self.unknown, first_row=first_row)
+                    # at once, since the float64 values of all columns would take twice the memory of the rows
+                    values.append(value) if dense is None else _set_columns(dense, value, rule, start)
         problems.raise_all()
         if differences is None or found.strict:
             found.say()
-        assemble = _sparse_rows if self.is_sparse else _dense_rows
-        return assemble(values, self.rules, (table.num_rows, self.n_columns), dtype or self.dtype)
+        return _sparse_rows(values, self.rules, shape, dtype) if dense is None else dense
 
     def _check_names(self, names: list[str], differences: Differences) -> None:
         known = [rule.name for rule in self.rules]
@@ -415,23 +418,18 @@ def decide_encoding(
     return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=directions, left_out=left_out)
 
 
-def _dense_rows(
-    values: list[Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
-) -> np.ndarray:
-    """The dense rows of encoded raw columns, whose encoded columns are adjacent."""
-    X = np.zeros(shape, dtype)
-    for value, (rule, start) in zip(values, with_places(rules), strict=True):
-        if isinstance(value.column, np.ndarray):
-            # each row sets one of the one-hot columns, or none for a missing or unknown category
-            rows = np.flatnonzero(value.column >= 0)
-            X[rows, start + value.column[rows]] = 1.0
-        elif isinstance(value.values, np.ndarray) and value.values.ndim == 2:
-            X[:, start : start + rule.n_values] = value.values
-        else:
-            X[:, start] = value.values
-        if value.missing is not None:
-            X[:, start + rule.n_values] = value.missing
-    return X
+def _set_columns(X: np.ndarray, value: Encoded, rule: ColumnRule, start: int) -> None:
+    """Write the encoded columns of one raw column, which are adjacent from `start` on, into dense rows of zeros."""
+    if isinstance(value.column, np.ndarray):
+        # each row sets one of the one-hot columns, or none for a missing or unknown category
+        rows = np.flatnonzero(value.column >= 0)
+        X[rows, start + value.column[rows]] = 1.0
+    elif isinstance(value.values, np.ndarray) and value.values.ndim == 2:
+        X[:, start : start + rule.n_values] = value.values
+    else:
+        X[:, start] = value.values
+    if value.missing is not None:
+        X[:, start + rule.n_values] = value.missing
 
 
 def _sparse_rows(

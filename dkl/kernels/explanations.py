@@ -1,4 +1,7 @@
-"""Block functions of explanations: sums of waves of some columns, of waves without a group of columns, and slopes."""
+"""Block functions of explanations: sums of waves of some columns, of waves without a group of columns, and slopes.
+
+They are here, since a worker that runs them loads their package: `dkl.explain` loads scikit-learn and pandas.
+"""
 
 from __future__ import annotations
 
