@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dask
-import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
@@ -23,6 +22,7 @@ from dkl.process import (
     free_memory,
     give_back_memory,
     mapped_later,
+    this_process,
     usable_cores,
 )
 from dkl.protocols.records import Record, RowSample
@@ -332,7 +332,7 @@ def held_bytes() -> int:
 
     Blocks and mapped rows that it keeps for the next pass are left out, since they are dropped if memory is needed.
     """
-    return psutil.Process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
+    return this_process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:
