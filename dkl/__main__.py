@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
 FAILED, INTERRUPTED = 1, 130
+# Seconds after which a Ctrl-C comes again that Python has dropped: the code that dropped it has returned by then.
+_AGAIN_AFTER_S = 0.01
 
 
 def main() -> None:
@@ -15,6 +19,7 @@ def main() -> None:
 
     After an interruption nobody waits for threads that are within a block: all that must be undone has been.
     """
+    sys.unraisablehook = _interrupt_again
     try:
         try:
             from dkl.cli.app import main as run
@@ -43,6 +48,19 @@ def main() -> None:
         with suppress(OSError):
             sys.stderr.flush()
         os._exit(INTERRUPTED)
+
+
+def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Let a Ctrl-C come again that fell into a destructor or the callback of a weak reference, from which none escapes.
+
+    Python would print a traceback and go on: one in some seventy that were sent to a fit had no other consequence.
+    """
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        again = threading.Timer(_AGAIN_AFTER_S, _thread.interrupt_main)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def _drop_output() -> None:

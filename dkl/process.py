@@ -307,9 +307,20 @@ class _Given:
     mapped, expected, used = 0, 0, _USED_BYTES
 
 
+def this_process() -> psutil.Process:
+    """This process as psutil knows it; a new object would read when the process began, which takes psutil longest."""
+    return _process(os.getpid())
+
+
+@cache
+def _process(number: int) -> psutil.Process:
+    """The process of this number, which the child of a fork has another one of."""
+    return psutil.Process(number)
+
+
 def _mapped_bytes() -> int:
     """Bytes of files that this process has mapped and touched, such as libraries; 0 where the system reports none."""
-    return getattr(psutil.Process().memory_info(), "shared", 0)
+    return getattr(this_process().memory_info(), "shared", 0)
 
 
 def mapped_later() -> int:
@@ -417,7 +428,7 @@ def map_in_pieces(library: str) -> None:
         return
     # other file systems may have no such files
     with suppress(AttributeError, OSError):
-        mappings = [mapping for mapping in psutil.Process().memory_maps(grouped=False) if library in mapping.path]
+        mappings = [mapping for mapping in this_process().memory_maps(grouped=False) if library in mapping.path]
         for start, end in _unchanged_files(mappings):
             _advise(start, end, mmap.MADV_DONTNEED)
             # from one multiple of a piece to the next
@@ -451,7 +462,7 @@ def give_back_memory() -> None:
     # other C libraries than GNU's may have no such call, and other file systems no such files
     with suppress(AttributeError, OSError):
         _c_library().malloc_trim(0)
-        for start, end in _unchanged_files(psutil.Process().memory_maps(grouped=False)):
+        for start, end in _unchanged_files(this_process().memory_maps(grouped=False)):
             _advise(start, end, mmap.MADV_DONTNEED)
     _Given.mapped = _mapped_bytes()
     _Given.expected = min(_Given.used, later + max(0, mapped - _Given.mapped))

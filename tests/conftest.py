@@ -13,8 +13,9 @@ from typing import Any
 
 # pytest rewrites hypothesis when its plugin imports it, at the end of a run that has not; CPython 3.11 may stumble
 # there over finalizers ("AST constructor recursion depth mismatch")
-import hypothesis  # noqa: F401
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from dkl.kernels.device import why_no_gpu
 from tests.expendable import bring_two_workers
@@ -68,11 +69,20 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             gc.freeze()
 
 
+# A number in twenty is one that stands in the sources of the package: they are read at the first such draw, for up to
+# three seconds of a core, which would count as slow generation by the test that comes first. 180 numbers have several.
+_READS_CONSTANTS = hypothesis.settings(
+    max_examples=3, derandomize=True, database=None, deadline=None, phases=[hypothesis.Phase.generate]
+)(hypothesis.given(st.lists(st.floats(), min_size=60, max_size=60))(lambda numbers: None))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked `gpu` say why they are skipped."""
+    """Tests marked `gpu` say why they are skipped; the sources that Hypothesis reads are read before its tests."""
     reason = why_no_gpu() if item.get_closest_marker("gpu") else None
     if reason is not None:
         pytest.skip(reason)
+    if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+        _READS_CONSTANTS()
 
 
 @pytest.fixture(autouse=True)
@@ -126,14 +136,28 @@ def forked_workers() -> Iterator[None]:
         yield
 
 
+# What a scheduler, nannies and workers do all the time that nobody asks of them here: look at their own stacks, event
+# loops and memory many times a second, for 9 % of a core to a cluster of two workers; 1 % with these settings. A
+# cluster keeps those with which it was started.
+_QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.memory.monitor-interval": "1s",
+}
+
+
 @pytest.fixture(scope="session")
 def cluster(forked_workers: None) -> Iterator[object]:
     """Two worker processes of one thread each; started when the first test asks for them."""
+    import dask
     from distributed import LocalCluster
 
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="4 GiB"
-    ) as cluster:
+    with dask.config.set(_QUIET):
+        cluster = LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="4 GiB"
+        )
+    with cluster:
         yield cluster
 
 
@@ -154,12 +178,12 @@ def client(cluster: object) -> Iterator[object]:
 @pytest.fixture(scope="session")
 def expendable(forked_workers: None) -> Iterator[Any]:
     """A client of two worker processes that tests kill; nannies bring new ones."""
+    import dask
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with dask.config.set(_QUIET):
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    with cluster, Client(cluster, set_as_default=False) as client:
         yield client
 
 

@@ -92,6 +92,7 @@ def check_told(lines: list[str], made_rows: tuple[int, ...]) -> None:
     assert lines[-2].startswith("picture: ")
 
 
+@pytest.mark.usefixtures("little_work")
 def test_the_demo_ends_with_what_to_take_and_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dkl.demo.MADE_ROWS", (1_000, 2_000))

@@ -179,3 +179,27 @@ def test_help_waits_for_no_library_that_computes() -> None:
     code = f"import sys, dkl.cli.app; print([name for name in {heavy} if name in sys.modules])"
     ended = shell(f'{sys.executable} -c "{code}"')
     assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
+
+
+# A Ctrl-C that arrives while a destructor runs: Python drops what is raised there. The loop is where the program was.
+DROPPED = """
+import os, signal, sys, time, types
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+def run():
+    held = Held()
+    del held
+    for _ in range(200):
+        time.sleep(0.1)
+    print("went on")
+sys.modules["dkl.cli.app"] = types.SimpleNamespace(main=run)
+import dkl.__main__
+dkl.__main__.main()
+"""
+
+
+def test_a_ctrl_c_that_falls_into_a_destructor_ends_the_program_as_any_other() -> None:
+    ended = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

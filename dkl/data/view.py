@@ -255,11 +255,11 @@ class View:
     def held_rule(self) -> Any:
         return self.step.held_rule(self.before)
 
-    @property
+    @cached_property
     def block_nbytes(self) -> int:
         return self.step.block_nbytes(self.before)
 
-    @property
+    @cached_property
     def read_nbytes(self) -> int:
         return self.step.read_nbytes(self.before)
 

@@ -89,8 +89,8 @@ def product_contributions(factors: np.ndarray, means: np.ndarray) -> np.ndarray:
 
 
 def _parts(values: np.ndarray) -> np.ndarray:
-    """Real and imaginary parts of (r, L), of shape (r, 2, L)."""
-    return np.stack([values.real, values.imag], axis=1)
+    """Real and imaginary parts of (r, L), of shape (r, 2, L), in one layout: Numba compiles `_add` for each layout."""
+    return np.ascontiguousarray(np.stack([values.real, values.imag], axis=1))
 
 
 @njit(nogil=True, fastmath=ELEMENTWISE)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 import numpy as np
-import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
@@ -29,6 +28,7 @@ from dkl.process import (
     free_memory,
     give_back_memory,
     mapped_later,
+    this_process,
     usable_cores,
 )
 from dkl.protocols.records import Record, RowSample
@@ -372,7 +372,7 @@ def held_bytes() -> int:
         # its allocator releases nothing for a thread that has never allocated
         arrow.allocate_buffer(1)
         arrow.default_memory_pool().release_unused()
-    return psutil.Process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
+    return this_process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:

@@ -128,7 +128,7 @@ def test_a_rule_that_stochastic_steps_lack_is_refused_with_what_it_needs(
     """Only "auto", which leaves the choice to the machine, adapts to the solver that other parameters select."""
     monkeypatch.setitem(judge.PENALTY_RULES, "strongest", strongest)
     X, _ = rows(50, 2)
-    machine = KernelRegressor("random", alpha=rule, random_state=0, **given)
+    machine = KernelRegressor("random", n_features=20, alpha=rule, random_state=0, **given)
     if rule == "auto" and "solver" not in given:
         assert machine.fit(X, X[:, 0]).alpha_ == 1e-5
         return

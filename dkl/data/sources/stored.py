@@ -49,7 +49,7 @@ class StoreSource(BaseRows):
     def counts(self) -> RowCounts:
         return self._manifest.counts
 
-    @property
+    @cached_property
     def block_nbytes(self) -> int:
         return int((self._x_nbytes + self._manifest.stored_rows * self._row_nbytes_without_x).max())
 
@@ -66,7 +66,7 @@ class StoreSource(BaseRows):
         columns = 1 + self.has_weight + len(self.schema.row_columns)
         return 8 * (columns + (self.schema.n_targets or 1) * self.has_y)
 
-    @property
+    @cached_property
     def read_nbytes(self) -> int:
         """Bytes of the stored chunk and its decoded form, and of a filtered copy if rows have weight 0.
 
