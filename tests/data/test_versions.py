@@ -168,15 +168,6 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(tmp_path, change,
     assert open_dataset(ds.store).version in ((1,) if kind is FileExistsError or "no rows left" in message else (0,))
 
 
-def test_rows_without_weights_are_not_appended_to_rows_that_have_them(tmp_path: Path) -> None:
-    ds = make(str(tmp_path / "rows.zarr"), weighted=True)
-    with pytest.raises(ValueError, match=r"have weights, and those that are appended have none.*numpy\.ones"):
-        ds.append(X, Y)
-    with pytest.raises(ValueError, match="have weights, and those that are appended have none"):
-        ds.append(create_dataset(tmp_path / "others.zarr", X, Y))
-    assert open_dataset(ds.store).version == 0
-
-
 @pytest.mark.parametrize("what", ["append", "drop"])
 def test_damage_to_a_version_is_found(tmp_path: Path, what: str) -> None:
     ds = make(str(tmp_path / "rows.zarr"))

@@ -98,11 +98,6 @@ def append_rows(
             f"sample_weight was given and {source.place} has no weights; leave it out, or write all rows anew with "
             "create_dataset(..., sample_weight=...)"
         )
-    if version.schema.has_weight and not schema.has_weight:
-        raise ValueError(
-            f"the rows of {source.place} have weights, and those that are appended have none: give one a row, "
-            "sample_weight=numpy.ones(len(X)) for rows that count once"
-        )
     origin = {"from": rows.place, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **schema.provenance}
     n_rows = int(rows.block_rows.sum())
     with version.writing_next_version() as (home, place):
