@@ -217,14 +217,10 @@ class ExpansionGradients:
         # rows are x / (2 pi), while the gradient is that for x
         unit = np.dtype(waves.dtype).type(1.0 / TURN)
         # the derivative in the angles z = W x: cos' = -sin and sin' = cos
-        if xp is np:
-            angle_gradient = np.empty(waves.shape[1:], waves.dtype)
-            _write_angle_gradient(waves, wave_gradient, unit, angle_gradient)
-        else:
-            angle_gradient = -waves[1] * wave_gradient[:, :m]
-            if wave_gradient.shape[1] > m:
-                angle_gradient += waves[0] * wave_gradient[:, m:]
-            angle_gradient *= unit
+        angle_gradient = -waves[1] * wave_gradient[:, :m]
+        if wave_gradient.shape[1] > m:
+            angle_gradient += waves[0] * wave_gradient[:, m:]
+        angle_gradient *= unit
         parts = []
         for panel in self._panels:
             slopes = angle_gradient[:, panel.span]
@@ -294,22 +290,6 @@ def _write_waves(
             wave, feature = waves[part, i, first : first + width], features[i, part * m + first :]
             for j in range(width):
                 feature[j] = wave[j] * a[j]
-
-
-# no fused multiplications and additions: they round in another way than NumPy, which computes the same on a GPU
-@njit(nogil=True)
-def _write_angle_gradient(waves: np.ndarray, wave_gradient: np.ndarray, unit: float, out: np.ndarray) -> None:
-    """out (n, m) = (cos g_sin - sin g_cos) unit, for waves (2, n, m) and g (n, m), or (n, 2 m) with sines."""
-    n, m = out.shape
-    for i in range(n):
-        row, cosines, sines, g = out[i], waves[0, i], waves[1, i], wave_gradient[i]
-        if len(g) == m:
-            for j in range(m):
-                row[j] = -sines[j] * g[j] * unit
-            continue
-        of_cosines, of_sines = g[:m], g[m:]
-        for j in range(m):
-            row[j] = (-sines[j] * of_cosines[j] + cosines[j] * of_sines[j]) * unit
 
 
 @dataclass(frozen=True, eq=False)
