@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -53,14 +53,19 @@ def main() -> None:
 def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
     """Let a Ctrl-C come again that fell into a destructor or the callback of a weak reference, from which none escapes.
 
-    Python would print a traceback and go on: one in some seventy that were sent to a fit had no other consequence.
+    Python would print a traceback and go on: of some hundred that were sent to a fit, one had no other consequence.
     """
     if isinstance(dropped.exc_value, KeyboardInterrupt):
-        again = threading.Timer(_AGAIN_AFTER_S, _thread.interrupt_main)
-        again.daemon = True
-        again.start()
+        # not by `threading`, whose lock the interrupted code may hold
+        _thread.start_new_thread(_interrupt_later, ())
     else:
         sys.__unraisablehook__(dropped)
+
+
+def _interrupt_later() -> None:
+    """Interrupt the main thread, after the code that dropped the first interruption has returned."""
+    time.sleep(_AGAIN_AFTER_S)
+    _thread.interrupt_main()
 
 
 def _drop_output() -> None:
