@@ -17,9 +17,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 LOG = logging.getLogger("dkl")
 _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
@@ -305,6 +308,18 @@ class _Given:
     """
 
     mapped, expected, used = 0, 0, _USED_BYTES
+
+
+def worker_of_task() -> Worker | None:
+    """The Dask worker whose task calls this; None outside of tasks. Never imports distributed by itself."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        worker: Worker = distributed.get_worker()
+    except ValueError:
+        return None
+    return worker
 
 
 def this_process() -> psutil.Process:

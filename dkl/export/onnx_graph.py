@@ -585,7 +585,8 @@ class SymbolNamespace:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"a graph has no function {name!r}: write it in those of dkl.export.onnx_graph.SymbolNamespace"
+            f"ONNX graphs of dkl have no function {name!r}, so that these features cannot be exported: compute them by "
+            "the functions of dkl.export.onnx_graph.SymbolNamespace"
         )
 
     def asarray(self, x: Operand, dtype: np.dtype | None = None) -> Any:

@@ -4,7 +4,6 @@ depend on how many cores there are."""
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -12,7 +11,7 @@ from functools import cache
 from typing import TypeVar
 
 from dkl.kernels.blas import one_blas_thread, threads_at_work
-from dkl.process import usable_cores
+from dkl.process import usable_cores, worker_of_task
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,14 +36,8 @@ class Crew:
 
 def _own_cores() -> int:
     """The cores of this process; the threads of a Dask worker, which shares its machine with others."""
-    distributed = sys.modules.get("distributed")
-    if distributed is not None:
-        try:
-            return min(usable_cores(), distributed.get_worker().state.nthreads)
-        except ValueError:
-            # distributed is imported, but this process is not a worker
-            pass
-    return usable_cores()
+    worker = worker_of_task()
+    return usable_cores() if worker is None else min(usable_cores(), worker.state.nthreads)
 
 
 def _map_on_threads(function: Callable[[T], R], items: Sequence[T], helpers: int) -> list[R]:

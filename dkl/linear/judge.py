@@ -250,7 +250,7 @@ class Folds:
         return [*others(range(self.count), fold, self.in_time), -1]
 
     def within(self, numbers: Sequence[int], held_with: np.ndarray) -> np.ndarray:
-        """Which rows are in one of these folds, (n,) bool."""
+        """A mask (n,) that is True for the rows whose fold is one of `numbers`."""
         return np.isin(self(held_with), numbers)
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:

@@ -173,7 +173,7 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
 
 def fitted_rows(block: Block, held_out: HeldOut) -> np.ndarray:
     """The positions of the rows that are not held out, (n,) int64."""
-    return np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+    return np.flatnonzero(held_out.rest(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
 
 
 def shuffled_rows(block: Block, held_out: HeldOut, seeds: tuple[int, ...]) -> np.ndarray:

@@ -225,8 +225,9 @@ def contenders(
 def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:
     """Whether the columns themselves are the only kind: of sparse rows with too many columns for a Hessian.
 
-    Frequencies take n_features numbers a column, where a row holds few, and distances between rows of so many columns
-    are nearly equal; joined with the columns themselves, waves would have every zero written out.
+    Waves and kernels are left out there: the frequencies of waves take n_features numbers of memory for each column,
+    all rows are nearly equally far from each other, and features that join waves and columns are dense rows, with every
+    zero of the sparse ones in memory.
     """
     return dataset.source.is_sparse and dataset.n_columns > head.MOST_FEATURES and knobs.sigma == "auto"
 

@@ -1219,9 +1219,9 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     epochs : int or None
         As in `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps for losses that have
-        them, for so many features that the products of all pairs do not fit in memory, and for `partial_fit`. None is
-        as in `KernelClassifier`; for "pinball", "poisson" and "gamma" it is "newton" unless `epochs` or
+        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps, which `partial_fit`
+        needs; they hold no products of all pairs of features in memory, so that there may be many more features. None
+        is as in `KernelClassifier`; for "pinball", "poisson" and "gamma" it is "newton" unless `epochs` or
         `early_stopping` is set.
     early_stopping, validation_fraction, patience
         As in `KernelClassifier`.

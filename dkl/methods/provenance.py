@@ -14,7 +14,6 @@ from importlib.metadata import version
 from typing import Concatenate, ParamSpec, TypeVar
 
 import dask
-import psutil
 from dask.utils import format_bytes
 
 from dkl.atomic import atomic
@@ -23,7 +22,7 @@ from dkl.events import Event
 from dkl.kernels.device import Device
 from dkl.passes.devices import choose_device
 from dkl.passes.memory import peak_bytes
-from dkl.process import telling_of_compilation
+from dkl.process import telling_of_compilation, this_process
 from dkl.progress import Tally, listening, on_one_line, short_time
 from dkl.version import __version__
 
@@ -101,7 +100,7 @@ class _Recording:
     def __init__(self) -> None:
         self.tally = Tally()
         self.rows = Provenance()
-        self._process = psutil.Process()
+        self._process = this_process()
         self._resident = self._largest = self._process.memory_info().rss
         self._peak = peak_bytes()
         self._looked = 0.0

@@ -33,11 +33,10 @@ from dkl.passes.room import (
     give_up_kept,
     memory_by_scheduler,
     own_memory,
-    worker_of_task,
 )
 from dkl.passes.transport import Carried, Shared, shared, shared_file, unpacking
 from dkl.passes.work import StopFlag
-from dkl.process import after_fork, leave_quickly, usable_cores
+from dkl.process import after_fork, leave_quickly, usable_cores, worker_of_task
 
 if TYPE_CHECKING:
     from distributed import Client

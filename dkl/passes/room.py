@@ -30,6 +30,7 @@ from dkl.process import (
     mapped_later,
     this_process,
     usable_cores,
+    worker_of_task,
 )
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
@@ -324,18 +325,6 @@ class _Loaded:
 def note_loading(held: int) -> None:
     """Count what this process came to hold beyond `held` bytes as loaded, and not as growth in passes."""
     _Loaded.held += own_memory().held - held
-
-
-def worker_of_task() -> Worker | None:
-    """The Dask worker whose task calls this; None outside of tasks. Never imports distributed by itself."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return None
-    try:
-        worker: Worker = distributed.get_worker()
-    except ValueError:
-        return None
-    return worker
 
 
 def own_memory(name: str = "this process") -> ProcessMemory:

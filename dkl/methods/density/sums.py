@@ -315,7 +315,7 @@ def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[
 def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The weighted sums of a block for `judged`: the loss of all models, and products of their dual weights a.
 
-    The products are |a|, a y, a^2 and a (phi, 1), those of positive and of negative a apart.
+    The sums over the rows with a > 0, and those over the rows with a < 0, of |a|, a y, a^2 and a (phi, 1).
 
     Operands: "feature_map", "targets" (a `NewtonTargets`), "model" (a `TunedModel`), "loss", "dtype".
     """

@@ -161,9 +161,9 @@ class DictionaryDriver:
         return [gram_record(dictionary, (0, dictionary.n_features + 1), problem.dtype), squares]
 
     def _sweep_records(self, problem: LeverageProblem, first: int) -> list[Record]:
-        """Weighted products of the dictionary's features with those of the panels of candidates from `first` on.
+        """Records of the weighted sums over rows of dictionary features times candidate features, one for each panel.
 
-        One pass has at most `PANELS_A_PASS` panels.
+        The panels are those from number `first` on, at most `PANELS_A_PASS` of them, so that their sums fit in memory.
         """
         records: list[Record] = []
         dictionary = problem.candidates.take(dictionary_of(problem))
