@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
 M = TypeVar("M")
 
 
-def atomic(method: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """A method such as `fit` that leaves its model as it was, whole, however it is stopped.
+@contextmanager
+def atomic(model: M) -> Iterator[M]:
+    """A shallow copy to work on, whose attributes the model takes over when the block has ended.
 
-    The method works on a shallow copy, whose attributes the model takes over when it has returned. Until then, and
-    after any exception (a `KeyboardInterrupt` too), the model has the attributes of its last fit, or none. The method
-    must not change objects in place that the model held before: it copies these first.
-
-    Parameters
-    ----------
-    method : callable
-        Of a model; returns the model.
+    Until then, and after any exception (a `KeyboardInterrupt` too), the model has the attributes of its last fit, or
+    none. The block must not change objects in place that the model held before: it copies these first.
 
     Examples
     --------
     >>> class Model:
-    ...     @atomic
     ...     def fit(self, scale):
-    ...         self.scale_ = scale
-    ...         self.inverse_ = 1 / scale
+    ...         with atomic(self) as working:
+    ...             working.scale_ = scale
+    ...             working.inverse_ = 1 / scale
     ...         return self
     >>> model = Model().fit(4)
     >>> try:
@@ -38,16 +32,10 @@ def atomic(method: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P]
     ...     model.scale_, model.inverse_
     (4, 0.25)
     """
-
-    @functools.wraps(method)
-    def run(self: M, /, *given: P.args, **named: P.kwargs) -> M:
-        working = copy.copy(self)
-        method(working, *given, **named)
-        # one assignment, which no signal and no other thread can see half of
-        self.__dict__ = vars(working)
-        return self
-
-    return run
+    working = copy.copy(model)
+    yield working
+    # one assignment, which no signal and no other thread can see half of
+    model.__dict__ = vars(working)
 
 
 def forget_fit(model: Any) -> None:

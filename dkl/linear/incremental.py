@@ -180,7 +180,6 @@ class BlockIncremental(DocumentedMixin, Incremental):
         self.memory_limit = memory_limit
         self.progress = progress
 
-    @atomic
     def fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
         """Fit a clone of the estimator to all rows, for `epochs` epochs.
 
@@ -204,19 +203,22 @@ class BlockIncremental(DocumentedMixin, Incremental):
         MemoryLimitError
             If the blocks in flight would not fit into `memory_limit`.
         """
-        forget_fit(self)
-        self._check_parameters()
-        return self._fit_from(clone(self.estimator), X, y, fit_options)
+        with atomic(self) as model:
+            forget_fit(model)
+            model._check_parameters()
+            model._fit_from(clone(self.estimator), X, y, fit_options)
+        return self
 
-    @atomic
     def partial_fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
         """Continue `estimator_` with further rows, or start if nothing is fitted yet; parameters as in `fit`.
 
         Raw rows are encoded as in the first call, including the target means of categories.
         """
-        self._check_parameters()
-        begun = getattr(self, "estimator_", None)
-        return self._fit_from(clone(self.estimator) if begun is None else begun, X, y, fit_options)
+        with atomic(self) as model:
+            model._check_parameters()
+            begun = getattr(self, "estimator_", None)
+            model._fit_from(clone(self.estimator) if begun is None else begun, X, y, fit_options)
+        return self
 
     @available_if(_estimator_has("predict"))
     def predict(self, X: object) -> Any:
@@ -354,7 +356,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
                 f"fitted learner, or None. Got {self.feature_map!r} instead"
             )
 
-    def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> Self:
+    def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> None:
         """Fit an estimator, new or fitted, to all rows for all epochs."""
         goes_on = estimator is getattr(self, "estimator_", None)
         X = self._encoded_rows(X) if goes_on and not dask.is_dask_collection(X) else X
@@ -384,7 +386,6 @@ class BlockIncremental(DocumentedMixin, Incremental):
         if not goes_on:
             learned |= {"n_features_in_": dataset.n_columns, "encoding_": dataset.encoding}
         self.__dict__.update(learned, estimator_=fitted)
-        return self
 
     def _with_category_numbers(self, dataset: Dataset, seed: int, goes_on: bool) -> Dataset:
         """The rows of a fit with target means for codes of categories, checked for the estimator's columns.

@@ -91,7 +91,7 @@ from dkl.machines.settings import (
 from dkl.machines.trials import Bench, Sample, Terms
 from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
 from dkl.methods.base import FeatureLearner
-from dkl.methods.callbacks import CallbackSupportMixin, calls_back
+from dkl.methods.callbacks import CallbackSupportMixin, called_back
 from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
@@ -193,8 +193,6 @@ class KernelMachine(
     # The temperature and the shift of the intercepts from the last choice of features; `update` keeps them.
     _calibration: tuple[float | None, np.ndarray | None] = (None, None)
 
-    @recorded
-    @calls_back
     def fit(
         self,
         X: object,
@@ -239,49 +237,56 @@ class KernelMachine(
         RuntimeError
             If ``device="gpu"`` and a process that computes on blocks has no GPU; before any row is read.
         """
-        clock = Clock(self.time_limit)
-        if not (goes_on := has_begun(self.features, getattr(self, "features_", None))):
-            forget_fit(self)
-        dataset = self._checked_rows(X, y, sample_weight, groups, times, exposure)
-        # a warm start holds out the same rows, and has its own checkpoints
-        fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
-        if not goes_on:
-            self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint, run_parts(self, dataset))
-        run = self._running(fingerprint)
-        dataset, held_out = self._without_conformal_rows(dataset)
-        # rows held out for intervals keep their counts, which with_rates would divide by the exposure
-        dataset = with_rates(self, dataset)
-        check_plan(self, dataset, run.device, run.publish, expects=not self._chooses)
-        weights = self._class_weights(dataset)
-        choice: PenaltyChoice | None = None
-        changes: dict[str, Any] = {}
-        advised: FeatureLearner | None = None
-        if self._chooses:
-            chosen = choose(self._terms, dataset, weights, run, clock)
-            dataset, judging_seed = chosen.columns.dataset, chosen.columns.judging_seed
-            advised, choice = chosen.features, chosen.penalty
-            self.encoding_ = dataset.encoding
-            self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
-            self._calibration = (chosen.temperature, chosen.shift)
-        else:
-            # numbers in place of categories are learned without the judging rows: no others may judge comparisons then
-            given, dataset = dataset, rows_with_category_numbers(self, dataset, self._judging_rows(dataset), run)
-            judging_seed = self.seed_ if dataset is not given or has_scores(dataset.encoding) else None
-        template = self._unfitted_features(advised)
-        folds = self._judging_folds(template, dataset) if choice is None else []
-        if choice is None:
-            choice, changes = self._penalty_of_folds(template, folds, dataset, weights, run, judging_seed=judging_seed)
-        # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
-        withheld = folds[0] if len(folds) == 1 else None
-        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
-        last = self.features_ if goes_on and not changes else None
-        learner = self._learner_of_stage(template, "features", last).set_params(**changes)
-        # drawn features have not seen the target, so their learner has no useful coefficients to start from
-        self._learn_and_fit(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
-        n_features = self.features_.feature_map_.n_features
-        if self._chooses and isinstance(self.n_features, Integral) and n_features < self.n_features:
-            self.reasons_ += (f"Features: {n_features:,}, of the {self.n_features:,} that n_features allows at most.",)
-        self._score_conformal_rows(held_out)
+        with recorded(self) as machine, called_back(machine, X, y, sample_weight):
+            clock = Clock(machine.time_limit)
+            if not (goes_on := has_begun(machine.features, getattr(machine, "features_", None))):
+                forget_fit(machine)
+            dataset = machine._checked_rows(X, y, sample_weight, groups, times, exposure)
+            # a warm start holds out the same rows, and has its own checkpoints
+            fingerprint = run_fingerprint(machine, dataset) + (" after a fit" if goes_on else "")
+            if not goes_on:
+                machine.seed_ = stored_seed(
+                    machine.random_state, machine.checkpoint, fingerprint, run_parts(machine, dataset)
+                )
+            run = machine._running(fingerprint)
+            dataset, held_out = machine._without_conformal_rows(dataset)
+            # rows held out for intervals keep their counts, which with_rates would divide by the exposure
+            dataset = with_rates(machine, dataset)
+            check_plan(machine, dataset, run.device, run.publish, expects=not machine._chooses)
+            weights = machine._class_weights(dataset)
+            choice: PenaltyChoice | None = None
+            changes: dict[str, Any] = {}
+            advised: FeatureLearner | None = None
+            if machine._chooses:
+                chosen = choose(machine._terms, dataset, weights, run, clock)
+                dataset, judging_seed = chosen.columns.dataset, chosen.columns.judging_seed
+                advised, choice = chosen.features, chosen.penalty
+                machine.encoding_ = dataset.encoding
+                machine.reasons_, machine.summary_, machine.loss_ = chosen.reasons, chosen.summary, chosen.loss
+                machine._calibration = (chosen.temperature, chosen.shift)
+            else:
+                # numbers in place of categories are learned without the judging rows: only these may judge comparisons
+                given, judges = dataset, machine._judging_rows(dataset)
+                dataset = rows_with_category_numbers(machine, dataset, judges, run)
+                judging_seed = machine.seed_ if dataset is not given or has_scores(dataset.encoding) else None
+            template = machine._unfitted_features(advised)
+            folds = machine._judging_folds(template, dataset) if choice is None else []
+            if choice is None:
+                choice, changes = machine._penalty_of_folds(
+                    template, folds, dataset, weights, run, judging_seed=judging_seed
+                )
+            # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
+            withheld = folds[0] if len(folds) == 1 else None
+            context = FitContext(withheld, for_machine=True, hints=not machine._chooses, judging_seed=judging_seed)
+            last = machine.features_ if goes_on and not changes else None
+            learner = machine._learner_of_stage(template, "features", last).set_params(**changes)
+            # drawn features have not seen the target, so their learner has no useful coefficients to start from
+            machine._learn_and_fit(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
+            n_features = machine.features_.feature_map_.n_features
+            if machine._chooses and isinstance(machine.n_features, Integral) and n_features < machine.n_features:
+                most = f"{machine.n_features:,}"
+                machine.reasons_ += (f"Features: {n_features:,}, of the {most} that n_features allows at most.",)
+            machine._score_conformal_rows(held_out)
         return self
 
     def _checked_rows(
@@ -394,7 +399,6 @@ class KernelMachine(
         )
 
     @available_if(lambda self: self._settings.solver == "sgd")
-    @atomic
     def partial_fit(
         self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None, *, exposure: Any = None
     ) -> Self:
@@ -427,16 +431,16 @@ class KernelMachine(
         own_classes = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(own_classes)):
             raise ValueError(f"fit has found the classes {own_classes}, not {np.asarray(classes)}; fit all rows again")
-        dataset = further_rates(self, X, y, sample_weight, exposure)
-        if self._settings.loss in LOG_LINK:
-            check_log_rows(dataset, self._settings.loss, of_fit=False)
-        # further rows are few: the model steps on all of them, and holds none out
-        problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
-        problem = replace(problem, classes=own_classes, held_out=HeldOut())
-        self._keep(fit_further(problem, self._fit, dataset.source, self._running("")))
+        with atomic(self) as machine:
+            dataset = further_rates(machine, X, y, sample_weight, exposure)
+            if machine._settings.loss in LOG_LINK:
+                check_log_rows(dataset, machine._settings.loss, of_fit=False)
+            # further rows are few: the model steps on all of them, and holds none out
+            problem = machine._problem_on(machine.features_, dataset, machine._class_weights(dataset))
+            problem = replace(problem, classes=own_classes, held_out=HeldOut())
+            machine._keep(fit_further(problem, machine._fit, dataset.source, machine._running("")))
         return self
 
-    @recorded
     def update(self, dataset: Dataset) -> Self:
         """Update the fit after rows were appended to its store, or dropped from it.
 
@@ -460,22 +464,23 @@ class KernelMachine(
             If the features store no sums, the rows do not match them, or the exposure of the fit is not a column of the
             store.
         """
-        check_is_fitted(self)
-        # Candidates stay the same, so that sums of unchanged blocks are reused; the linear model has no such sums.
-        self.features_, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
-        if isinstance(dataset, Dataset):
-            refuse_codes(dataset, "update", WHY_NO_UPDATE)
-            self._rows(dataset, None, None)
-            record_rows(dataset)
-            dataset = with_exposure_of_fit(self, dataset, exposure_of_fit(self))
-            dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
-            dataset, held_out = self._without_conformal_rows(dataset)
-            dataset = with_rates(self, dataset)
-        self.features_.update(dataset)
-        self._check_targets(dataset)
-        problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
-        self._fit_model(problem, dataset, self._running(""))
-        self._score_conformal_rows(held_out)
+        with recorded(self) as machine:
+            check_is_fitted(machine)
+            # Candidates stay the same, so that sums of unchanged blocks are reused; the linear model has no such sums.
+            machine.features_, held_out = updatable(machine.features_, getattr(machine.features, "sums", None)), None
+            if isinstance(dataset, Dataset):
+                refuse_codes(dataset, "update", WHY_NO_UPDATE)
+                machine._rows(dataset, None, None)
+                record_rows(dataset)
+                dataset = with_exposure_of_fit(machine, dataset, exposure_of_fit(machine))
+                dataset = BesideFeatures(dataset, None, None, machine.by_group, machine.by_time).held(dataset)
+                dataset, held_out = machine._without_conformal_rows(dataset)
+                dataset = with_rates(machine, dataset)
+            machine.features_.update(dataset)
+            machine._check_targets(dataset)
+            problem = machine._problem_on(machine.features_, dataset, machine._class_weights(dataset))
+            machine._fit_model(problem, dataset, machine._running(""))
+            machine._score_conformal_rows(held_out)
         return self
 
     def __sklearn_tags__(self) -> Tags:

@@ -31,7 +31,7 @@ from dkl.kernels.maps import map_rows_together
 from dkl.linear.answers import map_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
-from dkl.methods.callbacks import CallbackSupportMixin, calls_back
+from dkl.methods.callbacks import CallbackSupportMixin, called_back
 from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.choice import Estimator, FeatureChoice, choose_features
 from dkl.methods.fit_context import FitContext
@@ -115,9 +115,9 @@ class FeatureLearner(
 
     family: Any
     n_features: int | None
+    seed_: int
+    stats_: list[Any]
 
-    @recorded
-    @calls_back
     def fit(
         self,
         X: object,
@@ -156,27 +156,32 @@ class FeatureLearner(
         RuntimeError
             If ``device="gpu"`` and a process that computes on blocks has no GPU; before any row is read.
         """
-        check_parameters(self)
-        if not getattr(self, "warm_start", False):
-            forget_fit(self)
-        self._check_rest()
-        check_device(self.device)
-        row_columns = BesideFeatures(X, groups, times)
-        sample_weight = row_columns.weights(sample_weight)
-        # counts are whole numbers, which would be taken for labels otherwise
-        task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
-        y = self._given_targets(y)
-        dataset = rows_to_fit(self, row_columns, y, sample_weight, supervised=self._supervised, task=task)
-        self.encoding_ = dataset.encoding
-        self._fingerprint = run_fingerprint(self, dataset, self._context)
-        self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint, run_parts(self, dataset))
-        if not self._context.for_machine:
-            check_plan(self, dataset, recorded_device(self.device), resolve_progress(self.progress))
-        dataset = rows_with_category_numbers(self, dataset, self._judging_rows(dataset), self._running("categories"))
-        self.stats_: list[Any] = []
-        self._learn(self._used(dataset))
-        # sums over huge values overflow; a model of NaN would predict the same for every row
-        refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
+        with recorded(self) as learner, called_back(learner, X, y, sample_weight):
+            check_parameters(learner)
+            if not getattr(learner, "warm_start", False):
+                forget_fit(learner)
+            learner._check_rest()
+            check_device(learner.device)
+            row_columns = BesideFeatures(X, groups, times)
+            sample_weight = row_columns.weights(sample_weight)
+            # counts are whole numbers, which would be taken for labels otherwise
+            task: TaskChoice = "regression" if getattr(learner, "loss", None) in LOG_LINK else learner._task
+            y = learner._given_targets(y)
+            dataset = rows_to_fit(learner, row_columns, y, sample_weight, supervised=learner._supervised, task=task)
+            learner.encoding_ = dataset.encoding
+            learner._fingerprint = run_fingerprint(learner, dataset, learner._context)
+            learner.seed_ = stored_seed(
+                learner.random_state, learner.checkpoint, learner._fingerprint, run_parts(learner, dataset)
+            )
+            if not learner._context.for_machine:
+                check_plan(learner, dataset, recorded_device(learner.device), resolve_progress(learner.progress))
+            dataset = rows_with_category_numbers(
+                learner, dataset, learner._judging_rows(dataset), learner._running("categories")
+            )
+            learner.stats_ = []
+            learner._learn(learner._used(dataset))
+            # sums over huge values overflow; a model of NaN would predict the same for every row
+            refuse_non_finite(getattr(learner, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
 
     def _used(self, dataset: Dataset) -> Dataset:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from dkl.data.frames import weights_of
 from dkl.events import Event, StopRequested
@@ -22,36 +22,33 @@ except ImportError:  # before scikit-learn 1.9
         return method
 
 
-__all__ = ["CallbackSupportMixin", "calls_back"]
+__all__ = ["CallbackSupportMixin", "called_back"]
 
-P = ParamSpec("P")
-M = TypeVar("M")
+# scikit-learn's decorator calls `teardown` of the callbacks after the decorated function
+_tear_down: Callable[[Any], None] = with_callbacks(lambda estimator: None)
 
 
-def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """Decorate `fit` to report itself, and every pass as a task, to the callbacks of ``set_callbacks``.
+@contextmanager
+def called_back(estimator: Any, X: object, y: object, sample_weight: object) -> Iterator[None]:
+    """Report a fit, and every pass in it as a task, to the callbacks of ``set_callbacks``.
 
     Callbacks may score the model of each round, and end the rounds.
     """
-
-    plain: Callable[..., Any] = fit
-
-    @functools.wraps(fit)
-    def run(self: Any, X: object, y: object = None, sample_weight: object = None, **further: object) -> Any:
-        if not getattr(self, "_skl_callbacks", None):
-            return plain(self, X, y, sample_weight, **further)
-        # scorers receive the weights of the rows as metadata
-        metadata = None if sample_weight is None else {"sample_weight": weights_of(X, sample_weight)}
-        fit_of = {"estimator": self, "X": X, "y": y, "metadata": metadata}
-        context = self._init_callback_context(max_subtasks=None)
+    if not getattr(estimator, "_skl_callbacks", None):
+        yield
+        return
+    # scorers receive the weights of the rows as metadata
+    metadata = None if sample_weight is None else {"sample_weight": weights_of(X, sample_weight)}
+    fit_of = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
+    try:
+        context = estimator._init_callback_context(max_subtasks=None)
         context.figures = {}
         context.call_on_fit_task_begin(**fit_of)
         with listening(_Tasks(context, fit_of)):
-            plain(self, X, y, sample_weight, **further)
-        context.call_on_fit_task_end(**fit_of, reconstruction_attributes=_fitted_attributes(self))
-        return self
-
-    return with_callbacks(run)
+            yield
+        context.call_on_fit_task_end(**fit_of, reconstruction_attributes=_fitted_attributes(estimator))
+    finally:
+        _tear_down(estimator)
 
 
 class _Tasks:

@@ -6,12 +6,13 @@ import functools
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 import dask
 from dask.utils import format_bytes
@@ -26,7 +27,6 @@ from dkl.process import telling_of_compilation, this_process
 from dkl.progress import Tally, listening, on_one_line, short_time
 from dkl.version import __version__
 
-P = ParamSpec("P")
 M = TypeVar("M")
 
 # the version of a package is read once, since its metadata is parsed for it
@@ -151,34 +151,35 @@ class _Recording:
 _UNDER_WAY: ContextVar[_Recording | None] = ContextVar("recording", default=None)
 
 
-def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """Make `fit` atomic and let it set `provenance_`; a fit within another belongs to the outer one and sets none."""
+@contextmanager
+def recorded(model: M) -> Iterator[M]:
+    """A copy to fit, whose attributes the model takes over in the end (`atomic`), with the `provenance_` of the fit.
 
-    @atomic
-    @functools.wraps(fit)
-    def run(self: M, /, *arguments: P.args, **named: P.kwargs) -> M:
-        # the fit of a machine's features is part of the machine's
+    A fit within another belongs to the outer one, as that of a machine's features, and sets no provenance.
+    """
+    with atomic(model) as working:
         if _UNDER_WAY.get() is not None:
-            return fit(self, *arguments, **named)
+            yield working
+            return
         recording = _Recording()
         token = _UNDER_WAY.set(recording)
         try:
             with on_one_line() as conclude, listening(recording.heard), telling_of_compilation():
-                fit(self, *arguments, **named)
-                conclude(summary_of(self, recording.seconds) or recording.concluded())
+                yield working
+                conclude(summary_of(working, recording.seconds) or recording.concluded())
         except KeyboardInterrupt as stopped:
-            if getattr(self, "checkpoint", None) is not None:
+            if getattr(model, "checkpoint", None) is not None:
                 stopped.add_note("run again with the same checkpoint, it goes on after the last finished pass")
             if not dask.config.get("dkl.interrupt-keeps-best", True):
                 raise
-            # where in a pass the interrupt came is of no use to the user
-            raise stopped.with_traceback(None) from None
+            # another one, since the place in a pass where this one came is of no use to the user
+            plain = type(stopped)(*stopped.args)
+            for note in getattr(stopped, "__notes__", []):
+                plain.add_note(note)
+            raise plain from None
         finally:
             _UNDER_WAY.reset(token)
-        vars(self)["provenance_"] = recording.ended()
-        return self
-
-    return run
+        vars(working)["provenance_"] = recording.ended()
 
 
 def summary_of(model: object, seconds: float | None = None) -> str:

@@ -42,7 +42,6 @@ class Updated:
     _running: Callable[[str], Run]
     _run: Callable[..., Any]
 
-    @recorded
     def update(self, dataset: Dataset) -> Self:
         """Update the fit after rows were appended to the store or dropped from it; only changed blocks are read.
 
@@ -73,14 +72,15 @@ class Updated:
             If no sums were stored (`sums`), the columns or classes are not those of `fit`, or the rows are not in a
             store.
         """
-        check_is_fitted(self)
-        self._check_update(dataset)
-        record_rows(dataset)
-        self._fingerprint = ""
-        self.stats_ = []
-        if self.max_rows is not None:
-            dataset = dataset.thin(self.max_rows, self.seed_)
-        self._weigh(dataset)
+        with recorded(self) as learner:
+            check_is_fitted(learner)
+            learner._check_update(dataset)
+            record_rows(dataset)
+            learner._fingerprint = ""
+            learner.stats_ = []
+            if learner.max_rows is not None:
+                dataset = dataset.thin(learner.max_rows, learner.seed_)
+            learner._weigh(dataset)
         return self
 
     def _check_update(self, dataset: Dataset) -> None:
