@@ -1116,7 +1116,7 @@ def normal_source(x: Array, seed: int) -> Callable[[tuple[int, ...]], Any]:
 
 
 class DeviceLandscape:
-    """`dkl.methods.frequency_search.landscape.landscape` for rows on a GPU; W, v and the gradient stay there.
+    """`dkl.methods.frequency_search.peak_search.landscape` for rows on a GPU; W, v and the gradient stay there.
 
     Parameters
     ----------

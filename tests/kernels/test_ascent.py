@@ -12,8 +12,8 @@ from dkl.features.projections import DenseProjection
 from dkl.kernels import device, threads
 from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search import landscape as ascent
-from dkl.methods.frequency_search.landscape import landscape
+from dkl.methods.frequency_search import peak_search as ascent
+from dkl.methods.frequency_search.peak_search import landscape
 from tests.definitions import blocks as definitions
 from tests.kernels.cases import DTYPES, PRECISION, STORAGES, holey_rows, stored
 

@@ -17,8 +17,7 @@ from dkl.features.projections import DenseProjection, Projection, SparseProjecti
 from dkl.features.scaling import Scaler
 from dkl.kernels.maps import row_mapper
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.landscape import ascent_bytes
-from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
+from dkl.methods.frequency_search.peak_search import SearchOptions, ascent_bytes, distinct_peaks, search_peaks
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.protocols.arrays import Rows
 

@@ -15,7 +15,7 @@ From `fit` to a sine, in a round of a single family (`tests/test_architecture.py
     kernels/sincos.py: write_waves
 
 Between two passes `FourierSpace.search` (`methods/frequency_search/frequency_space.py`) finds the next candidates on
-sampled rows, by the ascents of `search_peaks` (`peak_search.py`) on the potential of `landscape.py`.
+sampled rows, by the ascents of `search_peaks` on the potential of `landscape` (both `peak_search.py`).
 """
 
 from __future__ import annotations
