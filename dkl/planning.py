@@ -20,8 +20,8 @@ from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.errors import warn_user
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
+from dkl.kernels.threads import one_blas_thread
 from dkl.machines.usual_time import UsualTime
 from dkl.methods.parameters import check_constraints
 from dkl.methods.room import PlannedMixin, held_by_driver, planned_work, usual_calls

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dkl
 from dkl.explain import contributions, effects, importance, partial_dependence
 from dkl.export.predictor import Forms
-from dkl.kernels import blas, threads
+from dkl.kernels import threads
 from dkl.kernels.products import DenseForm
 from dkl.linear import scores
 from dkl.linear.incremental import BlockIncremental
@@ -143,12 +143,12 @@ def test_a_library_that_is_loaded_meanwhile_is_held_to_one_thread_too(monkeypatc
 
     first, later = Library(), Library()
     loaded: list[Any] = [first]
-    monkeypatch.setattr(blas, "_loaded_libraries", lambda: loaded)
-    with blas.one_blas_thread():
+    monkeypatch.setattr(threads, "_loaded_libraries", lambda: loaded)
+    with threads.one_blas_thread():
         loaded.append(later)
 
         def task() -> None:
-            with blas.one_blas_thread():
+            with threads.one_blas_thread():
                 assert [first.num_threads, later.num_threads] == [1, 1]
 
         import threading
@@ -161,12 +161,12 @@ def test_a_library_that_is_loaded_meanwhile_is_held_to_one_thread_too(monkeypatc
 
 
 def nested() -> None:
-    with blas.one_blas_thread(), blas.one_blas_thread():
+    with threads.one_blas_thread(), threads.one_blas_thread():
         pass
 
 
 def libraries_found_anew() -> None:
-    blas._modules_seen = 0
+    threads._modules_seen = 0
     nested()
 
 
@@ -180,7 +180,7 @@ def test_an_interrupt_at_any_moment_leaves_blas_its_threads(
 ) -> None:
     """Python looks at signals where a function begins, a call returns and a loop goes round: at each in turn here."""
     monkeypatch.setattr(threads, "usable_cores", lambda: 3)
-    files = {blas.__file__, threads.__file__, contextlib.__file__}
+    files = {threads.__file__, contextlib.__file__}
     seen, moment, struck = 0, 0, True
     last: dict[FrameType, str] = {}
 
@@ -211,7 +211,7 @@ def test_an_interrupt_at_any_moment_leaves_blas_its_threads(
             last.clear()
             # helpers that had begun end by themselves
             until = time.monotonic() + 5.0
-            while blas.threads_at_work() and time.monotonic() < until:
+            while threads.threads_at_work() and time.monotonic() < until:
                 time.sleep(1e-4)
             assert blas_threads() == {SOME_THREADS}, moment
             moment += 1

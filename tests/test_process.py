@@ -23,8 +23,7 @@ from dkl import process
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.formats import Buffers
 from dkl.kernels import threads
-from dkl.kernels.blas import one_blas_thread, threads_at_work
-from dkl.kernels.threads import Crew
+from dkl.kernels.threads import Crew, one_blas_thread, threads_at_work
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.passes.backends import choose_backend, current_client
 from dkl.process import leave_quickly, usable_cores

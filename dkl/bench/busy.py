@@ -21,7 +21,7 @@ from dkl.bench.passes import Measure
 from dkl.data.create import create_dataset
 from dkl.explain.contributions import contributions
 from dkl.explain.importance import importance
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 

@@ -25,7 +25,7 @@ from dkl.encodings.keys import dense_columns
 from dkl.encodings.source import LearnedNumbers
 from dkl.encodings.sums import TEXT_ROWS, text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, held_by_time, names_of_targets
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut

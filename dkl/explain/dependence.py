@@ -13,7 +13,7 @@ import numpy as np
 from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, unit_of, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, SampledRows, left_out_record, part_of, read_rows, wave_means
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.answers import Scorer
 from dkl.plain_text import shortened
 from dkl.progress import Choice

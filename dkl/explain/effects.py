@@ -25,9 +25,9 @@ from dkl.explain.step_factors import ColumnSteps, StepFactors
 from dkl.explain.wave_pass import dense, part_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.explanations import ColumnWaves, unit_waves
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.threads import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.answers import Scorer
 from dkl.plain_text import shortened

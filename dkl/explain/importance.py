@@ -13,11 +13,11 @@ from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, SampledRows, dense, read_rows
 from dkl.features.projections import formed
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.explanations import slope_sums
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, product_rows
 from dkl.kernels.slopes import has_slopes, spoken_features
+from dkl.kernels.threads import one_blas_thread
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.linear.answers import Scorer
 from dkl.plain_text import first_few, plain_text, shortened

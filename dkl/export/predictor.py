@@ -25,11 +25,11 @@ from dkl.features.activations import Activation, function_of
 from dkl.features.feature_map import ActivationName, FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import Scaler
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.answers import Scorer, chosen_codes, probabilities
 from dkl.methods.offered import offered_unless
 from dkl.protocols.estimators import FittedModel

@@ -14,13 +14,12 @@ from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
 from dkl.kernels.landmark_tiles import KERNEL_FLOPS, NYSTROM_ROWS, NystromProduct, SimilarityProduct, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
-from dkl.kernels.threads import Crew
+from dkl.kernels.threads import Crew, one_blas_thread
 from dkl.kernels.tiles import checked_dtype, checked_rows, refuse_overflow, row_tile, spans
 from dkl.protocols.arrays import Array, Rows
 from dkl.protocols.records import SINCOS_FLOPS

@@ -13,7 +13,6 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
-from dkl.kernels.blas import product
 from dkl.kernels.compiled import njit
 from dkl.kernels.device import (
     array_module,
@@ -30,6 +29,7 @@ from dkl.kernels.moments import sum_in_order
 from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.scale import keeps_zeros, scale_rows
+from dkl.kernels.threads import product
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows, as_columns

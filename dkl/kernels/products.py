@@ -13,11 +13,11 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, SparseProjection, StructuredProjection, formed
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.compiled import njit
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
+from dkl.kernels.threads import one_blas_thread
 from dkl.kernels.tiles import RowTiles, even_step, spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows, dense_rows

@@ -14,7 +14,6 @@ from numpy.typing import DTypeLike
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.projections import ColumnProjection, SparseProjection, StructuredProjection, formed
 from dkl.kernels import device
-from dkl.kernels.blas import product
 from dkl.kernels.compiled import njit
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import HadamardPlan, structured_sums
@@ -25,6 +24,7 @@ from dkl.kernels.products import Product, sparse_row_product
 from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
 from dkl.kernels.step_tiles import TILE_ROWS
+from dkl.kernels.threads import product
 from dkl.kernels.tiles import RowTiles, cache_tile, checked_dtype, checked_rows, checked_weights, even_step, spans
 from dkl.protocols.arrays import Rows, as_columns
 from dkl.protocols.block import Block

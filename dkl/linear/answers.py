@@ -20,8 +20,8 @@ from dkl.data.checks import as_rows, check_rows, checked_weight, named_place, sh
 from dkl.data.labels import as_targets, check_targets, numeric_targets, written_targets
 from dkl.errors import located, refuse_non_finite
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import row_mapper
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
 from dkl.process import give_back_memory
 from dkl.protocols.block import Block

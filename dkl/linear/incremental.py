@@ -37,8 +37,8 @@ from dkl.data.sources.lazy import as_dask_array
 from dkl.documented import DocumentedMixin
 from dkl.events import Subscriber
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, EstimatorState, estimator_step
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.passes.loop import Run

@@ -8,12 +8,11 @@ import numpy as np
 from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import mapped_tiles, mapping_flops, row_mapper
 from dkl.kernels.normal_equations import is_plain_sparse, model_scores, sparse_rows
 from dkl.kernels.products import alike_dtype
-from dkl.kernels.threads import Crew
+from dkl.kernels.threads import Crew, one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import minibatch_rows
 from dkl.protocols.records import Cost

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_of, refuse_lost_squares
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.target_statistics import TargetScale, deviations
 from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block

@@ -22,7 +22,7 @@ from dkl.encodings.suspects import plan_suspects
 from dkl.errors import gives_hints
 from dkl.events import Event, RequestKeeper
 from dkl.features.scaling import ScalingKind
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import Run
 from dkl.linear.head import most_log_loss_features

@@ -12,10 +12,9 @@ from dkl.data.dataset import Dataset
 from dkl.data.together.telling import kind_of_split
 from dkl.features.families import Coordinates, Gaussian, Laplacian
 from dkl.features.scaling import Scaler, ScalingKind
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import Moments, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.threads import Crew
+from dkl.kernels.threads import Crew, one_blas_thread
 from dkl.linear.fitting import Run
 from dkl.linear.judge import is_clear
 from dkl.methods.base import FeatureLearner

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.judge import ENOUGH_ROWS, LEAST_SEEN, gains
 from dkl.machines.contest import EQUAL_LOSS
 from dkl.machines.effort import EFFORTS, MOST_SPENT, SINGLE, Shape

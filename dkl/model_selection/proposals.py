@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from dkl.features.frequencies import stream
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.model_selection.space import Space
 
 # The bound is evaluated at _CANDIDATES random points, and gradient ascents start from the best _ASCENTS of them.

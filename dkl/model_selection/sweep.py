@@ -15,9 +15,9 @@ from sklearn.base import clone
 from dkl.data.dataset import Dataset
 from dkl.data.together.rows import BesideFeatures
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import encode_targets
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.fitting import Run
 from dkl.linear.judge import Folds, mean_over_rows, ranked
 from dkl.methods.aligned.learner import AlignedFeatures

@@ -15,8 +15,8 @@ import numpy as np
 
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, refuse_now
+from dkl.kernels.threads import one_blas_thread
 from dkl.passes.backends import current_client
 from dkl.passes.dispatch import Dispatcher, Job
 from dkl.passes.lost_workers import Task, TaskHeldUp, TaskLost, counted_loss, wait_done

@@ -21,8 +21,8 @@ from dkl.data.sources.in_place import compare_noted
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import MemoryLimitError
 from dkl.events import Event, Kind, StopRequested, Subscriber
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, why_no_gpu
+from dkl.kernels.threads import one_blas_thread
 from dkl.passes.backends import Backend, choose_backend, current_client
 from dkl.passes.dispatch import Dispatcher
 from dkl.passes.lost_workers import hung_workers_restarted

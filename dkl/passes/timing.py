@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.process import compiling_at_once
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Cost, Fold, Record, RowSample

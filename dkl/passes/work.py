@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from dkl.data.store.ledger import Noted
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, is_on_gpu, wait_for_rows
 from dkl.kernels.refusals import take_refusals
+from dkl.kernels.threads import one_blas_thread
 from dkl.passes.row_columns import RowColumns
 from dkl.process import after_fork, keep_freed_memory
 from dkl.protocols.block import Block

@@ -11,8 +11,7 @@ import numpy as np
 from numba.extending import get_cython_function_address
 from numpy.typing import DTypeLike
 
-from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.threads import Crew, usable_cores
+from dkl.kernels.threads import Crew, one_blas_thread, usable_cores
 from dkl.kernels.tiles import spans
 
 # Rows and columns of a tile: large enough for the full rate of BLAS, and small enough to occupy many cores.

@@ -25,7 +25,7 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.errors import without_hints
 from dkl.events import Event
-from dkl.kernels.blas import threads_at_work
+from dkl.kernels.threads import threads_at_work
 from dkl.linear.incremental import BlockIncremental
 from dkl.linear.judge import PENALTIES
 from dkl.machines import effort as counting

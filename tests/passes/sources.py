@@ -10,7 +10,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.passes.memory import MemoryProjection, fit_limits
 from dkl.passes.room import Line, Room
 from dkl.protocols.block import Block

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from dkl.errors import ClusterError
-from dkl.kernels.blas import threads_at_work
 from dkl.kernels.refusals import refuse_later
+from dkl.kernels.threads import threads_at_work
 from dkl.passes.backends import ClusterBackend
 from dkl.passes.loop import map_blocks, run_pass
 from dkl.passes.reading import LOADER

@@ -12,7 +12,7 @@ import pytest
 
 from dkl.errors import StoreError
 from dkl.events import Event
-from dkl.kernels.blas import threads_at_work
+from dkl.kernels.threads import threads_at_work
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import Run
 from tests.passes.faults import Killer

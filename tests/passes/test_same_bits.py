@@ -258,7 +258,7 @@ def test_concurrent_holders_of_the_blas_limit_see_one_thread_until_the_last_has_
 
     from threadpoolctl import threadpool_info, threadpool_limits
 
-    from dkl.kernels.blas import one_blas_thread
+    from dkl.kernels.threads import one_blas_thread
 
     def blas_threads() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}

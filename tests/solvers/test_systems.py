@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.solvers import systems
 from dkl.solvers.systems import PenalisedSystems, map_systems, solve_positive, systems_at_once
 

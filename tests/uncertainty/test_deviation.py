@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear import head
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.blas import product
 from dkl.kernels.compiled import njit
 from dkl.kernels.device import (
     add_picked_products,
@@ -19,6 +18,7 @@ from dkl.kernels.device import (
     together_on_host,
     weighted_rows_on_gpu,
 )
+from dkl.kernels.threads import product
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.records import LARGEST_ACCUMULATOR

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dkl.kernels.blas import product
 from dkl.kernels.device import array_module
+from dkl.kernels.threads import product
 from dkl.linear.adam import AdamState, adam_steps
 from dkl.linear.minibatches import Minibatch, signs
 from dkl.methods.density.loss_table import TunedLoss

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.methods.density.hinge_driver import HingeDriver
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.pass_records import FoldSums

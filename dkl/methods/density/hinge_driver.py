@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.normal_equations import TrialSteps
+from dkl.kernels.threads import one_blas_thread
 from dkl.methods.density.density_step import WholeForm, tuned_density
 from dkl.methods.density.pass_records import margin_records
 from dkl.methods.density.problem import TunedProblem, TunedState

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import columns_of
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.threads import one_blas_thread
 from dkl.methods.density.driver import driver_of
 from dkl.methods.density.hinge_driver import from_subsample, square_of_duals
 from dkl.methods.density.joint_problem import JointProblem, JointState

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
 from dkl.solvers.block_pivoting import bounded_minimum

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.methods.density.density_step import DensityFit, Form, ThinForm, WholeForm, tuned_density
 from dkl.methods.density.solution import TunedSolution, optimality
 from dkl.solvers.density_term import DensityTerm

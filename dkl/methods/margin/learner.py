@@ -34,7 +34,7 @@ from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map, shares_of_lengths
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.refinement_driver import is_refinable
 from dkl.linear.target_statistics import TargetScale, target_units

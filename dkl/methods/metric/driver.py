@@ -11,8 +11,8 @@ from scipy.spatial import distance
 
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.judge import rounds_without_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
 from dkl.methods.rounds.loop import WithHistory

@@ -13,8 +13,8 @@ from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.radial import radial_slope, radial_value
 from dkl.features.scaling import Scaler
 from dkl.kernels import generic
-from dkl.kernels.blas import product
 from dkl.kernels.device import array_module, beside_rows, dense_tiles, in_float64, is_on_gpu, together_on_host
+from dkl.kernels.threads import product
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.block import Block
 

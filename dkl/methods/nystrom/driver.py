@@ -14,9 +14,9 @@ from threadpoolctl import threadpool_limits
 from dkl.errors import refuse_non_finite
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.landmark_tiles import KernelValues
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.threads import one_blas_thread
 from dkl.protocols.arrays import dense_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample

@@ -10,9 +10,9 @@ import numpy as np
 
 from dkl.errors import refuse_non_finite
 from dkl.features.scaling import Scaler, ScalingKind
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.threads import one_blas_thread
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.scalers import N_KNOTS, heavy_tailed_columns, quantile_scaler, scaler_from_moments
 from dkl.protocols.block import Block

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.threads import one_blas_thread
 from dkl.linear.judge import last_gain, rounds_without_gain
 from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.protocols.records import BlockSum, Record, RowSample

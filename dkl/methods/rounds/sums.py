@@ -10,7 +10,6 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import generic
-from dkl.kernels.blas import product
 from dkl.kernels.device import (
     array_module,
     beside_rows,
@@ -25,6 +24,7 @@ from dkl.kernels.maps import design_tiles, map_rows, row_mapper
 from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, HistogramSums, step_tiles, write_codes
+from dkl.kernels.threads import product
 from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
