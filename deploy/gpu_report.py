@@ -59,8 +59,8 @@ from dkl.events import Event
 from dkl.features.families import Gaussian
 from dkl.kernels import device as gpu
 from dkl.kernels.device import on_host, packed_on_gpu, rows_on, why_no_gpu
+from dkl.kernels.gram import packed_size
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block, newton_sums
 from dkl.kernels.sums import feature_sums
 from dkl.passes import loop, reading, work

@@ -229,19 +229,35 @@ class Plan(Printed):
     @property
     def facts(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        of_kind = ("name", "calls", "expected_calls", "bytes_read", "flops", "seconds")
-        kinds = [
-            {name: getattr(kind, name) for name in of_kind} | {"memory": dict(kind.memory.items)}
-            for kind in self.passes
-        ]
-        totals = ("in_files", "n_passes", "peak_bytes", "device_bytes", "bytes_read", "flops", "seconds")
-        expected = ("expected_passes", "expected_seconds", "driver_seconds", "cheaper", "slots", "device")
         return {
             "learner": self.learner,
             "rows": self.rows,
-            "passes": kinds,
+            "passes": [
+                {
+                    "name": kind.name,
+                    "calls": kind.calls,
+                    "expected_calls": kind.expected_calls,
+                    "bytes_read": kind.bytes_read,
+                    "flops": kind.flops,
+                    "seconds": kind.seconds,
+                    "memory": dict(kind.memory.items),
+                }
+                for kind in self.passes
+            ],
             "held": dict(self.held),
-            **{name: getattr(self, name) for name in (*totals, *expected)},
+            "in_files": self.in_files,
+            "n_passes": self.n_passes,
+            "peak_bytes": self.peak_bytes,
+            "device_bytes": self.device_bytes,
+            "bytes_read": self.bytes_read,
+            "flops": self.flops,
+            "seconds": self.seconds,
+            "expected_passes": self.expected_passes,
+            "expected_seconds": self.expected_seconds,
+            "driver_seconds": self.driver_seconds,
+            "cheaper": self.cheaper,
+            "slots": self.slots,
+            "device": self.device,
         }
 
     def cells(self, *, verbose: bool = True) -> list[list[str]]:

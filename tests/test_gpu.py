@@ -42,12 +42,12 @@ from dkl.features.projections import DenseProjection, SparseProjection
 from dkl.features.step_projection import StepProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
+from dkl.kernels.explanations import left_out_sums
 from dkl.kernels.generic import projected
 from dkl.kernels.gradients import gradient_sums
-from dkl.kernels.left_out import left_out_sums
+from dkl.kernels.gram import GramSum, add_few, add_hessian, packed_size
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
-from dkl.kernels.newton.gram import GramSum, add_few, add_hessian, packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows

@@ -342,7 +342,7 @@ def estimator_from(
     from dkl.linear.fitting import NEWTON_LOSSES
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.machines.settings import squared_loss
-    from dkl.methods.density.tuned_learner import TunedLearner
+    from dkl.methods.density.learner import TunedLearner
     from dkl.solvers.losses import losses_with
 
     given = {name: value for name, value in vars(options).items() if name not in ("task", "seed", "set")}

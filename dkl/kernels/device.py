@@ -686,7 +686,7 @@ def squared_slopes(X: Rows, s: Array, feature_map: FeatureMap, coef: np.ndarray,
 
 @in_smaller_tiles
 def left_out_sums(X: Rows, s: Array, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: np.dtype) -> Any:
-    """`dkl.kernels.left_out.left_out_sums` for rows on a GPU, where the result stays; s may be on it too."""
+    """`dkl.kernels.explanations.left_out_sums` for rows on a GPU, where the result stays; s may be on it too."""
     xp, S = array_module(X), _columns(s, X.shape[0])
     W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
     total = xp.zeros((len(groups), 2, m), dtype=xp.float64)

@@ -24,9 +24,9 @@ from dkl.kernels.device import (
     together_on_host,
     weighted_rows_on_gpu,
 )
+from dkl.kernels.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.maps import cached_tile, map_rows, mapped_tiles, newton_tile, row_mapper
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.scale import keeps_zeros, scale_rows
 from dkl.kernels.threads import product

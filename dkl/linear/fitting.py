@@ -17,8 +17,8 @@ from sklearn.svm import LinearSVC
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.errors import refuse_non_finite, warn_user
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.gram import packed_size
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets, is_plain_sparse, sparse_rows
 from dkl.kernels.threads import one_blas_thread
 from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of

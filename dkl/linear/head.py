@@ -11,8 +11,8 @@ from uuid import uuid4
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.maps import cached_tile, mapping_flops, newton_tile
-from dkl.kernels.newton.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, curvature_block, newton_block
 from dkl.kernels.threads import usable_cores
 from dkl.kernels.tiles import spans

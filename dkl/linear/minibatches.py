@@ -11,8 +11,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, arrived, is_on_gpu, on_host, sent
+from dkl.kernels.gram import rows_at
 from dkl.kernels.maps import row_tile
-from dkl.kernels.newton.gram import rows_at
 from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import places

@@ -232,10 +232,15 @@ class ExpansionGradients:
 
 
 class _Panel:
-    """Some frequencies, the rows `span` of W, of which a dense form exists in a step; `xp` has the arrays of steps."""
+    """Some frequencies, the rows `span` of W, of which a dense form exists in a step; `xp` has the arrays of steps.
+
+    Sparse frequencies have `_places`, those of their stored entries in W.
+    """
+
+    _places: Any
 
     def __init__(self, projection: Projection, span: slice, xp: Any) -> None:
-        self.span, self._is_sparse = span, isinstance(projection, SparseProjection)
+        self.span, self._places = span, None
         if not isinstance(projection, SparseProjection):
             return
         # the stored entries, and their places in W (F, d) and in its transpose (d, F), each as one vector
@@ -247,7 +252,7 @@ class _Panel:
 
     def dense(self, entries: np.ndarray) -> np.ndarray:
         """The rows of W that have these entries, (F, d)."""
-        if not self._is_sparse:
+        if self._places is None:
             return entries[self.span]
         W = array_module(entries).zeros(self._shape, dtype=entries.dtype)
         W.reshape(-1)[self._places] = entries[self._own]
@@ -255,7 +260,7 @@ class _Panel:
 
     def entries_of(self, transposed: np.ndarray) -> np.ndarray:
         """The entries that the descent changes, of an array (d, F) that has a number for each entry of W^T."""
-        return transposed.reshape(-1)[self._transposed_places] if self._is_sparse else transposed.T
+        return transposed.T if self._places is None else transposed.reshape(-1)[self._transposed_places]
 
 
 def _entries(projection: Projection) -> np.ndarray:

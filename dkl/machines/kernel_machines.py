@@ -95,7 +95,6 @@ from dkl.methods.callbacks import CallbackSupportMixin, called_back
 from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
-from dkl.methods.offered import offered_unless
 from dkl.methods.parameters import (
     CLASSIFIER,
     REGRESSOR,
@@ -109,7 +108,15 @@ from dkl.methods.parameters import (
     class_weights,
     estimator,
 )
-from dkl.methods.predicting import ClassPredictions, NumberPredictions, blockwise, output_names, score_rows, with_row_id
+from dkl.methods.predicting import (
+    ClassPredictions,
+    NumberPredictions,
+    blockwise,
+    offered_unless,
+    output_names,
+    score_rows,
+    with_row_id,
+)
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.refining import judging_share
 from dkl.methods.room import PlannedMixin, check_plan

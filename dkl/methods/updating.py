@@ -15,7 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
 from dkl.data.sources.summed import SummedSource
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
-from dkl.kernels.newton.gram import MOST_IN_ONE_GRAM
+from dkl.kernels.gram import MOST_IN_ONE_GRAM
 from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.validation import check_classes, check_columns

@@ -26,8 +26,7 @@ from dkl.machines.settings import squared_loss
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.density.joint_learner import JointFeatures
-from dkl.methods.density.learner import TunedClassifier, TunedRegressor
-from dkl.methods.density.tuned_learner import TunedLearner
+from dkl.methods.density.learner import TunedClassifier, TunedLearner, TunedRegressor
 from dkl.model_selection.evaluation import judged, reads_blocks
 from dkl.model_selection.folds import ValidationFold, fold_views
 from dkl.model_selection.rivals import OUTSIDE

@@ -17,8 +17,8 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.gram import MOST_IN_ONE_GRAM
 from dkl.kernels.moments import column_sums, moments_of, moments_record
-from dkl.kernels.newton.gram import MOST_IN_ONE_GRAM
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.fitting import Run

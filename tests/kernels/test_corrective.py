@@ -10,8 +10,8 @@ import pytest
 
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.gram import signed_products
 from dkl.kernels.maps import design_rows, map_rows
-from dkl.kernels.newton.gram import signed_products
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin.driver import column_numbers

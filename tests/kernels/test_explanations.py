@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.kernels.left_out import left_out_sums
+from dkl.kernels.explanations import left_out_sums
 from dkl.kernels.shapley import product_contributions, wave_contributions
 from dkl.kernels.slopes import squared_slopes
 from tests.definitions import explain as definitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.kernels.newton.gram import packed_panels, packed_size
+from dkl.kernels.gram import packed_panels, packed_size
 from dkl.methods.leverage.sums import cross_gram_sums, gram_sums
 from tests.definitions import leverage as definitions
 from tests.kernels.cases import DTYPES, FAMILIES, PRECISION, STORAGES, holey_rows, scaler, stored, weighted_map

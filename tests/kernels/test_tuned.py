@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dkl.kernels.gram import GramSum, packed_size
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import GramSum, packed_size
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps
 from dkl.methods.density.sums import (
     MarginOptions,

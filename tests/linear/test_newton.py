@@ -13,8 +13,8 @@ from sklearn.svm import LinearSVC
 
 import dkl.linear.head as newton
 from dkl.data.sources.in_memory import ArraySource
+from dkl.kernels.gram import GramSum, add_hessian, packed_size, signed_products
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size, signed_products
 from dkl.kernels.normal_equations import (
     NewtonOptions,
     NewtonTargets,
@@ -100,7 +100,7 @@ def test_rows_of_many_tiles_that_count_are_multiplied_together(monkeypatch: pyte
         products.append(len(rows))
         return signed_products(rows, weights, **options)
 
-    monkeypatch.setattr("dkl.kernels.newton.gram.signed_products", counted)
+    monkeypatch.setattr("dkl.kernels.gram.signed_products", counted)
     for weights, expected in ((weight, [6, 3]), (np.ones(60), [10] * 6)):
         found = np.zeros(packed_size(0, 7))
         gram = GramSum((0, 7), found)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dkl.data.sources.in_memory import ArraySource
-from dkl.kernels.newton.gram import packed_size
+from dkl.kernels.gram import packed_size
 from dkl.kernels.threads import usable_cores
 from dkl.linear import fitting
 from dkl.linear.fitting import LinearProblem, fit_by_newton, subsample_metric, subsample_problem

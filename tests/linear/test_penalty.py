@@ -12,8 +12,8 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from dkl.data.coerce import as_dataset
+from dkl.kernels.gram import packed_size
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.threads import usable_cores
 from dkl.linear import head

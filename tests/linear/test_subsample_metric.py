@@ -11,8 +11,8 @@ from sklearn.base import clone
 
 import dkl
 from dkl.features.families import Gaussian
+from dkl.kernels.gram import packed_size
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.linear.fitting import subsample_metric, subsample_problem
 from dkl.linear.head import NewtonDriver, NewtonProblem

@@ -22,8 +22,7 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.harmonic_search import HarmonicSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.rounds import loop
-from dkl.methods.rounds.candidates import SCORE_PENALTY, CandidatePoints, greedy_points
-from dkl.methods.rounds.dictionary import SampleSlopes
+from dkl.methods.rounds.dictionary import SCORE_PENALTY, CandidatePoints, SampleSlopes, greedy_points
 from dkl.methods.rounds.driver import RoundsDriver, verified_candidates
 from dkl.methods.rounds.loop import best_round
 from dkl.methods.rounds.problem import RoundsProblem, are_old_columns, candidate_map, model_map

@@ -13,8 +13,8 @@ from scipy import sparse
 from dkl.features.families import ArcCosine, Coordinates, Gaussian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.kernels.gram import packed_size
 from dkl.kernels.maps import map_rows
-from dkl.kernels.newton.gram import packed_size
 from dkl.methods.leverage import dictionary_driver as leverage_dictionary
 from dkl.methods.leverage import driver as leverage
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver

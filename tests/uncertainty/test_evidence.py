@@ -15,7 +15,7 @@ from sklearn.linear_model import BayesianRidge
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Coordinates, Gaussian
-from dkl.kernels.newton.gram import packed_size
+from dkl.kernels.gram import packed_size
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.room import planned_kinds

@@ -11,8 +11,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
+from dkl.kernels.gram import packed_panels, packed_size
 from dkl.kernels.maps import map_rows, mapping_flops, newton_tile
-from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps
 from dkl.linear.scores import scoring_cost
 from dkl.methods.density.descent import TunedModel

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, together_on_host, with_targets
+from dkl.kernels.gram import GramSum, finished, packed_size, rows_at
 from dkl.kernels.maps import design_tiles, mapped_tiles
-from dkl.kernels.newton.gram import GramSum, finished, packed_size, rows_at
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, model_scores, weighted_sums
 from dkl.kernels.sums import feature_sums
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss

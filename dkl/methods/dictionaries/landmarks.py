@@ -13,8 +13,7 @@ from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.scaling import Scaler
-from dkl.methods.rounds.candidates import greedy_points
-from dkl.methods.rounds.dictionary import SampleSlopes
+from dkl.methods.rounds.dictionary import SampleSlopes, greedy_points
 from dkl.protocols.arrays import Rows, dense_rows
 
 # Rows tried as landmarks for each one that is proposed, the fewest tried, and the rows over which their scores are

@@ -17,8 +17,8 @@ from scipy.linalg import eigh, solve_triangular
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
+from dkl.kernels.gram import packed_size
 from dkl.kernels.maps import mapping_flops, newton_tile
-from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.threads import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.methods.leverage.driver import EXACT_SIZE, PANELS_A_PASS, Leverage, LeverageProblem, cholesky, gram_record

@@ -20,8 +20,8 @@ from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
+from dkl.kernels.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.maps import map_rows, mapping_flops, newton_tile
-from dkl.kernels.newton.gram import gram_scratch, packed_panels, packed_size
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
 from dkl.methods.choice import FeatureChoice, choose_features

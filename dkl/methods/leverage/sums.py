@@ -9,8 +9,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows, with_targets
+from dkl.kernels.gram import GramSum, packed_size
 from dkl.kernels.maps import map_rows, newton_tile
-from dkl.kernels.newton.gram import GramSum, packed_size
 from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows

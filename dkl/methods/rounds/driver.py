@@ -15,8 +15,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS, collected_bytes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
-from dkl.methods.rounds.candidates import CandidatePoints
-from dkl.methods.rounds.dictionary import SampleSlopes
+from dkl.methods.rounds.dictionary import CandidatePoints, SampleSlopes
 from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
 from dkl.methods.rounds.problem import (
     RoundsProblem,

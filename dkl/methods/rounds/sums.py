@@ -20,8 +20,8 @@ from dkl.kernels.device import (
     together_on_host,
     weighted_rows_on_gpu,
 )
+from dkl.kernels.gram import rows_at, signed_products, summed_product
 from dkl.kernels.maps import design_tiles, map_rows, row_mapper
-from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, HistogramSums, step_tiles, write_codes
 from dkl.kernels.threads import product

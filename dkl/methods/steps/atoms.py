@@ -13,7 +13,7 @@ from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.compiled import njit
 from dkl.kernels.step_tiles import SHARED_SUMS
 from dkl.kernels.threads import Crew
-from dkl.methods.rounds.candidates import SCORE_PENALTY
+from dkl.methods.rounds.dictionary import SCORE_PENALTY
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState
 from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.methods.steps.pairs import rows_of_tables, steps_on_pairs, table_bytes

@@ -1,1 +1,0 @@
-"""The sums over mapped rows that Newton steps need."""
