@@ -351,6 +351,7 @@ def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are
         act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("n_features", [10**5, 10**12])
 @pytest.mark.parametrize("features", ["auto", "nystrom", "aligned", "coordinates", "random", "steps"])
 def test_a_plan_refuses_the_features_that_a_fit_in_memory_refuses_and_no_others(features: str, n_features: int) -> None:
@@ -437,11 +438,9 @@ def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) 
         assert "Traceback" not in run.output
 
 
-@pytest.mark.parametrize("effort", ["fast", "best"])
-def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> None:
-    """ "best" tries more features side by side than the log loss has Hessians for."""
+def test_more_features_side_by_side_than_the_log_loss_has_hessians_for_have_a_plan() -> None:
     X = np.random.default_rng(0).normal(size=(5_000, 20)).astype(np.float32)
-    planned = plan(KernelClassifier(effort=effort, progress=False), X, X[:, 0] > 0.0)
+    planned = plan(KernelClassifier(effort="best", progress=False), X, X[:, 0] > 0.0)
     assert planned.peak_bytes > 0
 
 
@@ -467,7 +466,7 @@ def test_a_look_at_a_block_tells_lines_from_what_is_curved(kind: str) -> None:
     assert seems_linear(Block(0, X, y, None, np.arange(len(X))), 2) == (kind == "lines")
 
 
-@pytest.mark.parametrize("kind", ["lines", "waves", "thresholds", "products"])
+@pytest.mark.parametrize("kind", ["lines", "products"])
 def test_a_look_at_many_columns_tells_lines_from_what_is_curved(kind: str) -> None:
     """The columns that matter are a few of 150, so that bins of the others have to make room for theirs."""
     X, y = made_rows(kind)
@@ -555,11 +554,11 @@ def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_l
         return plan(KernelClassifier(progress=False, **options), *made_rows(kind, n))
 
     # more rows than candidates are tried on, so that the last fit differs
-    curved, lines = expected("waves", 100_000), expected("lines", 100_000)
+    curved, lines = expected("waves", 40_000), expected("lines", 40_000)
     assert lines.expected_seconds < curved.expected_seconds < curved.seconds
-    fast = expected("waves", 100_000, effort="fast")
+    fast = expected("waves", 40_000, effort="fast")
     assert fast.expected_seconds < curved.expected_seconds / 3
-    assert expected("waves", 100_000, time_limit=10.0, effort="best").expected_seconds == 10.0
+    assert expected("waves", 40_000, time_limit=10.0, effort="best").expected_seconds == 10.0
     far = curved.at(10_000_000)
     assert far.expected_seconds > 10 * curved.expected_seconds
     assert curved.at(10_000_000, slots=64).expected_seconds < far.expected_seconds

@@ -422,7 +422,7 @@ def test_without_a_limit_no_clock_ends_anything(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_plan_counts_all_that_may_be_tried() -> None:
-    X, y = thresholds(300)
+    X, y = thresholds(120)
     ds = as_dataset(X, y)
     whole, pinned = plan(dkl.KernelRegressor(), ds), plan(dkl.KernelRegressor("steps", solver="newton"), ds)
     assert whole.n_passes > 5 * pinned.n_passes
