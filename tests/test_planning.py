@@ -319,10 +319,8 @@ def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     assert planned.held["searched rows"] >= 6_000 * 8 * 4
 
 
-@pytest.mark.parametrize("shape", [(456, 30), (1_000, 8)], ids=str)
-def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(shape: tuple[int, int]) -> None:
-    n, d = shape
-    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large() -> None:
+    X = np.random.default_rng(0).normal(size=(1_000, 8)).astype(np.float32)
     y = (np.sin(3 * X[:, 0] + 2 * X[:, 1]) + np.sin(2 * X[:, 2]) > 0).astype(int)
     machine = KernelClassifier(effort="fast", random_state=0, progress=False)
     # one block is worked on at a time, whatever the cores: the plan of two is that of one
@@ -337,7 +335,7 @@ def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(sh
         tracemalloc.stop()
     assert measured <= planned <= 3 * measured + (300 << 20)
     # the usual effort may come to twice as many features as rows, whose Hessians count
-    assert plan(machine.set_params(effort="balanced"), X, y).peak_bytes < (1 << 30) * max(1.0, n / 1_000)
+    assert plan(machine.set_params(effort="balanced"), X, y).peak_bytes < 1 << 30
 
 
 @pytest.mark.parametrize("n_features", [10**9, 10**12])
