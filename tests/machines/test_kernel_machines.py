@@ -68,13 +68,14 @@ EXPECTED = {
             marks=pytest.mark.slow,
         ),
         # exact heads see weights exactly
-        (
+        pytest.param(
             classifier(
                 features=RandomFeatures(Gaussian(4.0), n_features=40, dtype="float64"),
                 loss="squared_hinge",
                 solver="newton",
             ),
             {},
+            marks=pytest.mark.slow,
         ),
         (
             regressor(features=RandomFeatures(Gaussian(4.0), n_features=40, dtype="float64"), solver="newton"),

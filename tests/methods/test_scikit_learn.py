@@ -49,8 +49,17 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return np.log1p(X[::2]).astype(np.float32), np.array(["benign", "malignant"])[1 - y[::2]]
 
 
+# of random draws, of one pass and of rounds: what the others add to these is checked of them elsewhere, weights in
+# `test_weights.py` and bad rows in `tests/test_bad_input.py`
+IN_EVERY_RUN = (RandomFeatures, AlignedFeatures, MarginFeatures)
+
+
 @pytest.mark.filterwarnings("ignore")
-@every_learner
+@pytest.mark.parametrize(
+    "learner",
+    [pytest.param(one, marks=() if type(one) in IN_EVERY_RUN else pytest.mark.slow) for one in LEARNERS],
+    ids=lambda learner: type(learner).__name__,
+)
 def test_the_checks_of_scikit_learn_pass(learner: Any) -> None:
     # searches are as short as they are few: each check fits several times
     short = {"chains": 20, "steps": 3, "rounds": 2}
