@@ -519,6 +519,7 @@ def chosen(folder: Path, little_work: None) -> None:
         "drift {0}/labels.zarr {0}/labels.zarr",
         "tune {0}/labels.zarr {1}/tuned.zarr --learner random --features 10 --space alpha=1e-6:1e-1:log --trials 2",
         "compare {0}/labels.zarr --output {1}/compared --learner random --features 50 --no-rivals",
+        "bench --quick",
     ],
 )
 def test_no_command_prints_a_message_of_300_characters(

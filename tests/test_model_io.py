@@ -541,9 +541,9 @@ def test_the_token_says_who_wrote_a_folder_and_nothing_of_the_model(saved: Path)
         dkl.load_model(saved)
 
 
-@pytest.mark.parametrize("name", OTHER)
-def test_a_hand_edit_that_could_be_meant_is_a_store_error(name: str, saved: Path) -> None:
-    edit(saved, OTHER[name])
+@pytest.mark.parametrize("name", [*OTHER, "digests are too few"])
+def test_a_hand_edit_of_a_model_that_signs_its_metadata_is_a_store_error(name: str, saved: Path) -> None:
+    edit(saved, {**WRONG, **OTHER}[name])
     with pytest.raises(StoreError):
         load_model(saved)
 

@@ -153,7 +153,6 @@ def test_the_common_knobs_reach_features_that_are_given_and_nothing_is_left_out_
         dkl.KernelRegressor("steps", sigma=3.0).fit(X, y)
 
 
-@pytest.mark.usefixtures("little_work")
 def test_chosen_features_tell_no_hints_of_other_settings(caplog: pytest.LogCaptureFixture) -> None:
     X, y = make_friedman1(300, random_state=0)
     X[:, 0] = np.exp(8.0 * X[:, 0]) ** 2
