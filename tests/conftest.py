@@ -100,7 +100,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     from dkl.machines.effort import EFFORTS
 
     for name in ("fast", "balanced"):
-        monkeypatch.setitem(EFFORTS, name, replace(EFFORTS[name], work=4e8))
+        monkeypatch.setitem(EFFORTS, name, replace(EFFORTS[name], work=1e8))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -70,7 +70,7 @@ FEATURES: dict[str, Any] = {
     "shared landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60, pool="shared"),
     "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
     "corrective": MarginFeatures(n_features=12),
-    "game": MarginFeatures(Gaussian(2.0), n_features=12, solver="game"),
+    "game": MarginFeatures(Gaussian(2.0), n_features=6, solver="game"),
     "structured": RandomFeatures(Gaussian(2.0, sampling="structured"), n_features=20),
     "harmonics": AlignedFeatures(SphericalHarmonics(max_degree=3, project=True), n_features=10),
     "steps": StepFeatures(n_features=12),
@@ -98,10 +98,10 @@ FITS: dict[str, tuple[str, Any]] = {
     "peaks on a grid": ("two", PeakFeatures(n_features=4, method="grid")),
     "game, excessive gap": (
         "two",
-        MarginFeatures(Coordinates(), n_features=3, solver="game", dynamics="excessive-gap", rounds=4),
+        MarginFeatures(Coordinates(), n_features=3, solver="game", dynamics="excessive-gap", rounds=2),
     ),
     # in float32 a row at the edge of a bin, or of the margin, is on the other side of it on another device
-    "game": ("classes", MarginFeatures(Gaussian(2.0), n_features=12, solver="game", dtype="float64")),
+    "game": ("classes", MarginFeatures(Gaussian(2.0), n_features=6, solver="game", dtype="float64")),
     "refined": ("two", MarginFeatures(n_features=8, refine=1, dtype="float64")),
     "joint, squared hinge": ("two", JointFeatures(Gaussian(2.0), loss="squared_hinge", **_JOINT)),
     "joint, numbers": ("numbers", JointFeatures(Gaussian(2.0), **_JOINT)),

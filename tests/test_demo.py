@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 import dkl
@@ -97,6 +98,9 @@ def test_the_demo_ends_with_what_to_take_and_what_to_type(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dkl.demo.MADE_ROWS", (1_000, 2_000))
     monkeypatch.setattr("dkl.demo.SVM_ROWS", (200, 400, 800))
+    monkeypatch.setattr("dkl.demo.TESTED", 5_000)
+    half = [values[::2] for values in load_digits(return_X_y=True)]
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **options: half)
     run = CliRunner().invoke(app, ["demo"])
     assert run.exit_code == 0, run.output
     lines = [line.rstrip() for line in run.stdout.splitlines()]

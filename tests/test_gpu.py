@@ -57,8 +57,7 @@ from dkl.linear import head, sgd
 from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
-from dkl.methods.density.joint_learner import JointFeatures
-from dkl.methods.density.learner import TunedClassifier, TunedRegressor
+from dkl.methods.density.learner import TunedClassifier
 from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
 from dkl.methods.game.sums import GameTargets, gram_block
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
@@ -226,40 +225,6 @@ def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     }
     found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["newton", "multinomial", "tuned", "squares", "joint", "corrective", "game"])
-def test_mapped_rows_stay_on_the_gpu(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of columns are made there: what comes to the host of a row are its scores, not its features."""
-    if gpu == "real":
-        pytest.skip("the arrays of the real CuPy cannot be watched")
-    import cupy
-
-    X, y = rows(400)
-    options: dict[str, Any] = {"device": "gpu", "random_state": 0}
-    features, given = RandomFeatures(Gaussian(2.0), n_features=16), {"solver": "newton", "alpha": 1e-3, **options}
-    learner: Any = {
-        "newton": lambda: KernelClassifier(features, loss="squared_hinge", **given),
-        "multinomial": lambda: KernelClassifier(features, loss="log_loss", **given),
-        "tuned": lambda: TunedClassifier(n_features=16, tol=0.02, **options),
-        "squares": lambda: TunedRegressor(n_features=16, **options),
-        "joint": lambda: JointFeatures(Gaussian(2.0), n_candidates=16, n_features=8, tol=0.05, **options),
-        "corrective": lambda: MarginFeatures(n_features=12, **options),
-        "game": lambda: MarginFeatures(Gaussian(2.0), n_features=12, solver="game", **options),
-    }[name]()
-    came: list[tuple[int, ...]] = []
-
-    def watched(x: Any) -> np.ndarray:
-        came.append(x._values.shape)
-        return x._values.copy()
-
-    monkeypatch.setattr(cupy.ndarray, "get", watched)
-    learner.fit(X, X[:, 0] if name == "squares" else y > 0 if name != "multinomial" else y)
-    # of three classes that are fitted together come the scores, and what a step adds to them
-    most = 6 if name == "multinomial" else 5
-    wide = [shape for shape in came if len(shape) == 2 and shape[0] >= 100 and shape[1] > most]
-    assert came
-    assert wide == []
 
 
 @pytest.mark.parametrize(

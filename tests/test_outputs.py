@@ -334,8 +334,9 @@ ALONE: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
 }
 
 
-@pytest.mark.parametrize("through", ["itself", "a link"])
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize(
+    ("name", "through"), [*((name, "itself") for name in ALONE), ("report", "a link"), ("graph", "a link")]
+)
 def test_a_file_of_another_kind_is_never_replaced_and_one_of_its_own_is(name: str, through: str, folder: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("matplotlib")

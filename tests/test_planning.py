@@ -319,10 +319,8 @@ def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     assert planned.held["searched rows"] >= 6_000 * 8 * 4
 
 
-@pytest.mark.parametrize("shape", [(456, 30), (1_000, 8)], ids=str)
-def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(shape: tuple[int, int]) -> None:
-    n, d = shape
-    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large() -> None:
+    X = np.random.default_rng(0).normal(size=(1_000, 8)).astype(np.float32)
     y = (np.sin(3 * X[:, 0] + 2 * X[:, 1]) + np.sin(2 * X[:, 2]) > 0).astype(int)
     machine = KernelClassifier(effort="fast", random_state=0, progress=False)
     # one block is worked on at a time, whatever the cores: the plan of two is that of one
@@ -337,7 +335,7 @@ def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(sh
         tracemalloc.stop()
     assert measured <= planned <= 3 * measured + (300 << 20)
     # the usual effort may come to twice as many features as rows, whose Hessians count
-    assert plan(machine.set_params(effort="balanced"), X, y).peak_bytes < (1 << 30) * max(1.0, n / 1_000)
+    assert plan(machine.set_params(effort="balanced"), X, y).peak_bytes < 1 << 30
 
 
 @pytest.mark.parametrize("n_features", [10**9, 10**12])
@@ -351,6 +349,7 @@ def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are
         act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("n_features", [10**5, 10**12])
 @pytest.mark.parametrize("features", ["auto", "nystrom", "aligned", "coordinates", "random", "steps"])
 def test_a_plan_refuses_the_features_that_a_fit_in_memory_refuses_and_no_others(features: str, n_features: int) -> None:
@@ -437,11 +436,9 @@ def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) 
         assert "Traceback" not in run.output
 
 
-@pytest.mark.parametrize("effort", ["fast", "best"])
-def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> None:
-    """ "best" tries more features side by side than the log loss has Hessians for."""
+def test_more_features_side_by_side_than_the_log_loss_has_hessians_for_have_a_plan() -> None:
     X = np.random.default_rng(0).normal(size=(5_000, 20)).astype(np.float32)
-    planned = plan(KernelClassifier(effort=effort, progress=False), X, X[:, 0] > 0.0)
+    planned = plan(KernelClassifier(effort="best", progress=False), X, X[:, 0] > 0.0)
     assert planned.peak_bytes > 0
 
 
@@ -467,7 +464,7 @@ def test_a_look_at_a_block_tells_lines_from_what_is_curved(kind: str) -> None:
     assert seems_linear(Block(0, X, y, None, np.arange(len(X))), 2) == (kind == "lines")
 
 
-@pytest.mark.parametrize("kind", ["lines", "waves", "thresholds", "products"])
+@pytest.mark.parametrize("kind", ["lines", "products"])
 def test_a_look_at_many_columns_tells_lines_from_what_is_curved(kind: str) -> None:
     """The columns that matter are a few of 150, so that bins of the others have to make room for theirs."""
     X, y = made_rows(kind)
@@ -555,11 +552,11 @@ def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_l
         return plan(KernelClassifier(progress=False, **options), *made_rows(kind, n))
 
     # more rows than candidates are tried on, so that the last fit differs
-    curved, lines = expected("waves", 100_000), expected("lines", 100_000)
+    curved, lines = expected("waves", 40_000), expected("lines", 40_000)
     assert lines.expected_seconds < curved.expected_seconds < curved.seconds
-    fast = expected("waves", 100_000, effort="fast")
+    fast = expected("waves", 40_000, effort="fast")
     assert fast.expected_seconds < curved.expected_seconds / 3
-    assert expected("waves", 100_000, time_limit=10.0, effort="best").expected_seconds == 10.0
+    assert expected("waves", 40_000, time_limit=10.0, effort="best").expected_seconds == 10.0
     far = curved.at(10_000_000)
     assert far.expected_seconds > 10 * curved.expected_seconds
     assert curved.at(10_000_000, slots=64).expected_seconds < far.expected_seconds

@@ -151,6 +151,7 @@ def test_a_note_is_said_beside_the_line():
     assert "12 columns [one-hot]" in drawn([*told(3)[:2], note, told(3)[-1]])
 
 
+@pytest.mark.usefixtures("little_work")
 def test_all_work_of_a_fit_is_on_one_line_that_ends_with_its_conclusion(monkeypatch) -> None:
     pages: list[Page] = []
     monkeypatch.setattr("dkl.progress._Log", lambda: pages.append(Page()) or pages[-1])
@@ -179,7 +180,7 @@ def test_a_notebook_has_one_display_a_fit_and_needs_no_widgets(tmp_path) -> None
     begin = "import sys, numpy as np, dkl\nsys.modules['ipywidgets'] = None\n"
     begin += "X = np.random.default_rng(0).normal(size=(80, 3))\ny = X[:, 0] * X[:, 1] > 0\n"
     fits = [
-        "model = dkl.KernelClassifier(effort='fast', random_state=0).fit(X, y)",
+        "model = dkl.KernelClassifier(effort='fast', trials=[0, 1], random_state=0).fit(X, y)",
         "model = dkl.KernelClassifier('random', n_features=10, random_state=0).fit(X, y)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in (begin, *fits)])

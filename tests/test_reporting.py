@@ -176,6 +176,7 @@ def test_text_html_and_json_say_the_same(fitted: Any, tmp_path: Path) -> None:
     assert len(text.splitlines()) < 120
 
 
+@pytest.mark.usefixtures("little_work")
 def test_a_page_shows_scores_errors_and_importance_first_in_one_file(fitted: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     _, stored, model, _ = fitted

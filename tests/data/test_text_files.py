@@ -307,7 +307,7 @@ def test_work_grows_with_the_columns_and_not_with_their_square(tmp_path):
 
         return work
 
-    few, many = ingest_and_encode(500), ingest_and_encode(4_000)
+    few, many = ingest_and_encode(250), ingest_and_encode(2_000)
     # 8 times the columns: 8 times the work, and 64 times where each column looks at all others
     assert seconds(many) < 24 * seconds(few)
 

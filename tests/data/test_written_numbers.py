@@ -112,23 +112,18 @@ def test_numbers_are_read_as_they_are_meant_and_the_form_is_kept(name: str) -> N
 ALL = pd.DataFrame({name: texts(name) for name in FORMS} | {"x": np.arange(N) / 3})
 
 
-@pytest.mark.parametrize("way", ["frame", "parquet", ",", ";"])
-def test_a_table_of_all_forms_has_the_columns_of_the_numbers_on_every_way_in(tmp_path: Path, way: str) -> None:
-    if way == "frame":
-        encoding = learn_encoding([ALL])
-        X = np.asarray(encoding.transform(ALL))
-    else:
-        path = tmp_path / ("rows.parquet" if way == "parquet" else "rows.csv")
-        ALL.to_parquet(path) if way == "parquet" else ALL.to_csv(path, sep=way, index=False)
-        ds = dkl.ingest(path, tmp_path / "rows.zarr", **SHUFFLED)
-        encoding, X = ds.encoding, ds.X.compute()
-    for place, (name, rule) in enumerate(zip(FORMS, encoding.rules, strict=False)):
+@pytest.mark.parametrize("way", ["parquet", ",", ";"])
+def test_a_file_of_all_forms_has_the_columns_of_the_numbers(tmp_path: Path, way: str) -> None:
+    path = tmp_path / ("rows.parquet" if way == "parquet" else "rows.csv")
+    ALL.to_parquet(path) if way == "parquet" else ALL.to_csv(path, sep=way, index=False)
+    ds = dkl.ingest(path, tmp_path / "rows.zarr", **SHUFFLED)
+    X = ds.X.compute()
+    for place, (name, rule) in enumerate(zip(FORMS, ds.encoding.rules, strict=False)):
         assert (rule.name, rule.kind, rule.form, rule.missing) == (name, "number", FORMS[name][2], 0)
         np.testing.assert_array_equal(X[:, place], rounded(name).astype(np.float32), err_msg=name)
 
 
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("way", ["pieces", "frame"])
+@pytest.mark.parametrize(("name", "way"), [(name, ("pieces", "frame")[k % 2]) for k, name in enumerate(FORMS)])
 def test_targets_are_numbers_too(name: str, way: str) -> None:
     frame = pd.DataFrame({"x": np.arange(N) / 3, "price": texts(name)})
     if way == "frame":

@@ -107,8 +107,7 @@ def written(folder: Path, zone: str | None, suffix: str, rows: slice = slice(Non
     return path
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize(("suffix", "zone"), [("csv", "Asia/Tokyo"), ("parquet", "America/New_York")])
 def test_predictions_of_files_and_rows_in_another_zone_are_those_of_fit(tmp_path, suffix, zone):
     stored = dkl.ingest(written(tmp_path, "UTC", suffix), tmp_path / "rows.zarr", target="y", shuffle=False)
     assert stored.encoding.rules == learn_encoding([frame_in("UTC")]).rules

@@ -177,6 +177,7 @@ def test_updates_hold_rows_out_as_fits_do(tmp_path: Path) -> None:
     assert updated.score(X, Y) > 0.8
 
 
+@pytest.mark.usefixtures("little_work")
 def test_tune_and_suggest_say_how_rows_are_held_out() -> None:
     space = {"alpha": (1e-5, 1e-2, "log")}
     given: dict[str, Any] = {"n_trials": 2, "n_initial": 2, "folds": 3, "random_state": 0, "refit": False}

@@ -88,6 +88,7 @@ USES: dict[str, Callable[[Any, Any, Path], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
 def test_a_column_of_weights_is_the_weights_and_no_feature(use: str, tmp_path: Path) -> None:

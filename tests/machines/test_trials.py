@@ -172,6 +172,7 @@ def test_the_plan_calibrates_the_candidate_of_most_features_that_may_win() -> No
     assert largest["calibration"] == largest["held-out scores"] > 1_000
 
 
+@pytest.mark.usefixtures("little_work")
 def test_candidates_that_cannot_be_fitted_are_left_out_of_a_plan_as_of_a_race(tmp_path: Path) -> None:
     """Waves that descend have no gradients of counts; the fit of a store is planned first."""
     generator = np.random.default_rng(0)

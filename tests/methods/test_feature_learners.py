@@ -383,6 +383,7 @@ def test_fit_hints_once_at_columns_with_heavy_tails(rows: Any) -> None:
         RandomFeatures(n_features=4, scaling="standard", random_state=0).fit(pd.DataFrame(X, columns=list("abcde")))
 
 
+@pytest.mark.usefixtures("little_work")
 def test_no_hint_is_given_where_it_was_heeded_or_inside_folds(rows: Any) -> None:
     X, y = heavy_columns(rows), rows[1]
     with warnings.catch_warnings():

@@ -62,6 +62,7 @@ def test_every_learner_that_has_a_meaning_takes_part() -> None:
             learner_classes()[name]().fit(numbers)
 
 
+@pytest.mark.usefixtures("little_work")
 def test_all_of_them_are_compared_on_numbers() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))

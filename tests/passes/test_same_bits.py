@@ -90,7 +90,7 @@ def test_threads_give_the_bits_of_the_tree(kind, n_threads):
 
 
 @given(n_blocks=st.integers(0, 400), n_threads=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_pass_over_any_number_of_blocks_is_the_tree_over_them(n_blocks, n_threads):
     source = Source(ragged(n_blocks, 4))
     with dask.config.set(num_workers=n_threads):
