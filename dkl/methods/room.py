@@ -248,8 +248,8 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
                 plan = learner.replayed(whole)
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
             if gives_up:
-                # workers of a long session would otherwise be refused fits that they ran before
-                processes = [each.up_to_pause() if each.has_outgrown_fits else each for each in processes]
+                # small results on a worker's disk cost a fit less than its refusal
+                processes = [each.up_to_pause() for each in processes]
             room = room_of(processes, learner.memory_limit, for_whole_fit=backend.is_cluster)
             _, sums, tables, in_files = encoded_within(room.nbytes)
             kinds = kinds_of(plan, sums, tables)
