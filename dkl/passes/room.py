@@ -98,6 +98,11 @@ class ProcessMemory:
     grown: int = 0
     n_fits: int = 1
 
+    @property
+    def has_outgrown_fits(self) -> bool:
+        """Whether earlier fits, and libraries that tasks loaded, have made it larger than a single fit would."""
+        return self.grown > _GROWN_BYTES
+
     def up_to_pause(self) -> ProcessMemory:
         """The same process, which may spill: small results on a worker's disk cost a fit less than its refusal."""
         return replace(self, spills_at=None) if self.pauses_at else self

@@ -12,14 +12,17 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
+from distributed import Client, LocalCluster
 
 from dkl.data import frames
 from dkl.data.coerce import as_dataset
+from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 from dkl.passes.loop import run_pass
-from dkl.passes.memory import fit_limits
+from dkl.passes.memory import fit_limits, peak_bytes
 from dkl.passes.room import own_room
 from dkl.passes.session import origin_of, stand_alone
+from dkl.planning import plan
 from tests.passes.sources import moments
 
 ROWS = 60
@@ -41,7 +44,10 @@ def lazy(n_partitions: int = 4) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.node.get_closest_marker("slow"):
+        yield
+        return
     monkeypatch.setattr("dkl.data.store.blocking.MAX_BLOCK_ROWS", 25)
     with dask.config.set(scheduler="synchronous"):
         yield
@@ -129,3 +135,31 @@ def test_lazy_features_of_a_frame_read_each_partition_once() -> None:
     READ.clear()
     assert learner.transform(lazy()).compute().shape == (4 * ROWS, 6)
     assert sorted(READ) == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "n_rows"), [("numbers", 100_000), ("names", 100_000), ("numbers", 20_000)])
+def test_workers_of_500_mb_that_read_parquet_keep_the_promise_of_the_plan(
+    tmp_path: Path, kind: str, n_rows: int
+) -> None:
+    draw = np.random.default_rng(0)
+    for number in range(3):
+        table = pd.DataFrame(draw.normal(size=(n_rows, 20)), columns=[f"c{place}" for place in range(20)])
+        targets = (np.cos(2.0 * table["c0"]) + table["c1"] > 0.5).astype(int)
+        if kind == "names":
+            names = np.char.add("name ", np.arange(20).astype(str))
+            table = table.assign(c2=draw.choice(names, n_rows), c3=pd.Categorical(draw.choice(names, n_rows)))
+        table.assign(y=targets).to_parquet(tmp_path / f"rows-{number}.parquet")
+    frame = dd.read_parquet(tmp_path)
+    X, y = frame.drop(columns="y"), frame["y"]
+    spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn", "scheduler": None})
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with spawned, LocalCluster(memory_limit="500MB", **options) as cluster, Client(cluster) as client:
+        features = RandomFeatures(n_features=100)
+        model = KernelClassifier(features, solver="newton", alpha=1e-4, random_state=0, progress=False)
+        planned = plan(model, X, y)
+        assert planned.room is not None
+        promised = planned.room.held + max(each.memory.total for each in planned.passes)
+        model.fit(X, y)
+        dd.from_dask_array(model.predict(X), columns="answer").to_frame().to_parquet(tmp_path / "answers")
+        assert max(client.run(peak_bytes).values()) <= promised

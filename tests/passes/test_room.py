@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import psutil
 import pytest
@@ -97,8 +98,11 @@ def test_a_whole_fit_leaves_less_room_to_grow_in_workers_that_have_grown_in_earl
     assert room_of([worker, fresh], None, for_whole_fit=True).nbytes == min(found.nbytes, 160 * MB - (40 << 20))
 
 
-def test_a_worker_whose_fit_would_be_refused_may_reach_the_bytes_at_which_dask_pauses_it() -> None:
-    assert room_of([WORKER.up_to_pause()], None).nbytes == 200 * MB
+def test_a_worker_that_has_outgrown_a_fit_may_reach_the_bytes_at_which_dask_pauses_it() -> None:
+    grown = without(grown=41 << 20)
+    assert grown.has_outgrown_fits
+    assert not without(grown=39 << 20).has_outgrown_fits
+    assert room_of([grown.up_to_pause()], None).nbytes == 200 * MB
     # where Dask pauses no worker, the line of spilling stays
     assert room_of([without(pauses_at=None).up_to_pause()], None).nbytes == 150 * MB
 
@@ -345,13 +349,13 @@ def test_a_process_that_holds_too_much_hands_back_what_it_has_freed_before_a_pas
 
 
 @pytest.mark.parametrize(("held", "pauses_at", "runs"), [(348, 400, True), (348, None, False), (400, 400, False)])
-def test_a_plan_of_workers_that_hold_much_may_reach_the_bytes_at_which_dask_pauses_them(
+def test_a_plan_of_workers_that_compute_rows_may_reach_the_bytes_at_which_dask_pauses_them(
     monkeypatch: pytest.MonkeyPatch, held: int, pauses_at: int | None, runs: bool
 ) -> None:
     """Workers of 500 MB that read Parquet were refused every fit from 334 MiB on, although Dask pauses them at 381."""
     large = without(held=held * MB, pauses_at=None if pauses_at is None else pauses_at * MB)
     monkeypatch.setattr("dkl.passes.backends.own_memory", lambda: large)
-    rows = as_dataset(np.random.default_rng(0).normal(size=(60_000, 10)), np.arange(60_000.0))
+    rows = as_dataset(da.random.default_rng(0).random((60_000, 10), chunks=(30_000, 10)))
     learner = RandomFeatures(n_features=50, random_state=0)
     expected = nullcontext() if runs else pytest.raises(MemoryLimitError)
     with dask.config.set(scheduler="threads", num_workers=1), expected:
