@@ -282,7 +282,7 @@ class Cut:
         nbytes: int = 0,
     ) -> None:
         self.name, self.chunks, self.lengths, self.nbytes = name, chunks, lengths, nbytes
-        self._finish = finish or [None] * len(chunks)
+        self._finish: Sequence[Callable[[Any, int], Rows] | None] = [None] * len(chunks) if finish is None else finish
         self._starts = np.cumsum([0, *lengths]).tolist()
 
     @classmethod
