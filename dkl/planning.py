@@ -18,6 +18,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.labels import TaskChoice
+from dkl.data.sources.lazy import culled
 from dkl.data.together.rows import BesideFeatures
 from dkl.errors import warn_user
 from dkl.kernels.device import Device
@@ -30,7 +31,7 @@ from dkl.passes.devices import choose_device
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name, whole_bytes
 from dkl.passes.room import Room
-from dkl.passes.session import culled, origin_of, stand_alone
+from dkl.passes.session import origin_of, stand_alone
 from dkl.passes.timing import Seconds, TimedRows, seconds_counted, visited_share
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.plain_text import Printed, in_columns

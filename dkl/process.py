@@ -464,6 +464,13 @@ def _c_library() -> ctypes.CDLL:
     return library
 
 
+def return_freed_memory() -> None:
+    """Hand back what the C library keeps of freed memory, in each thread's heap; on Linux."""
+    # other C libraries than GNU's may have no such call
+    with suppress(AttributeError, OSError):
+        _c_library().malloc_trim(0)
+
+
 def give_back_memory() -> None:
     """Hand back what this process has freed, and what it has mapped of libraries and does not use; on Linux.
 
@@ -474,9 +481,9 @@ def give_back_memory() -> None:
     if sys.platform != "linux":
         return
     mapped, later = _mapped_bytes(), mapped_later()
-    # other C libraries than GNU's may have no such call, and other file systems no such files
+    return_freed_memory()
+    # other file systems may have no such files
     with suppress(AttributeError, OSError):
-        _c_library().malloc_trim(0)
         for start, end in _unchanged_files(this_process().memory_maps(grouped=False)):
             _advise(start, end, mmap.MADV_DONTNEED)
     _Given.mapped = _mapped_bytes()

@@ -23,7 +23,7 @@ from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
 from dkl.data.sources.in_memory import ArraySource
-from dkl.data.sources.lazy import DaskSource, is_lazy, lazy_source
+from dkl.data.sources.lazy import Cut, DaskSource, is_lazy, lazy_source
 from dkl.data.sources.rows import schema_of
 from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.errors import Problems
@@ -51,7 +51,7 @@ def source_of(
             return lazy, known
         problems = Problems(in_words_of_arrays)
         with problems.collected():
-            rows, encoding = encode_raw(X, weight=sample_weight)
+            rows, encoding, _ = encode_raw(X, weight=sample_weight)
         problems.raise_all()
         # uses the task and the classes that were found already
         of_targets |= {"task": known.task or task, "classes": known.classes}
@@ -71,6 +71,7 @@ def source_of(
     # targets are checked as unweighted ones if the weights are invalid
     weight = None if in_memory else sample_weight
     deferred: list[Callable[[], None]] = []
+    raw: Cut | None = None
     if in_memory:
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
@@ -80,14 +81,14 @@ def source_of(
         if in_memory:
             rows, encoding = _encoded(X, categorical, counted, deferred)
         else:
-            rows, encoding = encode_raw(X, categorical, deferred, weight)
+            rows, encoding, raw = encode_raw(X, categorical, deferred, weight)
     if problems and in_memory:
         with problems.collected():
             # without rows there are no targets either
             if y is not None and len(X):
                 target_codes(as_targets(y, len(X), weight=weight), task, classes, weight)
     problems.raise_all()
-    source, schema = _source_of_arrays(rows, y, weight, counted=counted, **of_targets)
+    source, schema = _source_of_arrays(rows, y, weight, counted=counted, raw=raw, **of_targets)
     # warnings about columns are issued only if the targets are valid
     for warn in deferred:
         warn()
@@ -131,9 +132,9 @@ def _encoded(
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a frame in memory, or of an array with missing values, and the rules of counted rows."""
     if counted is None:
-        return encode_raw(X, categorical, deferred)
+        return encode_raw(X, categorical, deferred)[:2]
     try:
-        return encode_raw(X.iloc[counted] if is_frame(X) else X[counted], categorical, deferred)
+        return encode_raw(X.iloc[counted] if is_frame(X) else X[counted], categorical, deferred)[:2]
     except (ValueError, TypeError):
         # Errors refer to the rows as they were given, by numbers that the user knows: a row of weight 0 is replaced by
         # the next one that counts, so that it causes no error; rows after the last one that counts are dropped.
@@ -151,13 +152,15 @@ def _source_of_arrays(
     classes: GivenValues,
     repeats: bool,
     counted: np.ndarray | None = None,
+    raw: Cut | None = None,
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks of arrays: computed by Dask if one of them is lazy, else views of the arrays.
 
-    `counted` are the numbers of the rows of X if it contains only rows that count.
+    `counted` are the numbers of the rows of X if it contains only rows that count; `raw` is as of `DaskSource`.
     """
     if is_lazy(X) or is_lazy(y) or is_lazy(sample_weight):
-        return lazy_source(X, y, sample_weight, task=task, classes=classes, repeats=repeats)[:2]
+        of_rows: dict[str, Any] = {"repeats": repeats, "raw": raw}
+        return lazy_source(X, y, sample_weight, task=task, classes=classes, **of_rows)[:2]
     rows = as_rows(X)
     if not rows.shape[0]:
         raise ValueError(no_rows(rows.shape))

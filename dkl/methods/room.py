@@ -32,7 +32,7 @@ from dkl.passes.loading import load
 from dkl.passes.loop import PlannedRun
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
 from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of
-from dkl.passes.session import backend_for, blocks_are_kept, least_ahead, task_origin
+from dkl.passes.session import backend_for, blocks_are_kept, least_ahead, origin_of, task_origin
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import BlockSum, Record, RowSample
@@ -248,8 +248,12 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
                 plan = learner.replayed(whole)
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
             if gives_up:
-                # workers of a long session would otherwise be refused fits that they ran before
-                processes = [each.up_to_pause() if each.has_outgrown_fits else each for each in processes]
+                # Workers of a long session would otherwise be refused fits that they ran before, and those that read
+                # Parquet, with pandas and Arrow in memory, any fit: small results on a disk cost less than a refusal.
+                is_computed = origin_of(whole.source) == "graph"
+                processes = [
+                    each.up_to_pause() if is_computed or each.has_outgrown_fits else each for each in processes
+                ]
             room = room_of(processes, learner.memory_limit, for_whole_fit=backend.is_cluster)
             _, sums, tables, in_files = encoded_within(room.nbytes)
             kinds = kinds_of(plan, sums, tables)

@@ -24,6 +24,7 @@ from dkl.data.frames import (
     is_frame,
     is_raw,
     lazy_zeros_for_weightless,
+    partitions,
     zeros_for_weightless,
 )
 from dkl.data.ingest.columns import names_of_columns
@@ -351,7 +352,7 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight:
         encode, like = dask.delayed(encoded_chunk, pure=True), encoding
     width, shared = estimator.feature_map_.n_columns, dask.delayed(like, pure=True)
     if weight is None:
-        found = [(encode(shared, part, strict=strict), np.nan) for part in X.to_delayed()]
+        found = [(encode(shared, part, strict=strict), np.nan) for part in partitions(X)]
     else:
         raw = RawParts.of(X, weight)
         beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)

@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeAlias
 import cloudpickle
 import dask
 import numpy as np
-from dask.core import get_dependencies, istask
-from dask.delayed import Delayed
 from dask.utils import parse_bytes
 
 from dkl.data.sources.in_place import compare_noted
+from dkl.data.sources.lazy import culled, share_no_task
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import MemoryLimitError
 from dkl.events import Event, Kind, StopRequested, Subscriber
@@ -380,18 +379,6 @@ def open_session(
         backend.close()
 
 
-def culled(ticket: Delayed) -> Delayed:
-    """The ticket with only the tasks of its block; `dask.optimize` would process those of all other blocks too."""
-    graph, needed, wanted = ticket.__dask_graph__(), {}, [ticket.key]
-    while wanted:
-        key = wanted.pop()
-        # a key that is not in the graph is a value, or a future of the scheduler
-        if key not in needed and key in graph:
-            needed[key] = graph[key]
-            wanted += get_dependencies(graph, key)
-    return Delayed(ticket.key, needed)
-
-
 def stand_alone(source: BlockSource, *, of_ends: bool = False) -> bool:
     """Whether graphs can be sent with the tasks that need their blocks, judged from at most five of them.
 
@@ -399,24 +386,11 @@ def stand_alone(source: BlockSource, *, of_ends: bool = False) -> bool:
     chunk that is cut in two) would be computed again for each. With `of_ends` neighbours may share chunks: the first
     and the last block are looked at.
     """
-    from distributed import futures_of
-
     # neighbours show whether blocks share a chunk, the two ends whether all of them share a task
     blocks = np.flatnonzero(source.block_rows)
     middle = len(blocks) // 2
     near = () if of_ends else (*blocks[1:2], *blocks[middle : middle + 2])
     looked_at = {int(index) for index in (*blocks[:1], *near, *blocks[-1:])}
     tickets = [culled(source.ticket(index)) for index in sorted(looked_at)]
-    graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
-    if futures_of(tickets):
-        return False
-    # values (arrays cut from one in memory) are in several graphs at no cost; only tasks would be computed again
-    tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
-    if any(count > 1 for count in tasks.values()):
-        return False
-    # a graph is complete if it contains everything its tasks need; futures are keys of the scheduler
-    for graph in graphs:
-        if not all(getattr(node, "dependencies", frozenset()) <= graph.keys() for node in graph.values()):
-            return False
     # a graph that holds rows as values would send them through the scheduler
-    return all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)
+    return share_no_task(tickets) and all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import psutil
 import pytest
@@ -19,6 +20,8 @@ import pytest
 from dkl.data.coerce import as_dataset
 from dkl.errors import MemoryLimitError
 from dkl.linear.judge import Folds
+from dkl.methods.random_features import RandomFeatures
+from dkl.methods.room import planned_work
 from dkl.model_selection.folds import fold_views
 from dkl.passes.backends import choose_backend
 from dkl.passes.loop import run_pass
@@ -343,6 +346,20 @@ def test_a_process_that_holds_too_much_hands_back_what_it_has_freed_before_a_pas
     with dask.config.set(scheduler="threads"), expected:
         run_pass(Source((5, 8)), [moments()], memory_limit="1 GiB")
     assert asked == ["all"]
+
+
+@pytest.mark.parametrize(("held", "pauses_at", "runs"), [(348, 400, True), (348, None, False), (400, 400, False)])
+def test_a_plan_of_workers_that_compute_rows_may_reach_the_bytes_at_which_dask_pauses_them(
+    monkeypatch: pytest.MonkeyPatch, held: int, pauses_at: int | None, runs: bool
+) -> None:
+    """Workers of 500 MB that read Parquet were refused every fit from 334 MiB on, although Dask pauses them at 381."""
+    large = without(held=held * MB, pauses_at=None if pauses_at is None else pauses_at * MB)
+    monkeypatch.setattr("dkl.passes.backends.own_memory", lambda: large)
+    rows = as_dataset(da.random.default_rng(0).random((60_000, 10), chunks=(30_000, 10)))
+    learner = RandomFeatures(n_features=50, random_state=0)
+    expected = nullcontext() if runs else pytest.raises(MemoryLimitError)
+    with dask.config.set(scheduler="threads", num_workers=1), expected:
+        assert planned_work(learner, rows, "cpu").room.lowest.at == 400 * MB
 
 
 @pytest.mark.parametrize(("held", "pauses_at", "runs"), [(350, 400, True), (350, None, False), (400, 400, False)])

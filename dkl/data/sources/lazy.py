@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,9 +16,11 @@ import dask.array as da
 import numpy as np
 import zarr
 from dask import delayed
-from dask.core import istask
+from dask._task_spec import Task as DaskTask
+from dask.core import get_dependencies, istask
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
+from dask.utils import ensure_dict
 from scipy import sparse
 
 from dkl.data.checks import (
@@ -42,6 +45,7 @@ from dkl.data.labels import (
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.rows import BaseRows, RowSource, checked_block, drop_weightless, schema_of
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
+from dkl.data.store.foreign import SHARED
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -174,6 +178,157 @@ def fused_chunks(array: da.Array | None) -> list[Delayed] | None:
     return None if array is None else list(array.to_delayed().flat)
 
 
+def culled(ticket: Delayed, graph: Mapping[Any, Any] | None = None) -> Delayed:
+    """The ticket with only the tasks of its block; `dask.optimize` would process those of all other blocks too."""
+    graph, needed, wanted = graph or ticket.__dask_graph__(), {}, [ticket.key]
+    while wanted:
+        key = wanted.pop()
+        # a key that is not in the graph is a value, or a future of the scheduler
+        if key not in needed and key in graph:
+            needed[key] = graph[key]
+            wanted += get_dependencies(graph, key)
+    return Delayed(ticket.key, needed)
+
+
+def one_task(name: str, function: Callable[[], Any]) -> Delayed:
+    """The result of a function as a Delayed of a single task, under a name of its own."""
+    key = f"{name}-{uuid.uuid4().hex}"
+    return Delayed(key, {key: DaskTask(key, function)})
+
+
+def share_no_task(tickets: Sequence[Delayed]) -> bool:
+    """Whether each of these culled tickets can be computed on its own: without a future, and without a common task."""
+    from distributed import futures_of
+
+    if futures_of(tickets):
+        return False
+    graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
+    # values (arrays cut from one in memory) are in several graphs at no cost; only tasks would be computed again
+    tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
+    if any(count > 1 for count in tasks.values()):
+        return False
+    # a graph is complete if it contains everything its tasks need; futures are keys of the scheduler
+    return all(
+        getattr(node, "dependencies", frozenset()) <= graph.keys() for graph in graphs for node in graph.values()
+    )
+
+
+def are_separate(chunks: Sequence[Delayed]) -> bool:
+    """Whether culled chunks share no task and hold no future, judged from at most five of them."""
+    # neighbours show whether chunks share a task, the two ends whether all of them do
+    middle = len(chunks) // 2
+    return share_no_task(list({chunk.key: chunk for chunk in (*chunks[:2], *chunks[middle:][:2], chunks[-1])}.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows `start` to `stop` of a chunk of `n_rows`, which a process computes once for the blocks cut from it.
+
+    Parameters
+    ----------
+    array : str
+        Name of the chunk's array.
+    number : int
+        Number of the chunk.
+    chunk : Delayed
+    n_rows, start, stop : int
+    finish : callable or None
+        Called with the rows and `start`: encodes raw rows.
+    """
+
+    array: str
+    number: int
+    chunk: Delayed
+    n_rows: int
+    start: int
+    stop: int
+    finish: Callable[[Any, int], Rows] | None = None
+
+    def rows(self) -> Rows:
+        """The rows in memory of their own: a view would keep the whole chunk, also while the next one is computed."""
+        key = (self.array, "chunk", self.number)
+        rows = SHARED.get(key, self.start, self.stop, self.n_rows, self._computed)
+        if self.finish is not None:
+            return self.finish(rows, self.start)
+        return rows if self.stop - self.start == self.n_rows else rows.copy()
+
+    def _computed(self) -> Any:
+        return dask.get(self.chunk.__dask_graph__(), self.chunk.key)
+
+
+class Cut:
+    """Chunks of rows from which tasks cut blocks.
+
+    Parameters
+    ----------
+    name : str
+        Differs between arrays.
+    chunks : sequence of Delayed
+        Each with only its own tasks.
+    lengths : sequence of int
+        Rows of each chunk.
+    finish : sequence of callable, or None
+        `Part.finish` of each chunk.
+    nbytes : int
+        Peak bytes while a chunk is computed, and rows are cut from it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        chunks: Sequence[Delayed],
+        lengths: Sequence[int],
+        finish: Sequence[Callable[[Any, int], Rows]] | None = None,
+        nbytes: int = 0,
+    ) -> None:
+        self.name, self.chunks, self.lengths, self.nbytes = name, chunks, lengths, nbytes
+        self._finish: Sequence[Callable[[Any, int], Rows] | None] = [None] * len(chunks) if finish is None else finish
+        self._starts = np.cumsum([0, *lengths]).tolist()
+
+    @classmethod
+    def of_array(cls, array: da.Array) -> Cut:
+        """The chunks of a Dask array with whole rows in each."""
+        graph = ensure_dict(array.dask)
+        chunks = [culled(chunk, graph) for chunk in array.to_delayed(optimize_graph=False).ravel()]
+        return cls(array.name, chunks, array.chunks[0])
+
+    def parts(self, start: int, stop: int) -> list[Part]:
+        """The parts of rows `start` to `stop`, in order."""
+        first, last = np.searchsorted(self._starts, start, "right") - 1, np.searchsorted(self._starts, stop)
+        found = []
+        for number in range(int(first), int(last)):
+            n_rows, began = self.lengths[number], self._starts[number]
+            if n_rows:
+                within = max(start - began, 0), min(stop - began, n_rows)
+                found.append(Part(self.name, number, self.chunks[number], n_rows, *within, self._finish[number]))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _CutBlock:
+    """Makes a block from the parts of its rows, targets and weights; a task without dependencies."""
+
+    make: MakeBlock
+    index: int
+    first_row: int
+    parts: tuple[list[Part] | None, ...]
+    first_id: int | None
+
+    def __call__(self) -> Block:
+        X, y, weight = map(_joined_rows, self.parts)
+        return self.make(self.index, self.first_row, X, y, weight, self.first_id)
+
+
+def _joined_rows(parts: list[Part] | None) -> Any:
+    """The rows of all parts."""
+    if parts is None:
+        return None
+    rows = [part.rows() for part in parts]
+    if len(rows) == 1:
+        return rows[0]
+    return sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
+
+
 @dataclass(frozen=True, eq=False)
 class MakeBlock:
     """Makes a checked Block from the computed chunks of one block."""
@@ -210,6 +365,9 @@ class DaskSource(BaseRows):
     chunks : tuple of int or None
         Rows of each block. None uses blocks of dkl's own size, for any chunks of X, since sums and memory depend on the
         cut.
+    raw : Cut or None
+        The partitions of raw rows that X is encoded from. If each of them can be computed on its own, tasks compute
+        whole partitions, and encode the rows of their blocks.
     """
 
     stored_nbytes = 0
@@ -223,8 +381,10 @@ class DaskSource(BaseRows):
         *,
         repeats: bool = False,
         chunks: tuple[int, ...] | None = None,
+        raw: Cut | None = None,
     ) -> None:
         self._given, self._repeats, self._as_chunked = (X, y, weight), repeats, chunks is not None
+        self._raw = raw
         cut: Any = [cut_rows(array, chunks or own_chunks(X)) for array in self._given]
         self._X, self._y, self._weight = cut
         self._make = MakeBlock(classes)
@@ -236,6 +396,15 @@ class DaskSource(BaseRows):
         self.is_sparse = sparse.issparse(X._meta)
         self.has_y, self.has_weight = y is not None, weight is not None
         self.place = "a Dask array"
+        self._cuts = None if raw is None else self._cuts_of_tasks(raw)
+        if self._cuts is not None:
+            # one task computes a partition for all blocks that are cut from it
+            self.blocks_together = 1 << (-(-max(X.chunks[0]) // self.rows_a_block) - 1).bit_length()
+
+    def _cuts_of_tasks(self, raw: Cut) -> list[Cut | None] | None:
+        """The partitions of raw rows, and the chunks of y and the weights if tasks can compute them; else None."""
+        cuts = [None if array is None else Cut.of_array(array) for array in self._given[1:]]
+        return [raw, *cuts] if all(cut is None or are_separate(cut.chunks) for cut in cuts) else None
 
     @property
     def rows_in_blocks(self) -> tuple[int, ...]:
@@ -265,6 +434,13 @@ class DaskSource(BaseRows):
     @cached_property
     def read_nbytes(self) -> int:
         """Bytes of the chunks that a block is cut from, each of which is computed as a whole."""
+        # parts of a block are joined while the partition, at most two thirds of what its reading takes, is in memory
+        raw = 0 if self._raw is None else max(self._raw.nbytes, 2 * self._raw.nbytes // 3 + self.block_nbytes)
+        return raw if self._cuts is not None else raw + self._chunk_nbytes
+
+    @property
+    def _chunk_nbytes(self) -> int:
+        """Bytes of the encoded chunks that a block is cut from."""
         X = self._given[0]
         given = np.cumsum([0, *X.chunks[0]])
         first = np.searchsorted(given, self._starts[:-1], "right") - 1
@@ -295,6 +471,11 @@ class DaskSource(BaseRows):
     def ticket(self, index: int) -> Delayed:
         """A Delayed of the rows of block `index`, including rows of weight 0."""
         first_id = int(self._first_ids[index]) if self._repeats else None
+        if self._cuts is not None:
+            start = int(self._starts[index])
+            stop = start + self.rows_in_blocks[index]
+            parts = tuple(None if cut is None else cut.parts(start, stop) for cut in self._cuts)
+            return one_task("dkl-block", _CutBlock(self._make, index, start, parts, first_id))
         return delayed(self._make, pure=False)(index, int(self._starts[index]), *self._chunks[index], first_id)
 
     @cached_property
@@ -315,7 +496,8 @@ class DaskSource(BaseRows):
             joined[-1] += n_rows
         if max(joined) * (self.block_nbytes / max(self.rows_in_blocks)) > most_bytes:
             return self
-        return DaskSource(*self._given, self._make.classes, repeats=self._repeats, chunks=tuple(joined))
+        given = (*self._given, self._make.classes)
+        return DaskSource(*given, repeats=self._repeats, chunks=tuple(joined), raw=self._raw)
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         beside, classes, first_id = delayed(checked_block, pure=False), self._make.classes, 0
@@ -347,6 +529,7 @@ def lazy_source(
     classes: GivenValues = None,
     repeats: bool = False,
     looked: Callable[[np.ndarray], bool] | None = None,
+    raw: Cut | None = None,
 ) -> tuple[DaskSource, Schema, bool]:
     """The blocks of Dask arrays, their schema, and whether `looked` is true for any chunk of X.
 
@@ -372,7 +555,7 @@ def lazy_source(
             for piece, at in zip(pieces, places, strict=True)
         ]
     decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
-    source = DaskSource(X, y, weight, labels, repeats=repeats)
+    source = DaskSource(X, y, weight, labels, repeats=repeats, raw=raw)
     if weight is not None:
         check_total_weight(source.counts.weights)
     return source, schema_of(source, decided, labels, () if y is None else y.shape), any(found)

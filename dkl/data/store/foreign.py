@@ -79,7 +79,8 @@ class SharedChunks:
         if is_first:
             try:
                 rows = decode()
-                rows.flags.writeable = False
+                if isinstance(rows, np.ndarray):
+                    rows.flags.writeable = False
                 chunk.rows.set_result(rows)
             except BaseException as error:
                 with self._lock:

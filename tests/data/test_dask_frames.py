@@ -1,0 +1,168 @@
+"""Dask data frames: each partition is read once a pass and never only to be counted, and its bytes are in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+from distributed import Client, LocalCluster
+
+from dkl.data import frames
+from dkl.data.coerce import as_dataset
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.random_features import RandomFeatures
+from dkl.passes.loop import run_pass
+from dkl.passes.memory import fit_limits, peak_bytes
+from dkl.passes.room import own_room
+from dkl.passes.session import origin_of, stand_alone
+from dkl.planning import plan
+from tests.passes.sources import moments
+
+ROWS = 60
+READ: list[int] = []
+
+
+def partition(number: int) -> pd.DataFrame:
+    """Rows of one partition, as if read from a file."""
+    READ.append(number)
+    draw = np.random.default_rng(number)
+    numbers, names = draw.normal(size=(2, ROWS)), draw.choice(["u", "v", "w"], ROWS)
+    return pd.DataFrame({"a": numbers[0], "b": names, "c": numbers[1]})
+
+
+def lazy(n_partitions: int = 4) -> Any:
+    found = dd.from_map(partition, range(n_partitions), meta=partition(0).head(0))
+    READ.clear()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.node.get_closest_marker("slow"):
+        yield
+        return
+    monkeypatch.setattr("dkl.data.store.blocking.MAX_BLOCK_ROWS", 25)
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def test_a_pass_reads_a_partition_once_for_the_blocks_that_are_cut_from_it() -> None:
+    rows = as_dataset(lazy(), np.arange(4 * ROWS) % 2)
+    # the statistics of the columns count the rows, too
+    assert sorted(READ) == [0, 1, 2, 3]
+    READ.clear()
+    assert rows.source.n_blocks == 10
+    run_pass(rows.source, (moments(),))
+    assert sorted(READ) == [0, 1, 2, 3]
+
+
+def test_blocks_cut_from_partitions_are_those_of_the_frame_in_memory() -> None:
+    whole = pd.concat([partition(number) for number in range(4)], ignore_index=True)
+    targets = (whole["a"] > 0).astype(int)
+    found = as_dataset(lazy(), dd.from_pandas(targets, npartitions=3, sort=False))
+    expected = as_dataset(whole, targets)
+    (sums,), (wanted,) = (run_pass(each.source, (moments(),)).results for each in (found, expected))
+    assert sums["sums"].tobytes() == wanted["sums"].tobytes()
+    np.testing.assert_array_equal(found.X.compute(), expected.X.compute())
+    np.testing.assert_array_equal(found.y.compute(), expected.y.compute())
+
+
+def test_tasks_of_a_cluster_read_the_partitions_by_themselves() -> None:
+    rows = as_dataset(lazy())
+    assert origin_of(rows.source) == "graph"
+    assert stand_alone(rows.source)
+    # three blocks of a partition and a part of a fourth are one task
+    assert rows.source.blocks_together == 4
+
+
+def test_partitions_that_share_a_task_are_left_to_dask() -> None:
+    shared = dask.delayed(partition)(0)
+    parts = [dask.delayed(lambda frame, at: frame.assign(a=frame["a"] + at))(shared, at) for at in range(3)]
+    rows = as_dataset(dd.from_delayed(parts, meta=partition(0).head(0)), np.arange(3 * ROWS) % 2)
+    assert not stand_alone(rows.source)
+    (sums,) = run_pass(rows.source, (moments(),)).results
+    assert np.isfinite(sums["sums"]).all()
+
+
+def test_reading_a_partition_is_in_the_plan() -> None:
+    """Reading floats from Parquet held 3.4 times the bytes of the partition; the plan had one time."""
+    rows = as_dataset(lazy()[["a", "c"]])
+    read = rows.source.read_nbytes
+    assert read >= 3.4 * partition(0)[["a", "c"]].memory_usage(deep=True).sum()
+    memory = fit_limits(rows.source, (moments(),), n_threads=1, room=own_room(None), ahead=0)
+    assert memory.items["temporaries of reading"] == read
+
+
+def test_texts_of_arrow_are_counted_once_beside_their_table() -> None:
+    texts = pd.DataFrame({"b": pd.array(["name"] * 1_000, "string[pyarrow]")})
+    nbytes = texts.memory_usage(index=False, deep=True).sum()
+    assert 1.5 * nbytes <= frames._bytes_while_read(texts) < 1.6 * nbytes + 1_000
+
+
+def test_workers_read_with_an_allocator_that_returns_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's own kept 82 MiB of a worker after partitions of 16 MiB."""
+    partition(0).to_parquet(tmp_path / "rows.parquet")
+    frame = dd.read_parquet(tmp_path / "rows.parquet")
+    before = pyarrow.default_memory_pool()
+    frames._let_arrow_return_memory.cache_clear()
+    try:
+        (part,) = frames.partitions(frame)
+        part.compute()
+        # a process that is no worker keeps its allocator
+        assert pyarrow.default_memory_pool().backend_name == before.backend_name
+        monkeypatch.setattr(frames, "worker_of_task", object)
+        monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "mimalloc")
+        part.compute()
+        assert pyarrow.default_memory_pool().backend_name == before.backend_name
+        monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL")
+        frames._let_arrow_return_memory.cache_clear()
+        pd.testing.assert_frame_equal(part.compute(), frame.compute())
+        assert pyarrow.default_memory_pool().backend_name == "system"
+    finally:
+        pyarrow.set_memory_pool(before)
+        frames._let_arrow_return_memory.cache_clear()
+
+
+def test_lazy_features_of_a_frame_read_each_partition_once() -> None:
+    learner = RandomFeatures(n_features=6, random_state=0).fit(lazy())
+    READ.clear()
+    assert learner.transform(lazy()).compute().shape == (4 * ROWS, 6)
+    assert sorted(READ) == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "n_rows"), [("numbers", 100_000), ("names", 100_000), ("numbers", 20_000)])
+def test_workers_of_500_mb_that_read_parquet_keep_the_promise_of_the_plan(
+    tmp_path: Path, kind: str, n_rows: int
+) -> None:
+    draw = np.random.default_rng(0)
+    for number in range(3):
+        table = pd.DataFrame(draw.normal(size=(n_rows, 20)), columns=[f"c{place}" for place in range(20)])
+        targets = (np.cos(2.0 * table["c0"]) + table["c1"] > 0.5).astype(int)
+        if kind == "names":
+            names = np.char.add("name ", np.arange(20).astype(str))
+            table = table.assign(c2=draw.choice(names, n_rows), c3=pd.Categorical(draw.choice(names, n_rows)))
+        table.assign(y=targets).to_parquet(tmp_path / f"rows-{number}.parquet")
+    frame = dd.read_parquet(tmp_path)
+    X, y = frame.drop(columns="y"), frame["y"]
+    spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn", "scheduler": None})
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with spawned, LocalCluster(memory_limit="500MB", **options) as cluster, Client(cluster) as client:
+        features = RandomFeatures(n_features=100)
+        model = KernelClassifier(features, solver="newton", alpha=1e-4, random_state=0, progress=False)
+        planned = plan(model, X, y)
+        assert planned.room is not None
+        promised = planned.room.held + max(each.memory.total for each in planned.passes)
+        model.fit(X, y)
+        assert max(client.run(peak_bytes).values()) <= promised
+        if kind == "numbers":
+            # predictions encode a whole partition, of which the columns of names are many times as large
+            dd.from_dask_array(model.predict(X), columns="answer").to_frame().to_parquet(tmp_path / "answers")
+            assert max(client.run(peak_bytes).values()) <= promised
