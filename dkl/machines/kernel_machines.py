@@ -12,10 +12,10 @@ that these functions exist):
     kernels/sincos.py: write_waves
 
 Before it, ``features="auto"`` settles loss, solver and rule of penalties (`machines/settings.py`: the squared error,
-exact steps, "auto"), takes advice on scaling, bandwidth and size (`suggest.py`), and makes the kinds of features from
-it (`contenders.py`). It tries them on held-out rows, by the same passes, within a budget of counted work (`effort.py`):
-`Choice` (`choice.py`) asks `Race.trials` (`contest.py`) for the next candidate, and `Bench.trial` (`trials.py`) learns
-its features, by their own `fit`, and compares the penalties of `linear/judge.py` on them.
+exact steps, "auto"), makes the kinds of features (`contenders.py`), and tries them on held-out rows, by the same
+passes, within a budget of counted work (`effort.py`): `Choice` (`choice.py`) asks `Race.trials` (`contest.py`) for the
+next candidate, and `Bench.trial` (`trials.py`) learns its features, by their own `fit`, and compares the penalties of
+`linear/judge.py` on them.
 """
 
 from __future__ import annotations
