@@ -18,7 +18,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.labels import TaskChoice
-from dkl.data.sources.lazy import culled
+from dkl.data.sources.tasks import culled
 from dkl.data.together.rows import BesideFeatures
 from dkl.errors import warn_user
 from dkl.kernels.device import Device

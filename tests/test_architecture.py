@@ -86,7 +86,7 @@ INVERTED = {
     ("dkl.methods.saving", "dkl.export.onnx_graph"),
     ("dkl.methods.saving", "dkl.export.pipeline"),
     ("dkl.methods.predicting", "dkl.export.predictor"),
-    ("dkl.methods.predicting", "dkl.machines.kernel_machines"),
+    ("dkl.methods.modelled", "dkl.machines.kernel_machines"),
     ("dkl.linear.incremental", "dkl.encodings.categories"),
 }
 # One method imports another only by a row of this table; `preparation`, `frequency_search`, `metric` and

@@ -35,7 +35,8 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.lazy import Cut, are_separate, culled, one_task, weights_beside
+from dkl.data.sources.lazy import Cut, weights_beside
+from dkl.data.sources.tasks import are_separate, culled, one_task
 from dkl.process import give_back_memory, return_freed_memory, worker_of_task
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
 from dkl.kernels.threads import one_blas_thread
 from dkl.linear.answers import Scorer, chosen_codes, probabilities
-from dkl.methods.predicting import offered_unless
+from dkl.methods.offered import offered_unless
 from dkl.protocols.estimators import FittedModel
 from dkl.solvers.losses import answered
 from dkl.uncertainty.posterior import CoefficientPosterior

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from dkl.data.dataset import Dataset
 from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.scaling import ScalingKind
-from dkl.kernels.moments import moments_of, moments_record
+from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.linear import head
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
@@ -184,6 +184,10 @@ def contenders(dataset: Dataset, effort: Effort, knobs: Knobs, loss: str | None 
             "random waves", learner_entry("random").learner_class(Gaussian(), n_features=n_waves, scaling=scaling)
         )
     )
+    may_scale = not is_sparse and knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough)
+    if may_scale:
+        # columns in one unit, such as the pixels of a picture, may tell more by those that vary most
+        tried.append(tried[-1].changed("scaling none", scaling=None))
     waves = []
     if not is_sparse or dataset.n_columns <= _MOST_COLUMNS_OF_A_SEARCH:
         searched = learner_entry("margin").learner_class(Gaussian(), n_features=n_waves, scaling=scaling)
@@ -199,7 +203,6 @@ def contenders(dataset: Dataset, effort: Effort, knobs: Knobs, loss: str | None 
         tried.append(Contender("steps of columns and their products", steps))
     metrics: list[Contender] = []
     has_kernels = not is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL
-    may_scale = has_kernels and knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough)
     if has_kernels:
         kernel = learner_entry("nystrom").learner_class(
             Matern(0.5), n_features=n_landmarks, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling
@@ -238,6 +241,8 @@ def scalings_of(dataset: Dataset, run: Run) -> tuple[ScalingKind | None, ...]:
     ------
     RowsAlikeError
         If all rows are equal.
+    ColumnError
+        If float64 does not hold the squares of a column.
     """
     is_sparse, passthrough = dataset.source.is_sparse, dataset.passthrough
 
@@ -245,6 +250,9 @@ def scalings_of(dataset: Dataset, run: Run) -> tuple[ScalingKind | None, ...]:
         moments = moments_of(passed.results[0])
         if np.all(moments.low == moments.high):
             raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
+        if not is_sparse:
+            # a candidate that is not scaled would take such a column for a constant
+            refuse_lost_squares(moments, "column", ~passthrough)
         may_scale = not is_sparse or bool(np.all((moments.low >= 0.0) | passthrough))
         return usual_scalings(dataset) if may_scale else ()
 

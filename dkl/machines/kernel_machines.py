@@ -95,6 +95,7 @@ from dkl.methods.callbacks import CallbackSupportMixin, called_back
 from dkl.methods.checkpoints import run_fingerprint, run_of, run_parts, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
+from dkl.methods.offered import offered_unless
 from dkl.methods.parameters import (
     CLASSIFIER,
     REGRESSOR,
@@ -112,7 +113,6 @@ from dkl.methods.predicting import (
     ClassPredictions,
     NumberPredictions,
     blockwise,
-    offered_unless,
     output_names,
     score_rows,
     with_row_id,

@@ -1,14 +1,10 @@
-"""`predict`, `decision_function` and `score` of fitted models, for classes and for numbers, on whatever rows are given.
-
-Arrays are answered at once, Dask collections and Datasets lazily. A method that a model has only under some settings is
-`offered_unless` one of them excludes it; learners that fit a linear model with their features offer it as `machine_`.
-"""
+"""`predict`, `decision_function` and `score` of fitted models, for classes and for numbers, on whatever rows are given:
+arrays at once, Dask collections and Datasets lazily."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, update_wrapper
-from types import MethodType
+from functools import partial
 from typing import Any, ClassVar
 
 import dask
@@ -25,33 +21,6 @@ from dkl.linear.answers import ScoredRows, Scorer, chosen_labels, indexed, only_
 from dkl.methods.scoring import accuracy, r_squared
 from dkl.methods.validation import column_names_of, lazy_rows, rows_like_those_of_fit
 from dkl.solvers.losses import answered
-
-
-def offered_unless(reason: Callable[[Any], str | None]) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator like scikit-learn's `available_if`, whose AttributeError gives the reason.
-
-    Parameters
-    ----------
-    reason : callable
-        Maps the estimator to a sentence on why it lacks the method, or to None if it has it.
-    """
-    return lambda function: _Offered(function, reason)
-
-
-class _Offered:
-    """The descriptor of a method with a condition."""
-
-    def __init__(self, function: Callable[..., Any], reason: Callable[[Any], str | None]) -> None:
-        wrapper: Any = self
-        update_wrapper(wrapper, function)
-        self._function, self._reason = function, reason
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            return self._function
-        if (reason := self._reason(instance)) is not None:
-            raise AttributeError(f"{owner.__name__!r} has no attribute {self._function.__name__!r}: {reason}")
-        return MethodType(self._function, instance)
 
 
 class _Scored:
@@ -307,25 +276,3 @@ def with_row_id(values: Any, X: object, columns: str | Sequence[Any] | np.ndarra
     meta = indexed(np.empty((0, *values.shape[1:]), values.dtype), np.empty(0, np.int64), columns)
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_delayed(frames, meta=meta, verify_meta=False)
-
-
-class WorkingModelMixin:
-    """The methods of learners that fit a working model, with `coef_` and `intercept_`, on their features."""
-
-    coef_: np.ndarray
-    intercept_: np.ndarray
-
-    @property
-    def machine_(self) -> Any:
-        """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
-        # machines import the learners, so they are imported on call
-        from dkl.machines.kernel_machines import fitted_machine
-
-        check_is_fitted(self)
-        learner: Any = self
-        return fitted_machine(learner)
-
-    @property
-    def working_model_(self) -> tuple[np.ndarray, np.ndarray]:
-        """(coef, intercept), from which another linear model on these features may start."""
-        return self.coef_, self.intercept_

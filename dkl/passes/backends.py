@@ -34,7 +34,7 @@ from dkl.passes.room import (
     memory_by_scheduler,
     own_memory,
 )
-from dkl.passes.transport import Carried, Shared, shared, shared_file, unpacked
+from dkl.passes.transport import Carried, Shared, shared, shared_file, unpacking
 from dkl.passes.work import StopFlag
 from dkl.process import after_fork, leave_quickly, usable_cores, worker_of_task
 
@@ -179,7 +179,7 @@ class ThreadBackend(Backend):
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> Future:
         # all threads are equal and take tasks in the order of submission, so that slots and priorities have no effect
-        future = self._pool.submit(function, *args)
+        future = self._pool.submit(unpacking, function, *args)
         self._running.add(future)
         future.add_done_callback(self._note_end)
         return future
@@ -208,9 +208,9 @@ class ThreadBackend(Backend):
 
 
 def in_worker(function: Callable, *args: Any) -> Any:
-    """`function` of the unpacked arguments, in a process that runs nothing else and may therefore end quickly."""
+    """`unpacking` in a process that runs nothing else and may therefore end by `leave_quickly`."""
     leave_quickly()
-    return function(*map(unpacked, args))
+    return unpacking(function, *args)
 
 
 def run_carried(call: Carried) -> Carried:

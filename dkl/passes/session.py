@@ -16,7 +16,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dkl.data.sources.in_place import compare_noted
-from dkl.data.sources.lazy import culled, share_no_task
+from dkl.data.sources.tasks import culled, share_no_task
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import MemoryLimitError
 from dkl.events import Event, Kind, StopRequested, Subscriber

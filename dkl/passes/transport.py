@@ -106,6 +106,11 @@ def shared_file(value: object, folder: str) -> Shared:
     return Shared(token, None, path)
 
 
+def unpacking(function: Callable, *args: Any) -> Any:
+    """`function` of the arguments after unpacking them."""
+    return function(*map(unpacked, args))
+
+
 def unpacked(value: object) -> Any:
     """The unpacked value of a shared or carried one; anything else unchanged."""
     return value.load() if isinstance(value, Shared | Carried) else value

@@ -32,7 +32,8 @@ from dkl.linear.answers import Scorer, probabilities
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
-from dkl.methods.predicting import blockwise, offered_unless, score_rows, with_row_id
+from dkl.methods.offered import offered_unless
+from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.loop import map_blocks
 from dkl.protocols.records import BlockSum, Record

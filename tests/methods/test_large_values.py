@@ -26,7 +26,7 @@ LABELS = (X[:, 0] > 0).astype(int)
 
 # every learner without a scaling and with one, and every scaling
 SCALED = [(name, scaling) for name in learner_classes() for scaling in (None, "minmax")]
-SCALED += [("AlignedFeatures", scaling) for scaling in ("standard", "unit", "quantile")]
+SCALED += [("aligned", scaling) for scaling in ("standard", "unit", "quantile")]
 
 
 @pytest.mark.parametrize(("name", "scaling"), SCALED)

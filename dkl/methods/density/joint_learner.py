@@ -22,8 +22,8 @@ from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.problem import matrix_bytes
+from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import JOINT, Constraints, check_finite_pool, estimator, family_of, weight_of
-from dkl.methods.predicting import WorkingModelMixin
 from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import divergence, effective_features

@@ -56,9 +56,9 @@ from dkl.methods.margin.driver import (
     first_sample,
 )
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
+from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.nystrom.driver import whitening_of
 from dkl.methods.parameters import MARGIN, Constraints, estimator, family_of, kept_frequencies
-from dkl.methods.predicting import WorkingModelMixin
 from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.rounds.dictionary import Dictionary

@@ -16,8 +16,8 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, target_units
 from dkl.methods.base import FeatureLearner
+from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, estimator, weight_of
-from dkl.methods.predicting import WorkingModelMixin
 from dkl.methods.rounds.driver import RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState, first_state
