@@ -191,13 +191,13 @@ def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
     if isinstance(factor_now := known.get(f"{prefix}sigma_factor"), int | float):
         space[f"{prefix}sigma_factor"] = (0.25 * factor_now, 4.0 * factor_now, "log")
     elif getattr(known.get(f"{prefix}family"), "needs_bandwidth", False):
-        from dkl.machines.contenders import GROWTH
+        from dkl.machines.suggest import BANDWIDTHS
 
         family = known[f"{prefix}family"]
         # the distance of two rows with d columns of variance 1 is about sqrt(2 d)
         typical_distance = math.sqrt(2.0 * n_columns)
         space[f"{prefix}family"] = [
             family,
-            *(replace(family, sigma=factor * typical_distance) for factor in (1.0 / GROWTH, GROWTH)),
+            *(replace(family, sigma=factor * typical_distance) for factor in BANDWIDTHS if factor != 1.0),
         ]
     return space

@@ -36,15 +36,7 @@ from dkl.machines.columns import (
     perfect_columns,
     too_good,
 )
-from dkl.machines.contenders import (
-    Contender,
-    RowsAlikeError,
-    has_columns_alone,
-    joined,
-    scalings_of,
-    usual_scalings,
-    variants,
-)
+from dkl.machines.contenders import Contender, has_columns_alone, joined, variants
 from dkl.machines.contest import (
     EQUAL_LOSS,
     FEWEST_ROWS,
@@ -54,11 +46,18 @@ from dkl.machines.contest import (
     Race,
 )
 from dkl.machines.effort import Clock
-from dkl.machines.reasons import Tried, reasons_of, rows_sentence, sentence_of, shown_score, tried_table
+from dkl.machines.reasons import Tried, reasons_of, sentence_of, shown_score, tried_table
+from dkl.machines.suggest import (
+    DENSE_SCALINGS,
+    SPARSE_SCALINGS,
+    Advice,
+    RowsAlikeError,
+    advise,
+)
 from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered, gathered_bytes
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
-from dkl.passes.loop import PlannedRun
+from dkl.passes.loop import PlanEndsError, PlannedRun
 from dkl.progress import in_notebook
 from dkl.solvers.losses import loss_of
 
@@ -132,24 +131,24 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
         if rows.total_weight < FEWEST_ROWS:
             return plainest(bench, columns, f"{rows.n_rows} rows are too few to choose by")
         try:
-            return Choice(bench, columns, clock).chosen()
+            advice = advise(rows, run, terms.seed, terms.advised_rows(rows))
         except RowsAlikeError:
             return plainest(bench, columns, "the rows do not differ")
+        return Choice(bench, columns, advice, clock).chosen()
 
 
 class Choice:
-    """The choice on rows whose columns have been chosen; raises `RowsAlikeError` if they do not differ."""
+    """The choice on rows whose columns have been chosen."""
 
-    def __init__(self, bench: Bench, columns: Columns, clock: Clock) -> None:
-        self._bench, self._columns, self._clock = bench, columns, clock
+    def __init__(self, bench: Bench, columns: Columns, advice: Advice, clock: Clock) -> None:
+        self._bench, self._columns, self._advice, self._clock = bench, columns, advice, clock
         self._terms, self._run, self._rows = bench.terms, bench.run, columns.dataset
         self._publish = RequestKeeper(bench.run.publish, "trials")
         self._sample = bench.sample(self._rows, columns.own_columns, judging_seed=columns.judging_seed)
         self._log_loss = LogLoss(bench, self._sample, self._rows, columns.own_columns)
-        scalings = scalings_of(self._rows if self._rows.source.is_sparse else self._sample.rows, self._run)
-        first = self._terms.contenders(self._rows)
+        first = self._terms.contenders(self._rows, advice)
         constants = held_out_variances(self._sample) if self._score_name() == "R^2" else ()
-        self._race = race_of(self._terms, first, columns, self._sample, scalings, self._log_loss, constants)
+        self._race = race_of(self._terms, first, columns, self._sample, advice.scalings, self._log_loss, constants)
         self._has_asked, self._cut_short = False, ""
 
     def chosen(self) -> Chosen:
@@ -294,7 +293,7 @@ class Choice:
         measure += "" if rows.classes is None else ", not the share of right rows"
         of_features = reasons_of(self._race, rows.n_rows, won, grown, measure=measure)
         doubts = too_good(perfect_columns(rows, self._run, self._terms.seed))
-        return (*of_features, *of_loss, rows_sentence(self._rows), *doubts, *self._columns.reasons)
+        return (*of_features, *of_loss, *self._advice.reasons, *doubts, *self._columns.reasons)
 
 
 def held_out_variances(sample: Sample) -> tuple[float, ...]:
@@ -383,6 +382,7 @@ def race_of(
 ) -> Race:
     """The candidates of a choice, with the work that each trial and each last fit is counted for."""
     whole, judged, rows = terms.shape(columns.dataset), terms.shape(sample.rows), sample.rows
+    advising = 0.0 if has_columns_alone(columns.dataset, terms.knobs) else terms.budget.advising(whole)
     return Race(
         list(first),
         len(sample.folds),
@@ -401,7 +401,7 @@ def race_of(
         of_losses=None if log_loss is None else log_loss.kept_work,
         judging_rows=sample.folds[0].share * rows.total_weight if sample.folds else ENOUGH_ROWS,
         plan=terms.trials,
-        spent=columns.spent,
+        spent=columns.spent + advising,
         most_landmarks=min(terms.budget.most_features, columns.dataset.n_rows)
         if terms.knobs.n_features == "auto"
         else 0,
@@ -570,8 +570,10 @@ class PlannedChoice:
         is_alone = dataset.total_weight < FEWEST_ROWS
         self._sample = terms.sample(dataset, most_folds=MOST_FOLDS if is_alone else None)
         kinds = terms.contenders(dataset)
+        scalings = SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
         columns = Columns(dataset, dataset.n_columns, 0.0, None, ())
-        self._race = race_of(terms, kinds, columns, self._sample, usual_scalings(dataset))
+        # one-hot columns are the same in any scaling
+        self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
         self._takes_log_loss = not is_alone and may_take_log_loss(terms, dataset)
         self._tried = self._replayed(kinds[:1] if is_alone else self._reachable())
 
@@ -668,7 +670,8 @@ class PlannedChoice:
         of_categories = CATEGORY_TRIALS if is_searched else 0
         # texts are tried with and without their scores
         of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
-        scalings_of(dataset if dataset.source.is_sparse else rows, plan)
+        with suppress(PlanEndsError):
+            advise(dataset, plan, terms.seed, terms.advised_rows(dataset))
         reading = PlannedRun(n_rows=rows.n_rows)
         gathered(rows, reading, terms.seed)
         # the sample is read for the race, twice for leaving columns out, and for each trial of texts and categories

@@ -25,9 +25,10 @@ from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.judge import ENOUGH_ROWS, gains
 from dkl.linear.minibatches import HeldOut
-from dkl.machines.contenders import BINS, GROWTH, Contender
+from dkl.machines.contenders import BINS, Contender
 from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE
+from dkl.machines.suggest import GROWTH
 from dkl.machines.trials import Bench, Sample, Terms, gathered
 from dkl.plain_text import first_few
 from dkl.protocols.block import Block

@@ -12,28 +12,18 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
+from dkl.features.families import Gaussian, Laplacian, Matern
 from dkl.features.scaling import ScalingKind
-from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.linear import head
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
+from dkl.machines.suggest import DENSE_SCALINGS, GROWTH, MOST_ADVISED_FEATURES, Advice, columns_themselves
 from dkl.methods.base import FeatureLearner
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
-from dkl.passes.loop import PassResult, Run
 from dkl.registry import learner_entry
 from dkl.solvers.round_losses import ROUND_LOSSES
 
-# Factor on the number of features in a larger variant, and on the bandwidth of a wider kernel; its inverse for a
-# narrower one.
-GROWTH = 2.5
-# The two scalings that are compared of dense rows, and of sparse rows without negative numbers: neither of the latter
-# makes something other than 0 of a zero. The first one is that of the first candidates.
-DENSE_SCALINGS: tuple[ScalingKind | None, ...] = ("standard", "quantile")
-SPARSE_SCALINGS: tuple[ScalingKind | None, ...] = (None, "counts")
-# Most sparse columns for searched waves: with more of them a search over directions gains little.
-_MOST_COLUMNS_OF_A_SEARCH = 5_000
 # Most columns for kernels at landmarks, since distances in more columns are nearly equal; and for steps, whose
 # histograms take memory and time.
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
@@ -50,10 +40,6 @@ _DESCENDING = 4
 BINS = 128
 # Factor on the bags of steps, each with other held-out rows: the mean of more bags has less variance.
 _MORE_BAGS = 4
-
-
-class RowsAlikeError(ValueError):
-    """All rows are equal, so that no kernel can distinguish them."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +88,11 @@ class Contender:
     def is_searched(self) -> bool:
         """Whether its features are searched waves."""
         return "family" in self.given and "features_per_round" in self.given
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether its features are searched waves that then descend."""
+        return bool(self.given.get("refine"))
 
     @property
     def is_drawn(self) -> bool:
@@ -156,56 +147,59 @@ def joined(first: Contender, second: Contender, n_features: int | str = "auto") 
     return Contender(f"{first.name} with {second.name}", combined(parts))
 
 
-def contenders(dataset: Dataset, effort: Effort, knobs: Knobs, loss: str | None = None) -> list[Contender]:
+def contenders(
+    dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs, loss: str | None = None
+) -> list[Contender]:
     """The kinds of features that apply to a dataset, the plainest first.
 
     Parameters
     ----------
     dataset : Dataset
+    advice : Advice
+        Searched waves, with the scaling and the bandwidth that suit the rows.
     effort : Effort
     knobs : Knobs
         Parameters that the user has pinned. If the bandwidth is pinned, only kinds that have one are tried.
     loss : str or None
         Of the machine; waves do not descend by a loss of `ROUND_LOSSES`, which rounds take from the machine.
     """
-    is_sparse = dataset.source.is_sparse
-    scaling = (SPARSE_SCALINGS if is_sparse else DENSE_SCALINGS)[0]
-    # of few rows at most half become landmarks, and each wave has four rows to be fitted to
-    n_landmarks, n_waves = (int(np.clip(dataset.n_rows // each, 1, effort.n_features)) for each in (2, 4))
-    # a ball of radius 0 gives all columns the same weight
-    columns = learner_entry("aligned").learner_class(
-        Coordinates(), n_candidates=None, n_features=None, rho=0.0, scaling=scaling
-    )
+    scaling = getattr(advice.features, "scaling", None)
+    columns = columns_themselves(scaling)
     tried = [Contender("the columns themselves", columns)]
+    # in wide sparse rows a search finds little, and columns chosen by targets would be scored on rows they were chosen
+    # by
+    searched = None if isinstance(advice.features, type(columns)) else advice.features
+    given = {} if searched is None else searched.get_params(deep=False)
+    size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
+    drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
     if has_columns_alone(dataset, knobs):
         return [Contender(tried[0].name, knobs.with_pinned(columns))]
-    tried.append(
-        Contender(
-            "random waves", learner_entry("random").learner_class(Gaussian(), n_features=n_waves, scaling=scaling)
-        )
-    )
-    may_scale = not is_sparse and knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough)
-    if may_scale:
-        # columns in one unit, such as the pixels of a picture, may tell more by those that vary most
-        tried.append(tried[-1].changed("scaling none", scaling=None))
-    waves = []
-    if not is_sparse or dataset.n_columns <= _MOST_COLUMNS_OF_A_SEARCH:
-        searched = learner_entry("margin").learner_class(Gaussian(), n_features=n_waves, scaling=scaling)
-        waves.append(Contender("searched waves", searched))
-        if not is_sparse and loss not in ROUND_LOSSES:
-            # Few waves that descend come nearer to smooth targets than many that are only searched; a quarter of the
-            # features is the plainer model, so that they come first.
-            n_refined = min(n_landmarks, effort.n_features // _DESCENDING)
-            refined = clone(searched).set_params(n_features=n_refined, refine="auto")
-            waves.insert(0, Contender("refined waves", refined))
-    if not is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
+    tried.append(Contender("random waves", drawn))
+    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
+        # a few rows prefer another kernel than the usual one; the random waves of both show whether all of them do
+        usual = Gaussian()
+        tried.append(Contender("random waves of the Gaussian kernel", clone(drawn).set_params(family=usual)))
+        of_usual = clone(searched).set_params(family=usual, n_features=size)
+        waves.append(Contender("searched waves of the Gaussian kernel", of_usual))
+    if searched is not None and not dataset.source.is_sparse and loss not in ROUND_LOSSES:
+        # Few waves that descend come nearer to smooth targets than many that are only searched. Their steps are
+        # relative to the length of a frequency, so that all columns need one scale.
+        most = effort.n_features // _DESCENDING
+        fewer = {"n_features": min(size, most), "refine": "auto", "scaling": scaling or "standard"}
+        of_kernel = Gaussian() if isinstance(family, Laplacian) and knobs.sigma == "auto" else family
+        # a quarter of the features is the plainer model, so that they come first
+        waves.insert(0, Contender("refined waves", clone(searched).set_params(family=of_kernel, **fewer)))
+    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(bins=BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
     metrics: list[Contender] = []
-    has_kernels = not is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL
+    has_kernels = not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL
+    may_scale = has_kernels and knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough)
     if has_kernels:
+        size = int(np.clip(dataset.n_rows // 2, 1, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
-            Matern(0.5), n_features=n_landmarks, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling
+            Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
         )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows that differ in few columns are similar, even if the differences are large
@@ -226,45 +220,6 @@ def contenders(dataset: Dataset, effort: Effort, knobs: Knobs, loss: str | None 
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
     return [Contender(contender.name, knobs.with_pinned(contender.learner)) for contender in tried]
-
-
-def scalings_of(dataset: Dataset, run: Run) -> tuple[ScalingKind | None, ...]:
-    """The two scalings that held-out rows may decide between, after one pass; empty where none changes the rows.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        All rows of sparse ones: a negative number in any of them excludes the scaling of counts.
-    run : Run
-
-    Raises
-    ------
-    RowsAlikeError
-        If all rows are equal.
-    ColumnError
-        If float64 does not hold the squares of a column.
-    """
-    is_sparse, passthrough = dataset.source.is_sparse, dataset.passthrough
-
-    def found(passed: PassResult) -> tuple[ScalingKind | None, ...]:
-        moments = moments_of(passed.results[0])
-        if np.all(moments.low == moments.high):
-            raise RowsAlikeError(f"all {dataset.n_rows:,} rows are equal: there is nothing to predict from")
-        if not is_sparse:
-            # a candidate that is not scaled would take such a column for a constant
-            refuse_lost_squares(moments, "column", ~passthrough)
-        may_scale = not is_sparse or bool(np.all((moments.low >= 0.0) | passthrough))
-        return usual_scalings(dataset) if may_scale else ()
-
-    record = moments_record(dataset.n_columns, is_sparse=is_sparse)
-    return run.read(dataset.source, [record], found, usual_scalings(dataset))
-
-
-def usual_scalings(dataset: Dataset) -> tuple[ScalingKind | None, ...]:
-    """The two scalings of rows without negative numbers; empty where all columns are 0 and 1 by encoding."""
-    if np.all(dataset.passthrough):
-        return ()
-    return SPARSE_SCALINGS if dataset.source.is_sparse else DENSE_SCALINGS
 
 
 def has_columns_alone(dataset: Dataset, knobs: Knobs) -> bool:
@@ -331,3 +286,9 @@ def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]
     """The other one of the two scalings."""
     first, second = scalings
     return first if scaling == second else second
+
+
+def usual_advice() -> Advice:
+    """The advice that plans assume before any row is read: the largest searched waves that are advised, scaled."""
+    waves = learner_entry("margin").learner_class(Gaussian(), n_features=MOST_ADVISED_FEATURES, scaling="standard")
+    return Advice(waves)

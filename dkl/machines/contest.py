@@ -11,8 +11,9 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.linear.judge import ENOUGH_ROWS, PenaltyChoice, gains, mean_over_folds, near_least
-from dkl.machines.contenders import GROWTH, Contender
+from dkl.machines.contenders import Contender
 from dkl.machines.effort import MOST_SPENT
+from dkl.machines.suggest import GROWTH
 from dkl.methods.base import FeatureLearner
 
 # The constants of the rule, which the page of the guide on how the machine chooses (`choosing.md`) explains. They were
@@ -330,10 +331,15 @@ class Race:
     def _is_needless(self, kind: Candidate) -> bool:
         """Whether a kind is skipped because the losses of other kinds show that it would not win.
 
-        They do for a kernel in a learned metric that takes more than a small share of the budget, where no other kind
-        is clearly ahead of the kernels of all columns alike.
+        They do for searched waves of a kernel whose random waves do worse than those of another kernel; and for a
+        kernel in a learned metric that takes more than a small share of the budget, where no other kind is clearly
+        ahead of the kernels of all columns alike.
         """
         able, contender = [one for one in self.kinds if one.choices], kind.contender
+        if contender.is_searched and not contender.is_refined:
+            drawn = [one for one in able if one.contender.is_drawn]
+            best = min(drawn, key=Candidate.loss) if len(drawn) > 1 else kind
+            return repr(best.contender.learner.family) != repr(contender.learner.family)
         if not contender.is_learned or self.judging(contender, False) <= BEHIND * self.allowed:
             return False
         of_kernels = [one.loss() for one in able if one.contender.is_kernel]

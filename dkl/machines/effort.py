@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dkl.features.families import FiniteFamily
 from dkl.linear import head
 from dkl.linear.judge import ENOUGH_ROWS, LEAST_SEEN, MOST_FOLDS, NEIGHBOURS, OTHER_PENALTIES, PENALTIES
+from dkl.machines.suggest import JUDGED_ROWS
 from dkl.methods.base import FeatureLearner
 from dkl.methods.margin.driver import (
     CHAINS_A_CANDIDATE,
@@ -42,6 +45,12 @@ _DESCENT = 1_200.0
 _MODELS_A_BIN = 16.0
 # Passes that fit several classes by the log loss at one penalty, and the nanoseconds of one probability in them.
 _PASSES, _PROBABILITY = 30.0, 45.0
+# Nanoseconds for each triple of rows on which scalings and bandwidths are compared: of seven kernels, each with an
+# eigendecomposition of some 8 n^3 operations.
+_ADVICE = 7 * 8 * _DOUBLE
+# Share of the constant part of the budget for this: 246, 421 and 1,000 rows by effort. With 600 rows it was 6 % of the
+# seconds of 24 tables with more than twice the budget.
+_ADVICE_SHARE = 0.035
 # Features of the first candidate of each kind, or landmarks; half of the most of an effort, if these are fewer.
 _FIRST_FEATURES = 400
 # The sample has one row for this many rows of the data where that is more than `LEAST_SEEN`, from four million rows on,
@@ -80,6 +89,11 @@ class Effort:
     least_judged: int = MOST_FOLDS * ENOUGH_ROWS
 
     @property
+    def advised_rows(self) -> int:
+        """Rows on which scalings and bandwidths are compared: as many as a share of the work pays for."""
+        return min(int(np.cbrt(_ADVICE_SHARE * self.work / _ADVICE)), JUDGED_ROWS)
+
+    @property
     def n_features(self) -> int:
         """Features of the first candidate of a kind, which can grow."""
         return min(_FIRST_FEATURES, self.most_features // 2)
@@ -87,6 +101,10 @@ class Effort:
     def most_judged(self, n_rows: int, in_memory: int) -> int:
         """The most rows of the sample; with many rows, no more than fit in memory."""
         return max(LEAST_SEEN, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
+
+    def advising(self, shape: Shape) -> float:
+        """Work of comparing scalings and bandwidths, in counted nanoseconds."""
+        return _ADVICE * min(self.advised_rows, shape.n_rows) ** 3
 
     def allowed(self, shape: Shape) -> float:
         """The budget of a fit to rows of this shape, in counted nanoseconds."""

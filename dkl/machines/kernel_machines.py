@@ -12,10 +12,10 @@ that these functions exist):
     kernels/sincos.py: write_waves
 
 Before it, ``features="auto"`` settles loss, solver and rule of penalties (`machines/settings.py`: the squared error,
-exact steps, "auto"), makes the kinds of features (`contenders.py`), and tries them on held-out rows, by the same
-passes, within a budget of counted work (`effort.py`): `Choice` (`choice.py`) asks `Race.trials` (`contest.py`) for the
-next candidate, and `Bench.trial` (`trials.py`) learns its features, by their own `fit`, and compares the penalties of
-`linear/judge.py` on them.
+exact steps, "auto"), takes advice on scaling, bandwidth and size (`suggest.py`), and makes the kinds of features from
+it (`contenders.py`). It tries them on held-out rows, by the same passes, within a budget of counted work (`effort.py`):
+`Choice` (`choice.py`) asks `Race.trials` (`contest.py`) for the next candidate, and `Bench.trial` (`trials.py`) learns
+its features, by their own `fit`, and compares the penalties of `linear/judge.py` on them.
 """
 
 from __future__ import annotations
@@ -263,11 +263,11 @@ class KernelMachine(
             weights = machine._class_weights(dataset)
             choice: PenaltyChoice | None = None
             changes: dict[str, Any] = {}
-            learner: FeatureLearner | None = None
+            advised: FeatureLearner | None = None
             if machine._chooses:
                 chosen = choose(machine._terms, dataset, weights, run, clock)
                 dataset, judging_seed = chosen.columns.dataset, chosen.columns.judging_seed
-                learner, choice = chosen.features, chosen.penalty
+                advised, choice = chosen.features, chosen.penalty
                 machine.encoding_ = dataset.encoding
                 machine.reasons_, machine.summary_, machine.loss_ = chosen.reasons, chosen.summary, chosen.loss
                 machine._calibration = (chosen.temperature, chosen.shift)
@@ -276,7 +276,7 @@ class KernelMachine(
                 given, judges = dataset, machine._judging_rows(dataset)
                 dataset = rows_with_category_numbers(machine, dataset, judges, run)
                 judging_seed = machine.seed_ if dataset is not given or has_scores(dataset.encoding) else None
-            template = machine._unfitted_features(learner)
+            template = machine._unfitted_features(advised)
             folds = machine._judging_folds(template, dataset) if choice is None else []
             if choice is None:
                 choice, changes = machine._penalty_of_folds(
@@ -401,7 +401,7 @@ class KernelMachine(
             self.time_limit,
             self.trials,
             self.checkpoint,
-            new_learner=lambda chosen, stage: self._learner_of_stage(self._unfitted_features(chosen), stage),
+            new_learner=lambda advised, stage: self._learner_of_stage(self._unfitted_features(advised), stage),
             new_problem=self._problem_on,
         )
 
@@ -759,12 +759,12 @@ class KernelMachine(
             learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
         return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
 
-    def _unfitted_features(self, chosen: FeatureLearner | None = None) -> FeatureLearner:
+    def _unfitted_features(self, advised: FeatureLearner | None = None) -> FeatureLearner:
         """The features to fit, with the machine's options, and its seed unless they have one.
 
         Parameters
         ----------
-        chosen : FeatureLearner or None
+        advised : FeatureLearner or None
             The features that the choice (``features="auto"``) has found.
         """
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
@@ -774,7 +774,7 @@ class KernelMachine(
                 # a learner given by name has the scaling that suits the rows
                 learner.set_params(scaling="auto")
         elif isinstance(self.features, str):
-            learner = clone(chosen).set_params(**options)
+            learner = clone(advised).set_params(**options)
         elif isinstance(self.features, list | tuple):
             learner = CombinedFeatures(clone(self.features, safe=False), **options)
         else:

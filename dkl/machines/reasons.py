@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dkl.data.dataset import Dataset
-from dkl.data.together.telling import kind_of_split
 from dkl.linear.judge import mean_over_folds
 from dkl.machines.contenders import Contender
 from dkl.machines.contest import Candidate, Race
@@ -18,16 +16,6 @@ _WHY_UNTRIED = {
     "takes more time": "that takes more time",
     "not among the trials": "not among the given trials",
 }
-
-
-def rows_sentence(dataset: Dataset) -> str:
-    """A sentence on the number and kind of the rows, and on how they are held out."""
-    target = f"of {dataset.schema.n_classes} classes" if dataset.classes is not None else "with numbers to predict"
-    kind = "sparse " if dataset.source.is_sparse else ""
-    return (
-        f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; held-out rows are "
-        f"{kind_of_split(dataset)}."
-    )
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ from dkl.linear.judge import ENOUGH_ROWS, PenaltyChoice, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
-from dkl.machines.contenders import Contender, contenders
+from dkl.machines.contenders import Contender, contenders, has_columns_alone, usual_advice
 from dkl.machines.effort import EFFORTS, JUDGING_SHARE, MOST_SPENT, Effort, Shape
 from dkl.machines.settings import Knobs, Settings
+from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
@@ -118,9 +119,13 @@ class Terms:
         n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
         return self.budget.allowed(replace(shape, n_columns=n_columns))
 
-    def contenders(self, dataset: Dataset) -> list[Contender]:
-        """The kinds of features that apply to a dataset, the plainest first."""
-        return contenders(dataset, self.budget, self.knobs, loss=self.settings.loss)
+    def contenders(self, dataset: Dataset, advice: Advice | None = None) -> list[Contender]:
+        """The kinds of features that apply to a dataset, the plainest first; without advice those that plans assume."""
+        return contenders(dataset, advice or usual_advice(), self.budget, self.knobs, loss=self.settings.loss)
+
+    def advised_rows(self, dataset: Dataset) -> int:
+        """The rows on which scalings and bandwidths are compared; 0 where there are only the columns themselves."""
+        return 0 if has_columns_alone(dataset, self.knobs) else self.budget.advised_rows
 
     def sample(self, dataset: Dataset, own_columns: int | None = None, most_folds: int | None = None) -> Sample:
         """The rows that candidates are tried on (all of them if they are few), and the folds that judge them."""

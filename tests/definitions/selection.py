@@ -313,3 +313,15 @@ def lloyd(X: np.ndarray, points: np.ndarray, rounds: int) -> np.ndarray:
             if own:
                 points[j] = sum(own) / len(own)
     return points
+
+
+def left_out_ridge(kernel: np.ndarray, Y: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+    """Each row predicted by ridge regression on the others, and the trace of the smoother of all."""
+    m = len(Y)
+    predictions = np.empty_like(Y)
+    for i in range(m):
+        others = [j for j in range(m) if j != i]
+        dual = np.linalg.solve(kernel[np.ix_(others, others)] + penalty * np.eye(m - 1), Y[others])
+        predictions[i] = sum(kernel[i, j] * dual[place] for place, j in enumerate(others))
+    smoother = np.linalg.solve(kernel + penalty * np.eye(m), kernel)
+    return predictions, float(np.trace(smoother))

@@ -17,15 +17,16 @@ from sklearn.linear_model import LogisticRegression
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.judge import PenaltyChoice
-from dkl.machines.contenders import GROWTH, Contender, contenders, joined, variants
+from dkl.machines.contenders import Contender, contenders, joined, usual_advice, variants
 from dkl.machines.contest import BEHIND, Candidate, Race
 from dkl.machines.effort import EFFORTS, ENOUGH_ROWS, Shape
 from dkl.machines.reasons import reasons_of, sentence_of
 from dkl.machines.settings import Knobs
+from dkl.machines.suggest import GROWTH, Advice
 
 
 def tried_on(X: Any, **knobs: Any) -> list[Contender]:
-    return contenders(as_dataset(X), EFFORTS["balanced"], Knobs(**knobs))
+    return contenders(as_dataset(X), usual_advice(), EFFORTS["balanced"], Knobs(**knobs))
 
 
 def test_with_a_bandwidth_only_kinds_that_have_one_are_tried() -> None:
@@ -258,9 +259,8 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     unscaled = variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900, scalings=())
     assert unscaled == []
     waves = next(one for one in tried_on(np.zeros((900, 3))) if one.name == "searched waves")
-    # a quarter of the rows at first, and 2.5 times as many then
     assert [one.name.partition(" (")[2] for one in variants(waves, effort, Knobs(), 900)] == [
-        "up to 562)",
+        "up to 1,000)",
         "scaling quantile)",
     ]
     assert [one.name for one in variants(waves, effort, Knobs(scaling=None, n_features=400), 900)] == []
@@ -307,7 +307,9 @@ def test_steps_are_searched_for_again_with_other_rows_held_out_where_the_effort_
     # a number of features that was asked for is kept
     assert variants(steps, best, Knobs(n_features=400), 900) == []
     first = next(
-        one for one in contenders(as_dataset(np.zeros((900, 3))), EFFORTS["fast"], Knobs()) if "steps" in one.name
+        one
+        for one in contenders(as_dataset(np.zeros((900, 3))), usual_advice(), EFFORTS["fast"], Knobs())
+        if "steps" in one.name
     )
     assert [one.name for one in variants(first, EFFORTS["fast"], Knobs(), 900)] == [f"{steps.name} (up to 400)"]
     # all bags together have no more features than one may have
@@ -468,9 +470,13 @@ def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> N
         assert Shape(9_000, 11, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
 
 
-def test_kinds_are_judged_on_more_rows_of_many() -> None:
+def test_scalings_are_judged_on_rows_that_take_a_small_share_of_the_budget_and_kinds_on_more_of_many() -> None:
+    rows = [EFFORTS[name].advised_rows for name in ("fast", "balanced", "best")]
+    assert rows == [246, 421, 1_000]
     balanced = EFFORTS["balanced"]
     few, many, more = (Shape(n_rows, 28, 1, "squared_error") for n_rows in (1_000_000, 2_000_000, 10_000_000))
+    for shape in (few, many, more):
+        assert balanced.advising(shape) < 0.07 * balanced.work
     judged = [balanced.most_judged(shape.n_rows, in_memory=460_000) for shape in (few, many, more)]
     assert judged == [20_000, 20_000, 50_000]
     # of a billion rows no kernel matrix fills the memory, and no trial reads a store for what would not stay
@@ -621,12 +627,34 @@ def test_variants_leave_the_work_that_telling_losses_apart_takes() -> None:
     assert tried(4.0) == [0, 1]
 
 
+def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_random_waves_do_better() -> None:
+    advice = Advice(dkl.MarginFeatures(dkl.Laplacian(), n_features=40, scaling="standard"))
+    kinds = contenders(as_dataset(np.zeros((60, 3))), advice, EFFORTS["balanced"], Knobs())
+    names = [kind.name for kind in kinds]
+    drawn = ["random waves", "random waves of the Gaussian kernel"]
+    searched = ["searched waves", "searched waves of the Gaussian kernel"]
+    assert [name for name in names if "waves" in name] == [*drawn, "refined waves", *searched]
+    # the descent leaves the kernel that it starts from, so that it starts from the usual one
+    assert repr(kinds[names.index("refined waves")].learner.family) == repr(dkl.Gaussian())
+
+    def tried(better: str) -> list[str]:
+        race = race_of(*kinds)
+        run(race, lambda number, fold: 0.6 if names[number] == better else 0.5)
+        return [names[number] for number in race.tried if names[number] in searched]
+
+    assert tried(drawn[0]) == [searched[0]]
+    assert tried(drawn[1]) == [searched[1]]
+    # the usual kernel is compared with no other
+    usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
+    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], "refined waves", searched[0]]
+
+
 def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "examples" / "guide" / "choosing.md").read_text(encoding="utf-8")
     for name, effort in EFFORTS.items():
         budget = f"{effort.work / 1e9:g} s | {effort.work_a_value / 1e3:g} us"
         sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.least_judged:,} | {effort.folds}"
-        assert f'| `"{name}"` | {budget} | {sizes} |' in page
+        assert f'| `"{name}"` | {budget} | {sizes} | {effort.advised_rows:,} |' in page
     behind = f"larger than the best one's by {1e2 * BEHIND:.0f} %"
     said_so = (f"until {ENOUGH_ROWS} rows have been held out",)
     for said in (behind, *said_so, f"up to {GROWTH:g} times the features"):

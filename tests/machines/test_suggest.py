@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import dkl
+from dkl.data.coerce import as_dataset
+from dkl.linear.fitting import Run
+from dkl.machines import suggest as suggesting
+from dkl.machines.suggest import advise
 from tests.encodings.test_suspects import visits
 from tests.machines.test_columns_ahead import seasons
 
@@ -67,7 +72,7 @@ def test_the_race_is_shown_with_the_winner_first_and_the_others_by_score() -> No
     for kind in found.tried:
         shown = "-" if kind.score is None else f"{kind.score:.4f}"
         assert any(kind.name in line and shown in line and kind.outcome in line for line in repr(found).splitlines())
-    for name in (f"Features: {found.tried[0].name}", "Rows: 200 of 2 classes", "KernelClassifier("):
+    for name in (f"Features: {found.tried[0].name}", "Rows: 200 of 2 classes", "Scaling:", "KernelClassifier("):
         assert name in repr(found)
 
 
@@ -77,6 +82,31 @@ def test_too_few_rows_for_a_race_are_told() -> None:
     assert found.tried == ()
     assert "too few to choose by" in found.reasons[0]
     found.estimator.fit(X, y)
+
+
+def test_the_bandwidth_that_is_judged_is_the_one_that_a_fit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = fan(120)
+    X = np.vstack([X, np.repeat(X[:1], 40, axis=0)])
+    asked: list[float] = []
+    kept = suggesting.median_distance
+
+    def noted(rows: Any, **given: Any) -> float:
+        asked.append(kept(rows, **given))
+        return asked[-1]
+
+    monkeypatch.setattr(suggesting, "median_distance", noted)
+    advise(as_dataset(X, np.append(y, y[:40])), Run(), 0, 1_000)
+    for scaling in ("standard", "quantile", None):
+        sigma = dkl.RandomFeatures(scaling=scaling, progress=False).fit(X).family_.sigma
+        assert np.isclose(asked, sigma, rtol=1e-12).any()
+
+
+def test_wide_sparse_rows_get_single_columns_and_stay_sparse() -> None:
+    # numbers below 0 are no counts
+    X = sparse.random_array((200, 6_000), density=0.002, format="csr", rng=np.random.default_rng(0)) * -1.0
+    advised = advise(as_dataset(X, np.arange(200) % 2), Run(), 0, 1_000).features
+    assert isinstance(advised.family, dkl.Coordinates)
+    assert advised.scaling is None
 
 
 def test_rows_without_a_target_are_refused() -> None:
