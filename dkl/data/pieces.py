@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from scipy import sparse
 
+from dkl.protocols.arrays import stacked
 from dkl.protocols.block import Block
 
 Rows = TypeVar("Rows", np.ndarray, Block)
@@ -52,12 +52,11 @@ def joined_blocks(blocks: list[Block]) -> Block:
     """Consecutive blocks as one block with number 0; a single block keeps its arrays."""
     if len(blocks) == 1:
         return replace(blocks[0], index=0)
-    stack = sparse.vstack if sparse.issparse(blocks[0].X) else np.concatenate
     columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id", "held")]
     y, weight, row_id, held = (None if column[0] is None else np.concatenate(column) for column in columns)
-    X = stack([block.X for block in blocks])
+    X = stacked([block.X for block in blocks])
     named = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
-    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id), named, held)
+    return Block(0, X, y, weight, np.asarray(row_id), named, held)
 
 
 def _n_rows(rows: Any) -> int:

@@ -206,7 +206,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         with atomic(self) as model:
             forget_fit(model)
             model._check_parameters()
-            model._fit_from(clone(self.estimator), X, y, fit_options)
+            model._fit_from(clone(model.estimator), X, y, fit_options)
         return self
 
     def partial_fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
@@ -216,8 +216,8 @@ class BlockIncremental(DocumentedMixin, Incremental):
         """
         with atomic(self) as model:
             model._check_parameters()
-            begun = getattr(self, "estimator_", None)
-            model._fit_from(clone(self.estimator) if begun is None else begun, X, y, fit_options)
+            begun = getattr(model, "estimator_", None)
+            model._fit_from(clone(model.estimator) if begun is None else begun, X, y, fit_options)
         return self
 
     @available_if(_estimator_has("predict"))

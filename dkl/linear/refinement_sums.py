@@ -18,7 +18,7 @@ from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
 from dkl.linear.minibatches import shuffled_rows
-from dkl.protocols.arrays import dense_rows
+from dkl.protocols.arrays import dense_rows, stacked
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
@@ -111,8 +111,7 @@ def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype
         scaled = generic.scaled(array_module(X), dense_rows(X), feature_map.scaler, np.float64)
         return ScaledRows((scaled * TURN).astype(dtype))
     tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=TURN)
-    parts = [tile for _, tile in tiles]
-    X = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    X = stacked([tile for _, tile in tiles])
     constant = None if tiles.constant is None else tiles.constant.astype(dtype)
     return ScaledRows(X, constant)
 
@@ -232,15 +231,12 @@ class ExpansionGradients:
 
 
 class _Panel:
-    """Some frequencies, the rows `span` of W, of which a dense form exists in a step; `xp` has the arrays of steps.
-
-    Sparse frequencies have `_places`, those of their stored entries in W.
-    """
-
-    _places: Any
+    """Some frequencies, the rows `span` of W, of which a dense form exists in a step; `xp` has the arrays of steps."""
 
     def __init__(self, projection: Projection, span: slice, xp: Any) -> None:
-        self.span, self._places = span, None
+        self.span = span
+        # The positions of the stored entries of sparse frequencies in W, as one vector; dense frequencies have none.
+        self._places: Any = None
         if not isinstance(projection, SparseProjection):
             return
         # the stored entries, and their places in W (F, d) and in its transpose (d, F), each as one vector

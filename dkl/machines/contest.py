@@ -23,9 +23,10 @@ from dkl.methods.base import FeatureLearner
 FEWEST_ROWS = 60
 # Relative excess of a loss over the least above which a candidate is behind: a kind is given up, a variant is not made
 # larger. With fewer held-out rows than ENOUGH_ROWS it is larger in inverse proportion, since one or two of few rows may
-# make up most of a loss: with the root of that proportion four of 65 tables lost 4 to 164 % more, none less. It is
-# also the share of the budget up to which a learned metric is tried though no other kind is ahead of the kernels: if
-# it is never tried then, the log loss of car is 1.6 times as large; if always, five tables take 1.04 times the seconds.
+# make up most of a loss: with the root of that proportion four of 65 tables had 4 to 164 % more loss, the others the
+# same within .1 %. It is also the share of the budget up to which a learned metric is tried though no other kind is
+# ahead of the kernels: if it is never tried then, the log loss of car is 1.6 times as large; if always, five tables
+# take 1.04 times the seconds.
 BEHIND = 0.1
 # Relative difference of losses below which two candidates are equally good: the plainer one wins, and no larger one is
 # tried.

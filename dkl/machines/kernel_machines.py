@@ -109,14 +109,7 @@ from dkl.methods.parameters import (
     class_weights,
     estimator,
 )
-from dkl.methods.predicting import (
-    ClassPredictions,
-    NumberPredictions,
-    blockwise,
-    output_names,
-    score_rows,
-    with_row_id,
-)
+from dkl.methods.predicting import ClassPredictions, NumberPredictions, blockwise, output_names, score_rows, with_row_id
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.refining import judging_share
 from dkl.methods.room import PlannedMixin, check_plan

@@ -155,7 +155,8 @@ _UNDER_WAY: ContextVar[_Recording | None] = ContextVar("recording", default=None
 def recorded(model: M) -> Iterator[M]:
     """A copy to fit, whose attributes the model takes over in the end (`atomic`), with the `provenance_` of the fit.
 
-    A fit within another belongs to the outer one, as that of a machine's features, and sets no provenance.
+    A fit inside another one, such as that of a machine's features, sets no provenance: its rows, bytes and seconds are
+    counted in that of the outer fit.
     """
     with atomic(model) as working:
         if _UNDER_WAY.get() is not None:

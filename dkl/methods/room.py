@@ -248,8 +248,9 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
                 plan = learner.replayed(whole)
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
             if gives_up:
-                # Workers of a long session would otherwise be refused fits that they ran before, and those that read
-                # Parquet, with pandas and Arrow in memory, any fit: small results on a disk cost less than a refusal.
+                # Above 70 % of its limit a worker writes results to its disk, which are small; above 80 % Dask pauses
+                # it. Between the two, workers of a long session may repeat fits that they ran before, and those of 500
+                # MB, which hold pandas and Arrow to compute the rows of Dask, fit at all.
                 is_computed = origin_of(whole.source) == "graph"
                 processes = [
                     each.up_to_pause() if is_computed or each.has_outgrown_fits else each for each in processes

@@ -16,7 +16,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dkl.data.sources.in_place import compare_noted
-from dkl.data.sources.tasks import culled, share_no_task
+from dkl.data.sources.tasks import culled, neighbours_and_ends, share_no_task
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import MemoryLimitError
 from dkl.events import Event, Kind, StopRequested, Subscriber
@@ -386,11 +386,8 @@ def stand_alone(source: BlockSource, *, of_ends: bool = False) -> bool:
     chunk that is cut in two) would be computed again for each. With `of_ends` neighbours may share chunks: the first
     and the last block are looked at.
     """
-    # neighbours show whether blocks share a chunk, the two ends whether all of them share a task
     blocks = np.flatnonzero(source.block_rows)
-    middle = len(blocks) // 2
-    near = () if of_ends else (*blocks[1:2], *blocks[middle : middle + 2])
-    looked_at = {int(index) for index in (*blocks[:1], *near, *blocks[-1:])}
-    tickets = [culled(source.ticket(index)) for index in sorted(looked_at)]
+    looked_at = {*blocks[:1], *blocks[-1:]} if of_ends else blocks[neighbours_and_ends(len(blocks))]
+    tickets = [culled(source.ticket(int(index))) for index in looked_at]
     # a graph that holds rows as values would send them through the scheduler
     return share_no_task(tickets) and all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)

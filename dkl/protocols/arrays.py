@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,13 @@ Array: TypeAlias = np.ndarray
 def dense_rows(rows: Any) -> Any:
     """Rows with their zeros written out, on their device; dense ones as they are."""
     return rows.toarray() if hasattr(rows, "toarray") else rows
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, dense ones or sparse ones, one below the other; a single part as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
 
 
 def as_columns(y: Any) -> Any:

@@ -9,7 +9,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dkl.data.checks import whole_number
 from dkl.data.dataset import Dataset
@@ -34,7 +33,7 @@ from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
-from dkl.protocols.arrays import dense_rows
+from dkl.protocols.arrays import dense_rows, stacked
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.protocols.source import BlockSource
@@ -190,8 +189,7 @@ def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> Block:
         size = min(dataset.n_rows, _SAMPLED_ROWS, max(2, SAMPLE_BYTES // max(row_bytes, 1)))
         sample: Block = _pass(few_blocks(dataset.source), (RowSample("row sample", size, seed),), run)[0]
         blocks.append((sample, sample.weights if size == dataset.n_rows else np.ones(sample.n_rows)))
-    rows = [sample.X for sample, _ in blocks]
-    X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.vstack(rows)
+    X = stacked([sample.X for sample, _ in blocks])
     weight = np.concatenate([weight for _, weight in blocks])
     return Block(0, X, None, weight, np.arange(len(weight)))
 

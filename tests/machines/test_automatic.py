@@ -15,10 +15,11 @@ import pandas as pd
 import pytest
 from dask_ml.wrappers import Incremental
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1
+from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1, make_gaussian_quantiles
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
+from sklearn.svm import SVC
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -502,6 +503,19 @@ def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are
     losses = [log_loss(new_y, each.predict_proba(new_X)) for each in (model, squares, LogisticRegression().fit(X, y))]
     assert losses[0] < losses[1]
     assert losses[0] < 1.05 * losses[2]
+
+
+def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
+    X, y = make_gaussian_quantiles(n_samples=2_600, n_features=6, n_classes=3, random_state=0)
+    X, y, new_X, new_y = X[:600], y[:600], X[600:], y[600:]
+    model = dkl.KernelClassifier(random_state=0).fit(X, y)
+    squares = by_squares(model).fit(X, y)
+    # the shell in the middle is hardly ever ahead of both others by the squared error
+    assert model.loss_ == "log_loss"
+    # candidates are compared by the squared hinge, whatever the loss of the last fit is
+    assert "(1 less the mean squared hinge loss, not the share of right rows, of " in model.reasons_[0]
+    assert model.score(new_X, new_y) > SVC().fit(X, y).score(new_X, new_y) - 0.03
+    assert model.score(new_X, new_y) > squares.score(new_X, new_y) + 0.05
 
 
 def test_a_loss_that_does_no_better_is_not_taken() -> None:

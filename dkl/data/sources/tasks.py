@@ -1,4 +1,4 @@
-"""Rows that Dask computes, by graphs of their own: what a task computes for one block, without the rest of an array."""
+"""Graphs of Dask that compute the rows of one block, without the tasks of the other blocks of an array."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from dask.delayed import Delayed
 
 
 def culled(ticket: Delayed, graph: Mapping[Any, Any] | None = None) -> Delayed:
-    """The ticket with only the tasks of its block; `dask.optimize` would process those of all other blocks too."""
+    """The Delayed with a graph of the tasks that it needs alone, found in time proportional to their number.
+
+    `dask.optimize` visits every task of the array that a block is cut from.
+
+    Parameters
+    ----------
+    ticket : Delayed
+    graph : mapping or None
+        The tasks by their keys; None takes those of `ticket`.
+    """
     graph, needed, wanted = graph or ticket.__dask_graph__(), {}, [ticket.key]
     while wanted:
         key = wanted.pop()
@@ -31,7 +40,11 @@ def one_task(name: str, function: Callable[[], Any]) -> Delayed:
 
 
 def share_no_task(tickets: Sequence[Delayed]) -> bool:
-    """Whether each of these culled tickets can be computed on its own: without a future, and without a common task."""
+    """Whether each of these can be computed without the others: no task is needed by two, and none is a future.
+
+    The task that two need would be computed twice; a future is a result that a cluster holds, so that its scheduler has
+    to take part. The graphs are those of `culled`.
+    """
     from distributed import futures_of
 
     if futures_of(tickets):
@@ -47,8 +60,11 @@ def share_no_task(tickets: Sequence[Delayed]) -> bool:
     )
 
 
+def neighbours_and_ends(n: int) -> list[int]:
+    """At most five of the places 0 to n - 1: whether neighbours share a task, and whether the two ends do."""
+    return sorted({*range(n)[:2], *range(n)[n // 2 :][:2], *range(n)[-1:]})
+
+
 def are_separate(chunks: Sequence[Delayed]) -> bool:
-    """Whether culled chunks share no task and hold no future, judged from at most five of them."""
-    # neighbours show whether chunks share a task, the two ends whether all of them do
-    middle = len(chunks) // 2
-    return share_no_task(list({chunk.key: chunk for chunk in (*chunks[:2], *chunks[middle:][:2], chunks[-1])}.values()))
+    """`share_no_task` of all chunks, judged from `neighbours_and_ends`."""
+    return share_no_task([chunks[place] for place in neighbours_and_ends(len(chunks))])

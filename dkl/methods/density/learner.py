@@ -284,7 +284,10 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return None if dataset.classes is not None else fit.units
 
     def _target_units(self, dataset: Dataset) -> TargetScale | None:
-        """The units in which numeric targets are fitted, for stored sums those of the first fit; None for labels."""
+        """Mean and standard deviation of numeric targets, in whose units they are fitted; None for labels.
+
+        With `sums` they stay those of the first fit, so that the stored sums of unchanged blocks can be used again.
+        """
         if self.sums is not None and hasattr(self, "target_units_"):
             return TargetScale(*self.target_units_)
         units = target_units(dataset, self._running("targets"))

@@ -110,7 +110,10 @@ class CandidatePoints:
         return np.where(self._is_left, np.concatenate(parts), 0.0)
 
     def take(self, point: int) -> None:
-        """Choose a point: eliminate its columns from those of the others."""
+        """Add a point to the chosen ones: later scores count what the other points gain beyond it.
+
+        The system and the slopes of the others become their Schur complements after its columns.
+        """
         B = self.points[point]
         block = self.system[np.ix_(B, B)] + np.diag(SCORE_PENALTY + self._least[B])
         weights = np.linalg.solve(block, self.system[B])
