@@ -69,7 +69,7 @@ class Found:
     made: Made = field(default_factory=Made)
     suspected: tuple[str, ...] = ()
 
-    def told(self, what: str, is_better: bool, before: float | None = None, after: float | None = None) -> str:
+    def sentence(self, what: str, is_better: bool, before: float | None = None, after: float | None = None) -> str:
         """A sentence for a machine's reasons: what was tried, what was decided, and which parameter pins it.
 
         Parameters

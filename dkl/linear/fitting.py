@@ -57,7 +57,7 @@ from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK, losses_for
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# A subsample of this many rows a feature, but at least 20,000, has an optimum near that of all rows.
+# Rows per feature, and the fewest rows, of the subsample whose optimum is where the fit to all rows starts.
 _ROWS_A_FEATURE, _LEAST_SUBSAMPLED = 20, 20_000
 # A subsample is used up to this share of the rows; a larger one costs more than it saves. With this many rows a
 # feature, its Hessian leads to the optimum of all rows in five or six steps.

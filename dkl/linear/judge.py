@@ -49,6 +49,7 @@ _JOINT_PENALTIES = tuple(10.0**step for step in range(-2, 7))
 # The most Newton steps of a candidate before it is judged: from a given start, with fixed Hessians, from zero, and for
 # the squared error, whose first step is exact.
 _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
+# Steps of the squared hinge and the squared error end when the next one promises less than this share of the objective.
 _DECREMENT = 0.01
 # The same for all other losses, with the share of the objective at which steps end, smaller since even the best model
 # lowers the objective by little.
@@ -57,7 +58,7 @@ _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 _JOINT_STEPS, _JOINT_DECREMENT = 100, 5e-4
 # On wide rows only every third penalty of the squared error is tried.
 _WIDE_PENALTIES = 3
-# Penalties that are compared near the one which fewer features preferred.
+# Penalties that are compared around the best one of a smaller model.
 NEIGHBOURS = 3
 # The same for jointly fitted classes, at most: the stronger neighbour first, then weaker ones.
 _MOST_JOINT = 4
@@ -456,7 +457,9 @@ def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
 def judging_folds(
     held_out: HeldOut, total_weight: float, most: int | None = None, n_rows: int | None = None
 ) -> list[HeldOut]:
-    """The folds that judge penalties: one share of many rows, or five folds of few, which judge every row once.
+    """The folds that judge penalties: one share of many rows, or folds of few, which judge every row once.
+
+    These are five folds of equal size, or `most` of them, whatever the share is.
 
     Parameters
     ----------

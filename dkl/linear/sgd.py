@@ -37,8 +37,8 @@ _FIRST_STEP = {
 }
 # A loss of lower curvature is stable anyway, such as the log loss with at most 1/4.
 _LEAST_CURVATURE = 1.0
-POWER = 0.75
-_DECAY = 0.2
+# The exponent and the factor of t_0 in the rule of step lengths above.
+POWER, _DECAY = 0.75, 0.2
 # Rows between two iterates of the average; the overhead of a call of partial_fit is that of some hundred rows.
 _FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 65_536, 256, 1_024
 

@@ -16,6 +16,7 @@ from dkl.linear.target_statistics import TargetScale, deviations
 from dkl.protocols.arrays import as_columns
 from dkl.protocols.block import Block
 
+# Rows sampled for the mean squared length of a mapped row, from which the first step length follows.
 SAMPLE_ROWS = 1024
 
 

@@ -26,7 +26,7 @@ from dkl.linear.fitting import Run
 from dkl.linear.judge import ENOUGH_ROWS, gains
 from dkl.linear.minibatches import HeldOut
 from dkl.machines.contenders import BINS, Contender
-from dkl.machines.contest import BEHIND, EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
+from dkl.machines.contest import EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE
 from dkl.machines.suggest import GROWTH
 from dkl.machines.trials import Bench, Sample, Terms, gathered
@@ -36,6 +36,8 @@ from dkl.protocols.records import RowSample
 
 # Least relative fall of a plain model's held-out loss for which a change of columns is adopted.
 _CLEARLY = 0.01
+# The same for crosses, which kernels find by themselves on more rows.
+_OF_CROSSES = 0.1
 # What may become categories, in this order; each is tried with the plainest learner and with a kernel.
 _CHANGES = ("taken", "crosses")
 CATEGORY_TRIALS = 2 * len(_CHANGES)
@@ -168,11 +170,11 @@ class ColumnChoice:
             tried = replace(adopted, numbers=suspects.made.numbers, **{change: names})
             other = self._with_category_numbers(dataset, tried)
             is_better, before, after = self._comparison(rows, other, change)
-            self._reasons.append(suspects.told(change, is_better, before, after))
+            self._reasons.append(suspects.sentence(change, is_better, before, after))
             if is_better:
                 adopted, rows = tried, other
         if suspects.suspected and not suspects.made.taken:
-            self._reasons.append(suspects.told("taken", False))
+            self._reasons.append(suspects.sentence("taken", False))
         return rows
 
     def _with_category_numbers(self, dataset: Dataset, more: Made = NOTHING) -> Dataset:
@@ -196,8 +198,7 @@ class ColumnChoice:
         The models are a linear one on the columns, and a kernel that is a product over columns, which finds by itself
         which rows share values. For crosses the kernel is a large one, fitted only where the linear model gains enough.
         """
-        # with more rows a kernel learns crosses by itself, so they must gain as much as one fold can show
-        least = BEHIND if change == "crosses" else _CLEARLY
+        least = _OF_CROSSES if change == "crosses" else _CLEARLY
         before = after = -np.inf
         judged, others = self._sample(rows), self._sample(other)
         for kind in ("columns", "kernel"):

@@ -24,14 +24,16 @@ FEWEST_ROWS = 60
 # Relative excess of a loss over the least above which a candidate is behind: a kind is given up, a variant is not made
 # larger. With fewer held-out rows than ENOUGH_ROWS it is larger in inverse proportion, since one or two of few rows may
 # make up most of a loss: with the root of that proportion four of 65 tables had 4 to 164 % more loss, the others the
-# same within .1 %. It is also the share of the budget up to which a learned metric is tried though no other kind is
-# ahead of the kernels: if it is never tried then, the log loss of car is 1.6 times as large; if always, five tables
-# take 1.04 times the seconds.
+# same within .1 %.
 BEHIND = 0.1
+# Share of the budget up to which a learned metric is tried though no other kind is ahead of the kernels: if it is never
+# tried then, the log loss of car is 1.6 times as large; if always, five tables take 1.04 times the seconds.
+_METRIC_SHARE = 0.1
 # Relative difference of losses below which two candidates are equally good: the plainer one wins, and no larger one is
 # tried.
 EQUAL_LOSS = 0.005
-# Share of the budget for a question beside the trials: whether categories gain, and whether the log loss does.
+# Largest share of the budget for a comparison outside the trials: of columns with and without categories, and of the
+# log loss with the squared error.
 SIDE_SHARE = 1.0 - MOST_SPENT
 
 
@@ -341,7 +343,7 @@ class Race:
             drawn = [one for one in able if one.contender.is_drawn]
             best = min(drawn, key=Candidate.loss) if len(drawn) > 1 else kind
             return repr(best.contender.learner.family) != repr(contender.learner.family)
-        if not contender.is_learned or self.judging(contender, False) <= BEHIND * self.allowed:
+        if not contender.is_learned or self.judging(contender, False) <= _METRIC_SHARE * self.allowed:
             return False
         of_kernels = [one.loss() for one in able if one.contender.is_kernel]
         return bool(of_kernels) and not gains(min(one.loss() for one in able), min(of_kernels), BEHIND)

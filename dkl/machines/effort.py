@@ -48,8 +48,8 @@ _PASSES, _PROBABILITY = 30.0, 45.0
 # Nanoseconds for each triple of rows on which scalings and bandwidths are compared: of seven kernels, each with an
 # eigendecomposition of some 8 n^3 operations.
 _ADVICE = 7 * 8 * _DOUBLE
-# Share of the constant part of the budget for this: 246, 421 and 1,000 rows by effort. With 600 rows it was 6 % of the
-# seconds of 24 tables with more than twice the budget.
+# Share of the budget's constant part for comparing scalings and bandwidths by leave-one-out errors: 246, 421 and 1,000
+# rows by effort. With 600 rows it was 6 % of the seconds of 24 tables with more than twice the budget.
 _ADVICE_SHARE = 0.035
 # Features of the first candidate of each kind, or landmarks; half of the most of an effort, if these are fewer.
 _FIRST_FEATURES = 400
@@ -59,7 +59,7 @@ _ROWS_A_JUDGED_ONE = 200
 # Share of the sample that is held out for each trial: with few rows, for each of five folds.
 JUDGING_SHARE = 1.0 / MOST_FOLDS
 # Share of the budget for trials of kinds and folds, and the most that is reserved for a last fit with more landmarks;
-# of a limit of time, too, the rest is kept for what is not foreseen.
+# and share of a limit of time: the other fifth is a margin for errors of the count.
 MOST_SPENT = 0.8
 # Seconds at the counted pace of work with which the measured pace is averaged, since short trials are slower, and the
 # first of a process compiles.

@@ -18,7 +18,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
 from dkl.linear.target_statistics import TargetScale, target_scale
-from dkl.machines.settings import LIGHT
+from dkl.machines.settings import SGD_ALPHA
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.source import BlockSource
 from dkl.registry import STORED
@@ -161,8 +161,8 @@ def with_sgd_coefficients(loss: str, coef: np.ndarray, intercept: np.ndarray, cl
     classes : ndarray or None
         None for numbers.
     """
-    schedule = step_schedule(loss, alpha=LIGHT, square_length=1.0, largest=2.0)
-    estimator = default_estimator(loss, schedule, alpha=LIGHT, n_models=len(coef))
+    schedule = step_schedule(loss, alpha=SGD_ALPHA, square_length=1.0, largest=2.0)
+    estimator = default_estimator(loss, schedule, alpha=SGD_ALPHA, n_models=len(coef))
     return fitted_estimator(estimator, coef, intercept, classes=classes)
 
 

@@ -79,7 +79,7 @@ from dkl.machines.contest import FEWEST_ROWS
 from dkl.machines.effort import JUDGING_SHARE, Clock
 from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given, with_sgd_coefficients
 from dkl.machines.settings import (
-    LIGHT,
+    SGD_ALPHA,
     Knobs,
     OpenParameters,
     Settings,
@@ -857,7 +857,7 @@ class KernelMachine(
         solver = self.solver or self.solver_
         loss = joint_name(self.loss or self.loss_, solver)
         # stochastic steps cannot choose a penalty, and have a small fixed one
-        alpha = LIGHT if solver == "sgd" and settings.alpha in PENALTY_RULES else settings.alpha
+        alpha = SGD_ALPHA if solver == "sgd" and settings.alpha in PENALTY_RULES else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
     def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
@@ -882,7 +882,7 @@ class KernelMachine(
         if self.linear is not None:
             # the user's model has stochastic steps, and its own loss and penalty
             loss, calibrate = loss_of_given(self.linear, self._task), bool(getattr(self, "calibrate", None))
-            return OpenParameters(loss, LIGHT, "sgd", calibrate, chooses=self._chooses, stops_early=True)
+            return OpenParameters(loss, SGD_ALPHA, "sgd", calibrate, chooses=self._chooses, stops_early=True)
         return OpenParameters(
             self.loss,
             self.alpha,
@@ -1023,7 +1023,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         The bandwidth. If it is set, only features that have a bandwidth are tried.
     effort : {"fast", "balanced", "best"}
         How much work the choice of features may take. It is counted from rows and columns, never by a clock: about 1,
-        3 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
+        3 to 4 and at most some hundred seconds of one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
         Seconds for the whole fit. The first trial is always made; no further one begins that is expected, with the last
         fit, to end later. Only this parameter reads the clock, between trials; `reasons_` then gives the `trials` that

@@ -18,7 +18,7 @@ _MOST_ROWS, MOST_CLASSES = 2_500_000, 30
 # Losses that have exact steps by default; early stopping or a number of epochs selects stochastic ones.
 _EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
 # The default penalty alpha of stochastic steps.
-LIGHT = 1e-5
+SGD_ALPHA = 1e-5
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def settled(
 ) -> Settings:
     """A value for every open parameter that suits the others and the rows; what the user set is kept.
 
-    Only alpha="auto" adapts to the solver: it is `LIGHT` where stochastic steps are chosen, which cannot compare
+    Only alpha="auto" adapts to the solver: it is `SGD_ALPHA` where stochastic steps are chosen, which cannot compare
     penalties. Another rule and the evidence select Newton steps, however many the rows are; where another parameter
     excludes these, the rule is kept, and the machine refuses it.
 
@@ -183,9 +183,9 @@ def settled(
         loss = exact_loss(opened, task, is_wide=is_wide) if solver == "newton" or task == "regression" else "hinge"
     alpha = opened.alpha
     if alpha is None:
-        alpha = "auto" if opened.chooses and solver == "newton" else LIGHT
+        alpha = "auto" if opened.chooses and solver == "newton" else SGD_ALPHA
     elif alpha == "auto" and solver == "sgd" and opened.solver is None:
         # Newton steps compare penalties; stochastic ones, chosen for many rows, have one small penalty by default
-        alpha = LIGHT
+        alpha = SGD_ALPHA
     calibrate = opened.chooses if opened.calibrate is None else opened.calibrate
     return Settings(loss, alpha, solver, calibrate)

@@ -57,7 +57,7 @@ class UsualTime:
 def usual_time(
     effort: str, shape: Shape, *, sampled: int, is_linear: bool, is_sparse: bool, slots: int, flops_per_second: float
 ) -> UsualTime:
-    """The usual time of a machine without settings on rows of this shape: that of the work that its effort allows.
+    """The usual time of a machine without settings on rows of this shape: the seconds of the work that `effort` allows.
 
     Trials take the constant part of the budget on one core: less of it with fewer than 800 rows, and more, in
     proportion, with a sample of more than 20,000. The part that grows with the table is taken by trials as
