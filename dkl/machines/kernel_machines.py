@@ -138,6 +138,8 @@ from dkl.uncertainty.posterior import CoefficientPosterior
 
 # Features of a pilot fit, which compares penalties: they rank as with all features.
 _PILOT_FEATURES = 500
+# The temperature and the shift of the intercepts (K,) that a choice of features has found; None where it has none.
+Calibration = tuple[float | None, np.ndarray | None]
 # The parameters by which a searching learner draws all of its features at random.
 _DRAWN = {"plain_share": 1.0}
 
@@ -190,8 +192,8 @@ class KernelMachine(
     seed_: int
     reasons_: tuple[str, ...]
     summary_: str
-    # The temperature and the shift of the intercepts from the last choice of features; `update` keeps them.
-    _calibration: tuple[float | None, np.ndarray | None] = (None, None)
+    # from the last choice of features; `update` keeps it
+    _calibration: Calibration = (None, None)
 
     def fit(
         self,
@@ -242,6 +244,7 @@ class KernelMachine(
             if not (goes_on := has_begun(machine.features, getattr(machine, "features_", None))):
                 forget_fit(machine)
             dataset = machine._checked_rows(X, y, sample_weight, groups, times, exposure)
+            settings = machine._settled_for(dataset)
             # a warm start holds out the same rows, and has its own checkpoints
             fingerprint = run_fingerprint(machine, dataset) + (" after a fit" if goes_on else "")
             if not goes_on:
@@ -257,23 +260,24 @@ class KernelMachine(
             choice: PenaltyChoice | None = None
             changes: dict[str, Any] = {}
             advised: FeatureLearner | None = None
+            calibration: Calibration = (None, None)
             if machine._chooses:
-                chosen = choose(machine._terms, dataset, weights, run, clock)
+                chosen = choose(machine._terms(settings), dataset, weights, run, clock)
                 dataset, judging_seed = chosen.columns.dataset, chosen.columns.judging_seed
-                advised, choice = chosen.features, chosen.penalty
+                advised, choice, calibration = chosen.features, chosen.penalty, (chosen.temperature, chosen.shift)
+                settings = replace(settings, loss=chosen.loss)
                 machine.encoding_ = dataset.encoding
-                machine.reasons_, machine.summary_, machine.loss_ = chosen.reasons, chosen.summary, chosen.loss
-                machine._calibration = (chosen.temperature, chosen.shift)
+                machine.reasons_, machine.summary_ = chosen.reasons, chosen.summary
             else:
                 # numbers in place of categories are learned without the judging rows: only these may judge comparisons
                 given, judges = dataset, machine._judging_rows(dataset)
                 dataset = rows_with_category_numbers(machine, dataset, judges, run)
                 judging_seed = machine.seed_ if dataset is not given or has_scores(dataset.encoding) else None
             template = machine._unfitted_features(advised)
-            folds = machine._judging_folds(template, dataset) if choice is None else []
+            folds = machine._judging_folds(settings, template, dataset) if choice is None else []
             if choice is None:
                 choice, changes = machine._penalty_of_folds(
-                    template, folds, dataset, weights, run, judging_seed=judging_seed
+                    machine._terms(settings), template, folds, dataset, weights, run, judging_seed=judging_seed
                 )
             # Several folds chose the penalty on pilot fits without their rows, so the final features may use all rows.
             withheld = folds[0] if len(folds) == 1 else None
@@ -281,7 +285,9 @@ class KernelMachine(
             last = machine.features_ if goes_on and not changes else None
             learner = machine._learner_of_stage(template, "features", last).set_params(**changes)
             # drawn features have not seen the target, so their learner has no useful coefficients to start from
-            machine._learn_and_fit(learner, dataset, weights, run, context, choice=choice, from_learner=not changes)
+            machine._learn_and_fit(
+                settings, learner, dataset, weights, run, context, calibration, choice=choice, from_learner=not changes
+            )
             n_features = machine.features_.feature_map_.n_features
             if machine._chooses and isinstance(machine.n_features, Integral) and n_features < machine.n_features:
                 most = f"{machine.n_features:,}"
@@ -298,7 +304,7 @@ class KernelMachine(
         times: object = None,
         exposure: object = None,
     ) -> Dataset:
-        """The rows of a fit, once parameters and rows have been checked and open parameters settled."""
+        """The rows of a fit, once parameters and rows have been checked."""
         # Everything that can be refused is refused here, before the first pass, which may take hours.
         check_constraints(self)
         self._check_features()
@@ -315,21 +321,21 @@ class KernelMachine(
         )
         # The learner inside would warn again that a store with splits is used whole.
         dataset = without_splits(dataset)
-        self._settle(dataset)
         dataset = exposed.with_exposures(dataset, self._exposure_weighs is not None, sample_weight)
         exposed.remember(self)
-        self._calibration = (None, None)
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
         return dataset
 
     def _learn_and_fit(
         self,
+        settings: Settings,
         learner: FeatureLearner,
         dataset: Dataset,
         weights: np.ndarray | None,
         run: Run,
         context: FitContext,
+        calibration: Calibration = (None, None),
         *,
         choice: PenaltyChoice | None,
         from_learner: bool = True,
@@ -338,28 +344,35 @@ class KernelMachine(
 
         Parameters
         ----------
+        settings : Settings
         learner : FeatureLearner
             Not fitted.
         dataset : Dataset
         weights : ndarray of shape (K,) or None
         run : Run
         context : FitContext
+        calibration : Calibration
+            As the choice of features has found it.
         choice : PenaltyChoice or None
             The penalty, if it has been chosen already.
         from_learner : bool
             Whether the linear model starts from the one that the learner has fitted.
         """
         self.features_ = run.learn(learner, dataset, context)
-        problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
+        is_calibrated = calibration[0] is not None
+        problem = self._problem_on(settings, self.features_, dataset, weights, is_calibrated=is_calibrated)
+        problem = replace(problem, choice=choice)
         if not from_learner:
             problem = replace(problem, start=None)
-        self._fit_model(problem, dataset, run)
+        self._fit_model(settings, problem, dataset, run, calibration)
         return problem
 
-    def _fit_model(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        """Fit and finish the linear model on fitted features."""
-        self._keep(self._fit_linear(problem, dataset, run))
-        self._finish(problem, dataset, run)
+    def _fit_model(
+        self, settings: Settings, problem: LinearProblem, dataset: Dataset, run: Run, calibration: Calibration
+    ) -> None:
+        """Fit the linear model on fitted features, store it with its settings, and calibrate it."""
+        self._keep(self._fit_linear(settings, problem, dataset, run), settings)
+        self._calibrate(settings, problem, dataset, run, calibration)
 
     def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[Chosen, dict[str, Any]]:
         """Choose as `fit` does, without the last fit to all rows; the choice, and parameters that reproduce it."""
@@ -368,8 +381,8 @@ class KernelMachine(
         warn_of_random_folds(dataset, "suggest")
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._running(""), self._class_weights(dataset)
-        chosen = choose(self._terms, dataset, weights, run, Clock(self.time_limit))
-        settings = self._settings
+        settings = self._settled_for(dataset)
+        chosen = choose(self._terms(settings), dataset, weights, run, Clock(self.time_limit))
         alpha = settings.alpha if chosen.penalty is None else chosen.penalty.alpha
         pinned: dict[str, Any] = {"solver": settings.solver, "loss": chosen.loss, "alpha": alpha}
         # the columns of a Dataset stay numbers, whatever `categorical` says
@@ -377,10 +390,8 @@ class KernelMachine(
             pinned["categorical"] = list(categorical)
         return chosen, pinned
 
-    @property
-    def _terms(self) -> Terms:
-        """The parameters that bind the choice of features, after open ones were settled for the rows."""
-        settings = self._settings
+    def _terms(self, settings: Settings) -> Terms:
+        """The parameters that bind the choice of features, with those that were settled for the rows."""
         loss_is_open = self.loss is None and self.alpha in (None, *PENALTY_RULES)
         return Terms(
             type(self).__name__,
@@ -395,7 +406,7 @@ class KernelMachine(
             self.trials,
             self.checkpoint,
             new_learner=lambda advised, stage: self._learner_of_stage(self._unfitted_features(advised), stage),
-            new_problem=self._problem_on,
+            new_problem=partial(self._problem_on, settings),
         )
 
     @available_if(lambda self: self._settings.solver == "sgd")
@@ -436,9 +447,10 @@ class KernelMachine(
             if machine._settings.loss in LOG_LINK:
                 check_log_rows(dataset, machine._settings.loss, of_fit=False)
             # further rows are few: the model steps on all of them, and holds none out
-            problem = machine._problem_on(machine.features_, dataset, machine._class_weights(dataset))
+            settings = machine._settings
+            problem = machine._problem_on(settings, machine.features_, dataset, machine._class_weights(dataset))
             problem = replace(problem, classes=own_classes, held_out=HeldOut())
-            machine._keep(fit_further(problem, machine._fit, dataset.source, machine._running("")))
+            machine._keep(fit_further(problem, machine._fit, dataset.source, machine._running("")), settings)
         return self
 
     def update(self, dataset: Dataset) -> Self:
@@ -478,8 +490,15 @@ class KernelMachine(
                 dataset = with_rates(machine, dataset)
             machine.features_.update(dataset)
             machine._check_targets(dataset)
-            problem = machine._problem_on(machine.features_, dataset, machine._class_weights(dataset))
-            machine._fit_model(problem, dataset, machine._running(""))
+            settings, (temperature, _) = machine._settings, machine._calibration
+            problem = machine._problem_on(
+                settings,
+                machine.features_,
+                dataset,
+                machine._class_weights(dataset),
+                is_calibrated=temperature is not None,
+            )
+            machine._fit_model(settings, problem, dataset, machine._running(""), machine._calibration)
             machine._score_conformal_rows(held_out)
         return self
 
@@ -499,35 +518,38 @@ class KernelMachine(
         self._check_features()
         self._check_solver()
         unfitted, plan = self._unfitted_copy(), PlannedRun(n_rows=dataset.n_rows)
-        weights = unfitted._class_weights(dataset)
-        unfitted._settle(dataset)
+        weights, settings = unfitted._class_weights(dataset), unfitted._settled_for(dataset)
         if self._chooses:
-            unfitted._replay_choice(dataset, weights, plan)
+            unfitted._replay_choice(settings, dataset, weights, plan)
             return plan
         last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
         template = unfitted._unfitted_features()
-        folds = unfitted._judging_folds(template, dataset)
+        folds = unfitted._judging_folds(settings, template, dataset)
         context = FitContext(for_machine=True)
         for changes in unfitted._rivals(template) if len(folds) > 1 else ():
             # each rival is learned and judged on every fold
             pilot = PlannedRun(n_rows=dataset.n_rows)
-            unfitted._fold_scores(template, replace(context, withheld=folds[0]), changes, dataset, weights, pilot)
+            of_fold, terms = replace(context, withheld=folds[0]), unfitted._terms(settings)
+            unfitted._fold_scores(terms, template, of_fold, changes, dataset, weights, pilot)
             plan.add(pilot, times=len(folds))
         # the most that they can lead to: searched features, and penalties compared on them
         learner = unfitted._learner_of_stage(template, "features", last)
-        problem = unfitted._learn_and_fit(learner, dataset, weights, plan, context, choice=None)
+        problem = unfitted._learn_and_fit(settings, learner, dataset, weights, plan, context, choice=None)
         plan.passes.extend(unfitted._planned_scores(problem))
         return plan
 
-    def _replay_choice(self, dataset: Dataset, weights: np.ndarray | None, plan: PlannedRun) -> None:
+    def _replay_choice(
+        self, settings: Settings, dataset: Dataset, weights: np.ndarray | None, plan: PlannedRun
+    ) -> None:
         """Record the passes of a machine that chooses its features: of the choice, and of the last fit.
 
         Of all features and losses that may be chosen, those have their passes that take the most work. The others add
         no time, but their memory must suffice.
         """
-        settled, planned = self._settings.loss, PlannedChoice(self._terms, dataset, weights)
+        terms = self._terms(settings)
+        settled, planned = settings.loss, PlannedChoice(terms, dataset, weights)
         plan.add(planned.trials(), beside=planned.rows_in_memory)
-        loss = self.loss_ = planned.loss
+        loss = planned.loss
         *others, costliest = (
             self._learner_of_stage(self._unfitted_features(one), "features") for one in planned.may_win()
         )
@@ -536,14 +558,13 @@ class KernelMachine(
         # the choice includes the penalty, so that the last fit chooses none; the plan does not depend on its value
         penalty = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)))
         chosen = penalty if dataset.total_weight >= FEWEST_ROWS else None
-        if costliest.planned_map(dataset).n_features > most_log_loss_features(self._terms.shape(dataset).n_models):
+        if costliest.planned_map(dataset).n_features > most_log_loss_features(terms.shape(dataset).n_models):
             # the log loss is chosen only where its sums over these features fit in memory
             loss = settled
         for number, each in enumerate(dict.fromkeys((loss, settled))):
-            self.loss_ = each
-            last = PlannedRun(n_rows=dataset.n_rows)
+            last, context = PlannedRun(n_rows=dataset.n_rows), FitContext(for_machine=True)
             problem = self._learn_and_fit(
-                costliest, dataset, weights, last, FitContext(for_machine=True), choice=chosen
+                replace(settings, loss=each), costliest, dataset, weights, last, context, choice=chosen
             )
             last.passes.extend(self._planned_scores(problem))
             plan.add(last, times=int(number == 0), beside=planned.rows_in_memory)
@@ -551,14 +572,7 @@ class KernelMachine(
     def planned_features(self, dataset: Dataset) -> int:
         """The most features that a fit can have; 0 where the machine chooses them, which its effort bounds."""
         self._check_features()
-        if self._chooses:
-            return 0
-        settled = self
-        if not hasattr(self, "loss_"):
-            # before a fit, on a copy; a fitted machine has settled its parameters already
-            settled = self._unfitted_copy()
-            settled._settle(dataset)
-        return settled._unfitted_features().planned_features(dataset)
+        return 0 if self._chooses else self._unfitted_copy()._unfitted_features().planned_features(dataset)
 
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
@@ -578,13 +592,13 @@ class KernelMachine(
         if not self._chooses or dataset.total_weight < FEWEST_ROWS:
             return None
         unfitted, has_codes = self._unfitted_copy(), dataset.schema.has_codes
-        unfitted._settle(dataset)
+        terms = unfitted._terms(unfitted._settled_for(dataset))
         # whether categories matter is only known once they are encoded
         is_linear = block is not None and not has_codes and seems_linear(block, dataset.schema.n_classes)
         usual = usual_time(
             self.effort,
-            unfitted._terms.shape(dataset),
-            sampled=unfitted._terms.sample(dataset).rows.n_rows,
+            terms.shape(dataset),
+            sampled=terms.sample(dataset).rows.n_rows,
             is_linear=is_linear,
             is_sparse=dataset.source.is_sparse,
             slots=slots,
@@ -604,9 +618,9 @@ class KernelMachine(
         units = TargetScale(self.target_center_, self.target_scale_)
         return LinearFit(self.linear_, units, self.n_epochs_, self.validation_losses_, alpha=self._settings.alpha)
 
-    def _keep(self, fit: LinearFit) -> None:
-        """Store a linear fit in the machine's fitted attributes."""
-        self.linear_ = fit.model
+    def _keep(self, fit: LinearFit, settings: Settings) -> None:
+        """Store a linear fit, with its loss and solver, in the machine's fitted attributes."""
+        self.linear_, self.loss_, self.solver_ = fit.model, settings.loss, settings.solver
         self.target_center_, self.target_scale_ = fit.units.center, fit.units.scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
@@ -616,33 +630,35 @@ class KernelMachine(
         if fit.choice is not None:
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
-    def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        """Hook for steps after the linear model is fitted, such as calibration."""
+    def _calibrate(
+        self, settings: Settings, problem: LinearProblem, dataset: Dataset, run: Run, calibration: Calibration
+    ) -> None:
+        """Find what makes probabilities of the scores of the linear model, or store what the choice has found."""
 
-    def _as_fitted(self, fit: LinearFit) -> Self:
+    def _as_fitted(self, settings: Settings, fit: LinearFit) -> Self:
         """A copy of this machine with an unfinished linear fit, for subscribers to events."""
         machine = copy.copy(self)
-        machine._keep(fit)
+        machine._keep(fit, settings)
         return machine
 
-    def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
+    def _fit_linear(self, settings: Settings, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
         """Fit the linear model by the machine's solver; subscribers receive the unfinished machine."""
         # before calibration, in the last pass, a machine has no probabilities, so that none is shown
-        run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
+        run = replace(run, estimator=None if settings.calibrate else partial(self._as_fitted, settings))
         if self.linear is not None:
             return fit_given(problem, dataset.source, run, self.linear, epochs=self.epochs)
-        if self._settings.solver == "newton":
+        if settings.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
-        patience, _ = self._stopping(dataset.n_rows)
+        patience, _ = self._stopping(settings, dataset.n_rows)
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
-    def _stopping(self, n_rows: int) -> tuple[int | None, float]:
+    def _stopping(self, settings: Settings, n_rows: int) -> tuple[int | None, float]:
         """The patience of stochastic epochs (None runs all of them) and the share of rows held out to stop them."""
         if self.linear is not None:
             return None, 0.0
         if self.early_stopping:
             return self.patience, self.validation_fraction
-        return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
+        return default_stopping(n_rows) if settings.solver == "sgd" and self.epochs is None else (None, 0.0)
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """The rows held out for any decision of this fit: the larger share of the machine's and its features' own."""
@@ -651,13 +667,12 @@ class KernelMachine(
             shares.append(judging_share(self._learner_of_stage(self._unfitted_features(), "features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
-    def _judging_folds(self, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
+    def _judging_folds(self, settings: Settings, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
         """The folds that choose the penalty of searched features: one fold of many rows, five of few.
 
         Features searched on all rows fit each of them too well, so that a penalty chosen there is too small. The search
         must therefore leave out the rows that judge.
         """
-        settings = self._settings
         if settings.alpha not in PENALTY_RULES or settings.solver != "newton" or not template._searches:
             return []
         held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
@@ -665,6 +680,7 @@ class KernelMachine(
 
     def _penalty_of_folds(
         self,
+        terms: Terms,
         template: FeatureLearner,
         folds: list[HeldOut],
         dataset: Dataset,
@@ -684,7 +700,7 @@ class KernelMachine(
         context = FitContext(for_machine=True, is_pilot=True, judging_seed=judging_seed)
         choices, *rivals = (
             [
-                self._fold_scores(template, replace(context, withheld=fold), changes, dataset, weights, run)
+                self._fold_scores(terms, template, replace(context, withheld=fold), changes, dataset, weights, run)
                 for fold in folds
             ]
             for changes in self._rivals(template)
@@ -702,6 +718,7 @@ class KernelMachine(
 
     def _fold_scores(
         self,
+        terms: Terms,
         template: FeatureLearner,
         context: FitContext,
         changes: dict[str, Any],
@@ -714,8 +731,7 @@ class KernelMachine(
         # the stage names a folder of the checkpoint
         stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
         pilot = run.learn(self._pilot(template, stage, changes), dataset, context)
-        terms, judging = self._terms, Sample(dataset, (fold,))
-        return Bench(terms, weights, run).penalties(pilot, judging, 0, stage, terms.judging_loss)
+        return Bench(terms, weights, run).penalties(pilot, Sample(dataset, (fold,)), 0, stage, terms.judging_loss)
 
     def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
         """Parameter changes to compare: none, and drawing all features, where the learner searches for some of them.
@@ -786,11 +802,21 @@ class KernelMachine(
             learner.set_params(random_state=self.seed_)
         return learner
 
-    def _problem_on(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
-        """The linear problem on rows mapped by fitted features; its start is the model of their learner, if any."""
-        settings = self._settings
-        calibrates = settings.calibrate and self._calibration[0] is None
-        _, share = self._stopping(dataset.n_rows)
+    def _problem_on(
+        self,
+        settings: Settings,
+        features: FeatureLearner,
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        *,
+        is_calibrated: bool = False,
+    ) -> LinearProblem:
+        """The linear problem on rows mapped by fitted features; its start is the model of their learner, if any.
+
+        Unless the model is calibrated already, rows are held out for that.
+        """
+        calibrates = settings.calibrate and not is_calibrated
+        _, share = self._stopping(settings, dataset.n_rows)
         loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
         problem = LinearProblem(
             feature_map=features.feature_map_,
@@ -803,7 +829,7 @@ class KernelMachine(
             quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
             held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
-            calibrated=self._calibrates_while_judging(dataset.n_rows),
+            calibrated=self._calibrates_while_judging(settings, dataset.n_rows),
             seed=self.seed_,
             dtype=features.dtype,
         )
@@ -850,7 +876,7 @@ class KernelMachine(
 
     @property
     def _settings(self) -> Settings:
-        """The values of open parameters: of a fitted machine those of its fit."""
+        """The values of open parameters: of a fitted machine those of its fit, else those of any rows."""
         settings = settled(self._open_parameters(), self._task)
         if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
             return settings
@@ -860,12 +886,13 @@ class KernelMachine(
         alpha = SGD_ALPHA if solver == "sgd" and settings.alpha in PENALTY_RULES else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
-    def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
+    def _calibrates_while_judging(self, settings: Settings, n_rows: int = 0) -> bool:
         """Whether the passes that choose the penalty or the epochs fit the temperature, too (for given features)."""
-        settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
-        judges = (
-            settings.alpha in PENALTY_RULES if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
-        )
+        is_open = getattr(self, "calibrate", None) is None and not self._chooses
+        if settings.solver == "newton":
+            judges = settings.alpha in PENALTY_RULES
+        else:
+            judges = self._stopping(settings, n_rows)[0] is not None
         return self._task == "classification" and is_open and judges and settings.loss not in PROBABLE
 
     @property
@@ -892,14 +919,12 @@ class KernelMachine(
             stops_early=self.early_stopping or self.epochs is not None,
         )
 
-    def _settle(self, dataset: Dataset) -> Settings:
-        """Settle open parameters for these rows, and store them in `loss_` and `solver_`."""
+    def _settled_for(self, dataset: Dataset) -> Settings:
+        """Values of the open parameters that suit these rows."""
         n_classes = dataset.schema.n_classes or 1
         is_wide = self._chooses and has_columns_alone(dataset, self._knobs)
         n_models = 1 if n_classes == 2 else n_classes
-        settings = settled(self._open_parameters(), self._task, dataset.n_rows, n_models, is_wide=is_wide)
-        self.loss_, self.solver_ = settings.loss, settings.solver
-        return settings
+        return settled(self._open_parameters(), self._task, dataset.n_rows, n_models, is_wide=is_wide)
 
     @property
     def _exposure_weighs(self) -> bool | None:
@@ -1176,20 +1201,22 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         # Classes are known before any pass, so that wrong class weights are refused early.
         self.classes_ = classes
 
-    def _keep(self, fit: LinearFit) -> None:
-        super()._keep(fit)
+    def _keep(self, fit: LinearFit, settings: Settings) -> None:
+        super()._keep(fit, settings)
         multiplier = fit.multiplier if fit.choice is None else fit.choice.multiplier
         if multiplier is not None:
             self.temperature_ = 1.0 / multiplier
 
-    def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        temperature, shift = self._calibration
-        if self._settings.calibrate and temperature is not None:
+    def _calibrate(
+        self, settings: Settings, problem: LinearProblem, dataset: Dataset, run: Run, calibration: Calibration
+    ) -> None:
+        self._calibration = temperature, shift = calibration
+        if settings.calibrate and temperature is not None:
             self.temperature_ = temperature
             if shift is not None:
                 # predicted labels follow the shifted probabilities
                 self.linear_.intercept_ = self.linear_.intercept_ + shift
-        elif self._settings.calibrate:
+        elif settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
@@ -1404,9 +1431,9 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
             )
         return posterior
 
-    def _keep(self, fit: LinearFit) -> None:
+    def _keep(self, fit: LinearFit, settings: Settings) -> None:
         """Set the fitted attributes of the machine from a linear fit, with its posterior if it has one."""
-        super()._keep(fit)
+        super()._keep(fit, settings)
         # the posterior of an earlier fit is not valid for these coefficients
         if fit.posterior is not None:
             self.posterior_ = fit.posterior

@@ -472,7 +472,8 @@ def no_probabilities(model: Any) -> str | None:
     """Why a classifier has no probabilities, with the remedy; None if it has."""
     settings = model._settings
     # once fitted, its temperature decides: a model of an older version may have none
-    by_penalty = hasattr(model, "temperature_") if hasattr(model, "linear_") else model._calibrates_while_judging()
+    is_fitted = hasattr(model, "linear_")
+    by_penalty = hasattr(model, "temperature_") if is_fitted else model._calibrates_while_judging(settings)
     if settings.calibrate or settings.loss in PROBABLE or by_penalty:
         return None
     return (

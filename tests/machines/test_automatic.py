@@ -546,8 +546,7 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
         X = generator.normal(size=(n_rows, n_columns))
         machine = dkl.KernelRegressor(effort=effort, random_state=0)._unfitted_copy()
         dataset = as_dataset(X, X[:, 0])
-        machine._settle(dataset)
-        return machine._terms.sample(dataset).rows.n_rows
+        return machine._terms(machine._settled_for(dataset)).sample(dataset).rows.n_rows
 
     usual = EFFORTS["balanced"].least_judged
     assert judged(usual, 5, "balanced") == usual
@@ -576,7 +575,8 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     assert machine.score(frame, y) > 0.9
     assert columns[0].spent > 0.0
     wide = as_dataset(generator.normal(size=(4_000, 30)), y)
-    assert machine._terms.allowed(wide, columns[0].own_columns) == EFFORTS["balanced"].allowed(
+    terms = machine._terms(machine._settled_for(wide))
+    assert terms.allowed(wide, columns[0].own_columns) == EFFORTS["balanced"].allowed(
         Shape(4_000, 2, 1, "squared_error")
     )
     quick = dkl.KernelRegressor(effort="fast", random_state=0)

@@ -110,9 +110,9 @@ def test_panels_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_rows_that_are_held_out_are_not_fitted() -> None:
     X, y = rows(600, 3)
     calibrated = machine(calibrate=True, random_state=0).fit(X, y)
-    kept = ~calibrated._problem_on(calibrated.features_, dkl.data.coerce.as_dataset(X, y), None).held_out.mask(
-        np.arange(600)
-    )
+    dataset = dkl.data.coerce.as_dataset(X, y)
+    problem = calibrated._problem_on(calibrated._settings, calibrated.features_, dataset, None)
+    kept = ~problem.held_out.mask(np.arange(600))
     exact, _ = reference(calibrated, X[kept], y[kept])
     np.testing.assert_allclose(calibrated.linear_.coef_, exact.coef_, atol=1e-6)
     assert 0.3 < calibrated.temperature_ < 3.0

@@ -115,8 +115,7 @@ def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
     samples = []
     for dataset in (as_dataset(X, y), dkl.create_dataset(tmp_path / "rows.zarr", X, y)):
         machine = dkl.KernelRegressor(random_state=0)._unfitted_copy()
-        machine._settle(dataset)
-        rows = machine._terms.sample(dataset).rows
+        rows = machine._terms(machine._settled_for(dataset)).sample(dataset).rows
         samples.append(np.sort(np.concatenate([block.row_id for block in rows.source.blocks_without_x()])))
     assert len(samples[0]) == (2_000 if is_sparse else 3_000)
     np.testing.assert_array_equal(*samples)
@@ -162,8 +161,8 @@ def test_the_plan_knows_of_the_rows_that_are_gathered() -> None:
 def test_the_plan_calibrates_the_candidate_of_most_features_that_may_win() -> None:
     X = np.random.default_rng(0).standard_normal((6_000, 8)).astype(np.float32)
     dataset, machine = as_dataset(X, X[:, 0] > 0), dkl.KernelClassifier(random_state=0)._unfitted_copy()
-    machine._settle(dataset)
-    largest, plan = Counter[str](), PlannedChoice(machine._terms, dataset, None).trials()
+    terms = machine._terms(machine._settled_for(dataset))
+    largest, plan = Counter[str](), PlannedChoice(terms, dataset, None).trials()
     plan.end_stage()
     for passes, _ in plan.stages:
         for record in (record for records, _ in passes for record in records if isinstance(record, BlockSum)):
