@@ -363,7 +363,7 @@ def plan(
     sample_weight: object = None,
     exposure: object = None,
 ) -> Plan:
-    """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
+    """The expected and the largest time and number of passes of fitting `learner` on `dataset`, and the most bytes.
 
     Nothing is fitted: two to four blocks are read, or computed by Dask, each kind of pass is timed on a few of its
     rows, and passes that end when they have settled are expected as often as fits of their kind needed them. Of a

@@ -24,7 +24,7 @@ from dkl.progress import Choice, on_one_line
 
 @dataclass(frozen=True)
 class Suggestion(Printed):
-    """What a machine without settings chooses on some rows, and why; print it.
+    """The choice of a machine without settings on some rows, with its reasons; print it.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def suggest(
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Suggestion:
-    """What `KernelClassifier()` or `KernelRegressor()` chooses on these rows, and why; nothing is fitted to all rows.
+    """The choice of `KernelClassifier()` or `KernelRegressor()` on these rows, and why; nothing is fitted to all rows.
 
     Does what the machine's own fit begins with, by the same code and seed: it looks for columns that run ahead of older
     rows and for numbers that are names, then lets kinds of features race. Tells what was tried, the scores on held-out

@@ -1,4 +1,4 @@
-"""What a pass costs beside its arithmetic: reading a store against rows in memory, and the driver's time a block."""
+"""The cost of a pass beside its arithmetic: reading a store against rows in memory, and the driver's time a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learned alignment says of the population, and of machines on the features it weighs (Sinha & Duchi 2016)."""
+"""Bounds on the population's alignment, and on machines on the weighted features (Sinha & Duchi 2016)."""
 
 from __future__ import annotations
 

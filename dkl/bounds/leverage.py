@@ -100,7 +100,7 @@ def feature_count(
 
 @dataclass(frozen=True)
 class LearningRate(Printed):
-    """What a theorem lets a random-feature SVM choose for n rows, and how its excess risk then falls.
+    """The parameters that a theorem gives a random-feature SVM for n rows, and the rate at which its excess risk falls.
 
     Constants that the theorems leave open are taken as 1: ratios between two n mean something, the numbers do not.
 

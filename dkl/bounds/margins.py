@@ -1,4 +1,4 @@
-"""What theorems 4.1 to 4.4 of Bullins, Zhang & Zhang 2018 say of a game or a fitted model, in forms that hold.
+"""Bounds of theorems 4.1 to 4.4 of Bullins, Zhang & Zhang 2018 for a game or a fitted model, in forms that hold.
 
 The printed forms have slips, each corrected here and tested by simulation. 4.1: the gradient's bound is (1 + C n)
 sqrt(n), not (1 + 2 C) sqrt(n). 4.2: margins compare by the square root, for hard margins. 4.3: the cosine's constant

@@ -274,26 +274,26 @@ class CurvedRows:
     ----------
     hessians : sequence of GramSum
         The sums that the products are added to.
-    room : ndarray of shape (rows, m)
+    buffer : ndarray of shape (rows, m)
         Buffer that rows in memory are mapped to, and collected in.
     """
 
-    def __init__(self, hessians: Sequence[GramSum], room: np.ndarray) -> None:
+    def __init__(self, hessians: Sequence[GramSum], buffer: np.ndarray) -> None:
         self._hessians = hessians
-        self._room = room
-        self._weights = np.empty((len(room), len(hessians)))
+        self._buffer = buffer
+        self._weights = np.empty((len(buffer), len(hessians)))
         self._n_collected = 0
 
     @property
     def most_rows(self) -> int:
         """The largest number of rows for `free`."""
-        return max(1, len(self._room))
+        return max(1, len(self._buffer))
 
     def free(self, n_rows: int) -> np.ndarray:
         """The part of the buffer for the next rows, of shape (n_rows, m)."""
-        if self._n_collected + n_rows > len(self._room):
+        if self._n_collected + n_rows > len(self._buffer):
             self._multiply()
-        return self._room[self._n_collected : self._n_collected + n_rows]
+        return self._buffer[self._n_collected : self._n_collected + n_rows]
 
     def add(self, phi: np.ndarray, weights: np.ndarray) -> None:
         """Add rows (n, m) from `free`, with weights (n, h) that may be negative or zero."""
@@ -314,7 +314,7 @@ class CurvedRows:
         """Add the collected rows to the sums, and empty the buffer."""
         if self._n_collected:
             for hessian, own in zip(self._hessians, self._weights[: self._n_collected].T, strict=True):
-                hessian.add(self._room[: self._n_collected], own)
+                hessian.add(self._buffer[: self._n_collected], own)
         self._n_collected = 0
 
 

@@ -142,7 +142,7 @@ def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarra
     loaded = np.empty((signs.shape[2], LANES), tile.dtype)
     rows = np.empty_like(loaded)
     z = np.empty(LANES, tile.dtype)
-    room = np.empty((2, LANES), tile.dtype)
+    buffer = np.empty((2, LANES), tile.dtype)
     loaded_weights = np.empty((weights.shape[0], LANES), tile.dtype)
     for start in range(0, tile.shape[0], LANES):
         _load(tile, start, loaded)
@@ -156,7 +156,7 @@ def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarra
             _transform(loaded, signs[b], rows)
             for i in range(bounds[b], bounds[b + 1]):
                 _scaled(rows[position[i]], scale[i], z)
-                add_sums(z, loaded_weights, room, total, order[i])
+                add_sums(z, loaded_weights, buffer, total, order[i])
 
 
 @njit(nogil=True, fastmath=ELEMENTWISE)

@@ -54,10 +54,10 @@ def harmonic_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterato
     step = _tile_rows(terms)
     tiles = RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=step)
     # one buffer for the table of factors and the harmonics, reused for each tile so that it stays in the cache
-    room = np.empty((terms.n_rows + terms.n_nodes) * tiles.step, dtype)
+    buffer = np.empty((terms.n_rows + terms.n_nodes) * tiles.step, dtype)
     for rows, tile in tiles:
         columns, radii = on_sphere(np, tile, projection, first=rows.start)
-        values = room[: (terms.n_rows + terms.n_nodes) * len(tile)].reshape(-1, len(tile))
+        values = buffer[: (terms.n_rows + terms.n_nodes) * len(tile)].reshape(-1, len(tile))
         table, nodes = values[: terms.n_rows], values[terms.n_rows :]
         _fill_table(np.ascontiguousarray(columns), radii, terms.azimuth, terms.chains, table)
         _multiply(table, terms.parent, terms.factor, terms.order, nodes)

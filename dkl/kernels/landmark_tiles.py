@@ -109,10 +109,10 @@ class NystromProduct:
         if alike and metric is not None and metric.ndim == 2:
             self.moved = _multiplier(metric, np.dtype(np.float64), alike)
 
-    def __call__(self, X: Rows, room: np.ndarray | None = None) -> np.ndarray:
-        """The features, of shape (n, m); written to the first rows and columns of `room`, if given."""
+    def __call__(self, X: Rows, buffer: np.ndarray | None = None) -> np.ndarray:
+        """The features, of shape (n, m); written to the first rows and columns of `buffer`, if given."""
         n_features = self.projection.n_frequencies
-        out = np.empty((X.shape[0], n_features), self.dtype) if room is None else room[: X.shape[0]]
+        out = np.empty((X.shape[0], n_features), self.dtype) if buffer is None else buffer[: X.shape[0]]
         for rows, tile in RowTiles(X, self.feature_map, np.dtype(np.float64), dense=True, rows=NYSTROM_ROWS):
             similarities = self.similarities(self.moved(tile))
             for columns, last, times_panel in self.panels:
@@ -246,14 +246,14 @@ def _add_cosines(
 ) -> None:
     """Add the cosines of angles z (n, F), frequencies `begin` on, to their similarities, `first` on."""
     width = z.shape[1]
-    room = np.empty(width, z.dtype)
+    buffer = np.empty(width, z.dtype)
     for i in range(z.shape[0]):
         # all cosines of a row at once: those of one landmark are too few for vector code
-        write_cosines(z[i], weights[begin : begin + width], room)
+        write_cosines(z[i], weights[begin : begin + width], buffer)
         landmark, j = first, 0
         while j < width:
             stop = min(starts[landmark + 1] - begin, width)
-            out[i, landmark] += _sum(room[j:stop])
+            out[i, landmark] += _sum(buffer[j:stop])
             landmark, j = landmark + 1, stop
 
 

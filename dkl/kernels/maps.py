@@ -78,15 +78,15 @@ def map_rows_together(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "floa
 
 
 def map_spans(
-    X: Rows, feature_map: FeatureMap, dtype: DTypeLike, step: int, room: np.ndarray | None = None
+    X: Rows, feature_map: FeatureMap, dtype: DTypeLike, step: int, buffer: np.ndarray | None = None
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Spans of at most `step` rows and their `map_rows`; everything that depends on the map alone is computed once.
 
-    `room`, an array of `step` rows and at least as many columns as there are features, is overwritten by each span: new
-    memory for each would take a fifth of the time of a map.
+    `buffer`, an array of `step` rows and at least as many columns as there are features, is overwritten by each span:
+    new memory for each would take a fifth of the time of a map.
     """
     mapped = row_mapper(X, feature_map, dtype)
-    yield from ((rows, mapped(rows, room)) for rows in spans(X.shape[0], step))
+    yield from ((rows, mapped(rows, buffer)) for rows in spans(X.shape[0], step))
 
 
 def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
@@ -142,7 +142,7 @@ def newton_tile(n_features: int, dtype: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class RowMapper:
-    """``(span of rows, room=None) -> map_rows`` of the span, in `room` if it is given.
+    """``(span of rows, buffer=None) -> map_rows`` of the span, in `buffer` if it is given.
 
     Parameters
     ----------
@@ -155,8 +155,8 @@ class RowMapper:
     mapped: Callable[[slice, np.ndarray | None], Any]
     step: int | None = None
 
-    def __call__(self, rows: slice, room: np.ndarray | None = None) -> Any:
-        return self.mapped(rows, room)
+    def __call__(self, rows: slice, buffer: np.ndarray | None = None) -> Any:
+        return self.mapped(rows, buffer)
 
 
 def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, alike: bool = False) -> RowMapper:
@@ -167,19 +167,19 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
         # a GPU takes all rows of a span at once, in tiles of its own size
-        return RowMapper(lambda rows, room: _in_room(device.map_rows(X[rows], feature_map, dtype), room))
+        return RowMapper(lambda rows, buffer: _in_buffer(device.map_rows(X[rows], feature_map, dtype), buffer))
     if feature_map.activation == "harmonics":
         X = checked_rows(X, feature_map)
-        return RowMapper(lambda rows, room: _in_room(harmonic_maps(X[rows], feature_map, dtype), room))
+        return RowMapper(lambda rows, buffer: _in_buffer(harmonic_maps(X[rows], feature_map, dtype), buffer))
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype, alike=alike)
-        return RowMapper(lambda rows, room: _in_room(similarities(rows), room), similarities.product.tiles.step)
+        return RowMapper(lambda rows, buffer: _in_buffer(similarities(rows), buffer), similarities.product.tiles.step)
     if feature_map.activation == "nystrom":
         X, nystrom = checked_rows(X, feature_map), NystromProduct(feature_map, dtype, alike=alike)
-        return RowMapper(lambda rows, room: nystrom(X[rows], room), NYSTROM_ROWS if alike else None)
+        return RowMapper(lambda rows, buffer: nystrom(X[rows], buffer), NYSTROM_ROWS if alike else None)
     if feature_map.activation == "steps":
         X = checked_rows(X, feature_map)
-        return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room), 1)
+        return RowMapper(lambda rows, buffer: step_maps(X[rows], feature_map, dtype, buffer), 1)
     if isinstance(feature_map.projection, CombinedProjection):
         parts = [
             (row_mapper(checked_rows(X, feature_map), part, dtype, alike=alike), columns)
@@ -191,9 +191,9 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *
     if function is None:
         raise TypeError(f"features {feature_map.activation!r} are not a function of one linear form")
 
-    def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
+    def mapped(rows: slice, buffer: np.ndarray | None) -> np.ndarray:
         n_rows, n_features = rows.stop - rows.start, feature_map.n_features
-        out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
+        out = np.empty((n_rows, n_features), dtype) if buffer is None else buffer[:n_rows]
         for part, tile in product.tiles.within(rows):
             if dtype == np.float32:
                 refuse_overflow(tile, rows.start + part.start)
@@ -217,9 +217,9 @@ def _combined_mapper(parts: Sequence[tuple[RowMapper, Any]], feature_map: Featur
     steps = [part.step for part, _ in parts]
     amplitudes = feature_map.amplitudes.astype(dtype)
 
-    def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
+    def mapped(rows: slice, buffer: np.ndarray | None) -> np.ndarray:
         n_rows, n_features = rows.stop - rows.start, feature_map.n_features
-        out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
+        out = np.empty((n_rows, n_features), dtype) if buffer is None else buffer[:n_rows]
         for part, columns in parts:
             np.multiply(part(rows), amplitudes[columns], out=out[:, columns])
         return out[:, :n_features]
@@ -227,11 +227,11 @@ def _combined_mapper(parts: Sequence[tuple[RowMapper, Any]], feature_map: Featur
     return RowMapper(mapped, None if None in steps else math.lcm(*(step or 1 for step in steps)))
 
 
-def _in_room(mapped: Array, room: np.ndarray | None) -> Array:
-    """Mapped rows, copied to `room` if it is given."""
-    if room is None:
+def _in_buffer(mapped: Array, buffer: np.ndarray | None) -> Array:
+    """Mapped rows, copied to `buffer` if it is given."""
+    if buffer is None:
         return mapped
-    out = room[: mapped.shape[0], : mapped.shape[1]]
+    out = buffer[: mapped.shape[0], : mapped.shape[1]]
     out[...] = device.on_host(mapped)
     return out
 

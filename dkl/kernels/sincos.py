@@ -153,10 +153,10 @@ def _dots(c: np.ndarray, s: np.ndarray, w: np.ndarray) -> tuple[float, float]:
 
 
 @njit(nogil=True, fastmath=ELEMENTWISE)
-def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.ndarray, j: int) -> None:
+def add_sums(z: np.ndarray, weights: np.ndarray, buffer: np.ndarray, total: np.ndarray, j: int) -> None:
     """Add the sums of frequency j over the rows of a tile: total[:, k, j] += weights[k] . (cos, sin)(2 pi z).
 
-    Partial sums are of the dtype of the tile, `total` (2, K, m) is float64; `room` (2, rows) is overwritten.
+    Partial sums are of the dtype of the tile, `total` (2, K, m) is float64; `buffer` (2, rows) is overwritten.
     """
     if weights.shape[0] == 1:
         cosines, sines = _weighted_sum(z, weights[0])
@@ -164,9 +164,9 @@ def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.nda
         total[1, 0, j] += sines
         return
     # for several columns of weights the waves are computed once, stored in the first cache, and weighted by each
-    cos_sin_rows(z, room[0], room[1])
+    cos_sin_rows(z, buffer[0], buffer[1])
     for k in range(weights.shape[0]):
-        cosines, sines = _dots(room[0], room[1], weights[k])
+        cosines, sines = _dots(buffer[0], buffer[1], weights[k])
         total[0, k, j] += cosines
         total[1, k, j] += sines
 

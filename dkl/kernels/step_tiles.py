@@ -25,9 +25,9 @@ SHARED_SUMS = 2
 _COLLECTED_ROWS = 8192
 
 
-def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
-    """The atoms of each row with amplitudes, of shape (n, m); in the first rows and columns of `room`, if given."""
-    out = np.empty((X.shape[0], feature_map.n_frequencies), dtype) if room is None else room[: X.shape[0]]
+def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, buffer: np.ndarray | None = None) -> np.ndarray:
+    """The atoms of each row with amplitudes, of shape (n, m); in the first rows and columns of `buffer`, if given."""
+    out = np.empty((X.shape[0], feature_map.n_frequencies), dtype) if buffer is None else buffer[: X.shape[0]]
     for rows, tile in _row_tiles(X, feature_map):
         write_atoms(tile, *_parts(feature_map), out[rows])
     return out[:, : feature_map.n_frequencies]
@@ -36,9 +36,9 @@ def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarra
 def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Tiles of rows in float64 with their atoms (t, m), in memory that the next tile overwrites."""
     tiles = _row_tiles(X, feature_map)
-    room = np.empty((min(tiles.step, X.shape[0]), feature_map.n_frequencies), dtype)
+    buffer = np.empty((min(tiles.step, X.shape[0]), feature_map.n_frequencies), dtype)
     for rows, tile in tiles:
-        phi = room[: len(tile)]
+        phi = buffer[: len(tile)]
         write_atoms(tile, *_parts(feature_map), phi)
         yield rows, tile, phi
 

@@ -158,9 +158,9 @@ def _mapped_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     step = mapped.step or NYSTROM_ROWS
     if feature_map.activation == "steps":
         step = cache_tile(TILE_ROWS, feature_map.n_columns, np.dtype(np.float64))
-    total, room = np.zeros((1, m, S.shape[1])), np.empty((min(step, X.shape[0]), m), dtype)
+    total, buffer = np.zeros((1, m, S.shape[1])), np.empty((min(step, X.shape[0]), m), dtype)
     for rows in spans(X.shape[0], step):
-        phi = mapped(rows, room)
+        phi = mapped(rows, buffer)
         # tiles are added in float64; products within a tile are in the given dtype
         total[0] += product((phi if power == 1 else np.square(phi)).T, S[rows].astype(dtype))
     return total
@@ -293,12 +293,12 @@ class _DenseProduct:
             tile, weights = np.concatenate([tile, tile]), np.pad(weights, ((0, 0), (0, 1)))
         for chosen in spans(self.n_frequencies, even_step(self.n_frequencies, _FREQUENCIES)):
             W = self.W[chosen] if self.n_frequencies > 1 else self.W
-            product = self._room(len(W), len(tile))
+            product = self._buffer(len(W), len(tile))
             np.dot(W, tile.T, out=product)
             # sums are computed while the product is in the cache: no matrix of n x m angles ever exists
             _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
 
-    def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:
+    def _buffer(self, n_frequencies: int, n_rows: int) -> np.ndarray:
         # new memory for each tile would take as long as its reduction
         size = n_frequencies * n_rows
         if len(self.buffer) < size:
@@ -309,9 +309,9 @@ class _DenseProduct:
 @njit(nogil=True, fastmath=ELEMENTWISE)
 def _reduce(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int) -> None:
     """Add the sums of a product (F, n) of angles in turns to the frequencies from `first` on of total (2, K, m)."""
-    room = np.empty((2, product.shape[1]), product.dtype)
+    buffer = np.empty((2, product.shape[1]), product.dtype)
     for j in range(product.shape[0]):
-        add_sums(product[j], weights, room, total, first + j)
+        add_sums(product[j], weights, buffer, total, first + j)
 
 
 @njit(nogil=True, fastmath=ELEMENTWISE)
@@ -327,12 +327,12 @@ def _reduce_two(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: 
 def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
     """Add the sums of a tile given by its columns (d, n), d small; angles stay in the first cache."""
     z = np.empty(columns.shape[1], columns.dtype)
-    room = np.empty((2, len(z)), z.dtype)
+    buffer = np.empty((2, len(z)), z.dtype)
     for j in range(W.shape[0]):
         z[:] = 0
         for column in range(W.shape[1]):
             add_multiple(columns[column], W[j, column], z)
-        add_sums(z, weights, room, total, j)
+        add_sums(z, weights, buffer, total, j)
 
 
 @njit(nogil=True, fastmath=ELEMENTWISE)

@@ -1,4 +1,4 @@
-"""What errors on held-out rows look like: confusions and calibration of classes, predicted against true numbers."""
+"""Pictures of errors on held-out rows: confusions and calibration of classes, predicted against true numbers."""
 
 from __future__ import annotations
 

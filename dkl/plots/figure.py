@@ -1,4 +1,4 @@
-"""What every picture shares: matplotlib when it is needed, the colours, a new figure, saving."""
+"""Parts that all pictures share: matplotlib when it is needed, the colours, a new figure, saving."""
 
 from __future__ import annotations
 

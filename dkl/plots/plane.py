@@ -99,7 +99,7 @@ class WeightedRowsDisplay(Display):
 
 @dataclass(frozen=True, eq=False)
 class DecisionDisplay(Display):
-    """What a model decides over two columns: the boundary, and for two classes the contours of the margin.
+    """The decisions of a model over two columns: the boundary, and for two classes the contours of the margin.
 
     Bullins, Zhang & Zhang 2018, figure 1a, the last row of panels.
 

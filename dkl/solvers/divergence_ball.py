@@ -135,11 +135,11 @@ class DivergenceBall:
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """A primal-dual point: x >= 0 and the slack `room` of the ball, with multipliers z and mu, and eta of the mean."""
+    """A primal-dual point: x >= 0 and the slack of the ball, with multipliers z and mu, and eta of the mean."""
 
     x: np.ndarray
     z: np.ndarray
-    room: float
+    slack: float
     mu: float
     eta: float
 
@@ -148,7 +148,7 @@ class _Point:
         return _Point(
             self.x + length * by.x,
             self.z + length * by.z,
-            self.room + length * by.room,
+            self.slack + length * by.slack,
             self.mu + length * by.mu,
             self.eta + length * by.eta,
         )
@@ -156,7 +156,7 @@ class _Point:
     @property
     def product(self) -> float:
         """The mean of the products of variables and multipliers, which are 0 at the optimum."""
-        return (float(self.x @ self.z) + self.room * self.mu) / (len(self.x) + 1)
+        return (float(self.x @ self.z) + self.slack * self.mu) / (len(self.x) + 1)
 
 
 def minimise_in_ball(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.ndarray:
@@ -173,10 +173,10 @@ def minimise_in_ball(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.n
         system = _System(Q, q, n * rho, k, at)
         # The predictor aims at products of 0. The products that it reaches set the target of the corrector (Mehrotra's
         # cubic rule), and the products of its changes correct the linearisation.
-        ahead = system.direction(-at.x * at.z, -at.room * at.mu)
+        ahead = system.direction(-at.x * at.z, -at.slack * at.mu)
         centring = at.product * min(1.0, max(0.0, at.moved(_length(at, ahead), ahead).product) / at.product) ** 3
         products = centring - at.x * at.z - ahead.x * ahead.z
-        move = system.direction(products, centring - at.room * at.mu - ahead.room * ahead.mu)
+        move = system.direction(products, centring - at.slack * at.mu - ahead.slack * ahead.mu)
         moved = at.moved(_length(at, move), move)
         if not np.isfinite(moved.product):
             break
@@ -188,7 +188,7 @@ def minimise_in_ball(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.n
 
 def _length(at: _Point, move: _Point) -> float:
     """The longest share of `move`, at most 1, that keeps all variables and multipliers positive."""
-    values, change = (np.concatenate([point.x, point.z, [point.room, point.mu]]) for point in (at, move))
+    values, change = (np.concatenate([point.x, point.z, [point.slack, point.mu]]) for point in (at, move))
     return share_to_bound(values, change)
 
 
@@ -203,24 +203,24 @@ class _System:
         self.at = at
         self.slope = Q @ x + q + at.eta + at.mu * self.normal - at.z
         self.off_mean = float(np.sum(x - 1.0))
-        self.outside = len(x) * divergence(x / len(x), k) + at.room - radius
-        # Eliminating z and room leaves the matrix Q plus the diagonal mu k (k - 1) x^(k-2) + z / x.
+        self.outside = len(x) * divergence(x / len(x), k) + at.slack - radius
+        # Eliminating z and slack leaves the matrix Q plus the diagonal mu k (k - 1) x^(k-2) + z / x.
         self.root = 1.0 / np.sqrt(at.mu * k * (k - 1.0) * x ** (k - 2.0) + at.z / x)
         self.factor = scaled_factor(Q, self.root)
         self.borders = self._solved(np.stack([np.ones(len(x)), self.normal], axis=1))
 
     def direction(self, products: np.ndarray, product: float) -> _Point:
-        """The Newton step that changes x z by `products` and room mu by `product`, to first order."""
+        """The Newton step that changes x z by `products` and slack mu by `product`, to first order."""
         at, normal = self.at, self.normal
         # The constraints on mean and divergence border the matrix; their multipliers solve a 2 x 2 system.
         inner = self._solved(products / at.x - self.slope)
         border = np.stack([np.ones(len(normal)), normal])
         matrix = border @ self.borders
-        matrix[1, 1] += at.room / at.mu
+        matrix[1, 1] += at.slack / at.mu
         right = border @ inner + np.array([self.off_mean, self.outside + product / at.mu])
         eta, mu = np.linalg.solve(matrix, right)
         x = inner - self.borders @ np.array([eta, mu])
-        return _Point(x, (products - at.z * x) / at.x, (product - at.room * mu) / at.mu, float(mu), float(eta))
+        return _Point(x, (products - at.z * x) / at.x, (product - at.slack * mu) / at.mu, float(mu), float(eta))
 
     def _solved(self, right: np.ndarray) -> np.ndarray:
         """The inverse of the matrix without borders times the columns of `right`."""
