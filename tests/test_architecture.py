@@ -437,7 +437,12 @@ def test_what_users_import_documents_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("start", "most"),
-    [("machines.kernel_machines", 10), ("methods.aligned.learner", 6), ("methods.margin.learner", 8)],
+    [
+        ("machines.kernel_machines", 10),
+        ("methods.aligned.learner", 6),
+        ("methods.margin.learner", 8),
+        ("methods.peaks.learner", 7),
+    ],
 )
 def test_the_way_from_fit_to_a_sine_names_functions_that_exist(start: str, most: int) -> None:
     text = importlib.import_module(f"dkl.{start}").__doc__ or ""

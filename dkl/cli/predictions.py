@@ -226,7 +226,8 @@ class Answers:
         Predicted numbers are rounded to about 1e-7 of the standard deviation of the targets, so that a prediction of
         1e9 keeps its last digit if targets differ by one.
         """
-        if self._dtype != "float32":
+        # the dtype of the features
+        if str(getattr(self.estimator, "features_", self.estimator).dtype) != "float32":
             return part
         written = dict(part)
         for name, values in part.items():
@@ -237,11 +238,6 @@ class Answers:
             elif name.startswith("prediction_") or name in ("prediction", "lower", "upper"):
                 written[name] = self._rounded(values)
         return written
-
-    @property
-    def _dtype(self) -> str:
-        """dtype of the features."""
-        return str(getattr(self.estimator, "features_", self.estimator).dtype)
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
         """Predicted numbers rounded to 2**-24 of the standard deviation of the targets; labels unchanged."""

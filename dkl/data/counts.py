@@ -80,10 +80,6 @@ class RowCounts:
             values[blocks] = theirs[name]
         return RowCounts(**known)
 
-    def of_split(self, code: int) -> RowCounts:
-        """The counts of the split with this code, (n_blocks,), from the counts of a set of splits."""
-        return RowCounts(**{name: values[:, code] for name, values in self.arrays().items()})
-
 
 def class_weights(block: Block, n_classes: int) -> np.ndarray:
     """The total weight of each class in a block: (K,) float64."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,11 +21,6 @@ from dkl.data.checks import (
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
 from dkl.errors import hint
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from dkl.data.columns.text_statistics import TextStatistics
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
@@ -324,25 +319,6 @@ def target_codes(
     return encode_labels(y, labels, weight=weight), labels, decided
 
 
-def _arrow_texts(y: np.ndarray, weight: np.ndarray | None) -> pa.Array:
-    """Texts as an Arrow array; missing in rows of weight 0."""
-    # few targets need pyarrow
-    import pyarrow as pa
-
-    return pa.array(y.tolist(), pa.string(), mask=None if weight is None else weight == 0.0)
-
-
-def _text_statistics(texts: pa.Array) -> TextStatistics:
-    """Statistics of the numbers, dates and other values in texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from dkl.data.columns.text_statistics import TextStatistics
-
-    column = pa.chunked_array([texts])
-    return TextStatistics.of(column, pc.value_counts(column.drop_null()), 0)
-
-
 def written_targets(y: np.ndarray, *, is_asked: bool, weight: np.ndarray | None = None) -> np.ndarray:
     """Texts of numbers as float64; other texts unchanged.
 
@@ -360,25 +336,28 @@ def written_targets(y: np.ndarray, *, is_asked: bool, weight: np.ndarray | None 
     ValueError
         If most texts are numbers and some are not, or they are dates; with the first such text.
     """
-    # imports pyarrow, which few targets need
-    from dkl.data.columns.target_texts import TargetTexts
+    # few targets need pyarrow
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    values = _arrow_texts(y, weight)
-    texts = TargetTexts("y", _text_statistics(values), as_labels="" if is_asked else "task='classification'")
+    from dkl.data.columns.numbers import NumberForm
+    from dkl.data.columns.target_texts import TargetTexts
+    from dkl.data.columns.text_statistics import TextStatistics
+
+    # rows of weight 0 count as missing
+    values = pa.array(y.tolist(), pa.string(), mask=None if weight is None else weight == 0.0)
+    column = pa.chunked_array([values])
+    statistics = TextStatistics.of(column, pc.value_counts(column.drop_null()), 0)
+    texts = TargetTexts("y", statistics, as_labels="" if is_asked else "task='classification'")
     texts.check_no_dates()
     reading = texts.reading
     if not is_asked and (reading is None or reading.statistics.is_whole):
         return y
     form = texts.form_of_numbers(hint)
-    return y if form is None else _numbers(form, values, weight)
-
-
-def _numbers(form: str, texts: pa.Array, weight: np.ndarray | None) -> np.ndarray:
-    """The numbers that texts write in a form; rows of weight 0 have that of a row with positive weight."""
-    from dkl.data.columns.numbers import NumberForm
-
-    values = NumberForm.of(form).numbers(texts)
-    return values if weight is None else _with_neighbours_of_weightless(values, weight)
+    if form is None:
+        return y
+    numbers = NumberForm.of(form).numbers(values)
+    return numbers if weight is None else _with_neighbours_of_weightless(numbers, weight)
 
 
 def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:

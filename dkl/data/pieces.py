@@ -27,13 +27,6 @@ class Pieces(Generic[Rows]):
             self._pieces.append(rows)
             self.n_rows += _n_rows(rows)
 
-    def first(self, n_rows: int) -> Rows:
-        """The first rows, which stay in the queue as one piece; at least one."""
-        rows = self.taken(n_rows)
-        self._pieces.appendleft(rows)
-        self.n_rows += n_rows
-        return rows
-
     def taken(self, n_rows: int) -> Rows:
         """The first rows, which leave the queue; at least one."""
         self.n_rows -= n_rows
@@ -45,7 +38,10 @@ class Pieces(Generic[Rows]):
                 piece = _cut(piece, slice(n_rows))
             found.append(piece)
             n_rows -= _n_rows(piece)
-        return found[0] if len(found) == 1 else _concatenated(found)
+        if len(found) == 1:
+            return found[0]
+        whole: Any = joined_blocks if isinstance(found[0], Block) else np.concatenate
+        return whole(found)
 
 
 def joined_blocks(blocks: list[Block]) -> Block:
@@ -65,7 +61,3 @@ def _n_rows(rows: Any) -> int:
 
 def _cut(rows: Any, part: slice) -> Any:
     return rows.rows(part) if isinstance(rows, Block) else rows[part]
-
-
-def _concatenated(pieces: Any) -> Any:
-    return joined_blocks(pieces) if isinstance(pieces[0], Block) else np.concatenate(pieces)

@@ -122,7 +122,7 @@ class SplitStep(RowStep):
         return self.split.counts.rows[:, self.code]
 
     def counts(self, before: RowSource) -> RowCounts:
-        return self.split.counts.of_split(self.code)
+        return RowCounts(**{name: values[:, self.code] for name, values in self.split.counts.arrays().items()})
 
     def at(self, index: int) -> RowsOfCode:
         split = self.split

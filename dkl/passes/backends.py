@@ -406,11 +406,10 @@ class ClusterBackend(Backend):
             # an adaptive cluster has shrunk to nothing since its slots were counted
             self._start_workers(load, sorted(modules), until=lambda loading: loading.done())
         self._note_paused({address for address, facts in known.items() if facts["status"] == "paused"})
-        measured = [
+        return [
             answer if isinstance(answer := answers.get(address), ProcessMemory) else memory_by_scheduler(address, facts)
             for address, facts in known.items()
         ]
-        return measured
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False

@@ -73,17 +73,10 @@ class MemoryProjection:
         return "\n".join(f"{name:<{width}}  {format_bytes(nbytes):>11}" for name, nbytes in rows)
 
 
-def memory_within(
-    source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, room: Room
-) -> MemoryProjection:
-    """The sum for given limits, each item an upper bound."""
-    return _beside_caches(_items_of_work(source, records, limits, in_driver=in_driver), source, records, limits, room)
-
-
 def _items_of_work(
     source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool
 ) -> dict[str, int]:
-    """The items of `memory_within` that do not depend on the limits of caches."""
+    """The items of a pass, each an upper bound, that do not depend on the limits of caches."""
     # computed for the largest block, which any task may get
     rows = int(source.block_rows.max(initial=0))
     fold = records[0] if records and isinstance(records[0], Fold) else None
@@ -241,7 +234,8 @@ def least_memory(
 ) -> MemoryProjection:
     """The projection with one block at a time, `least_ahead` ahead and no cache, which is the minimum for a pass."""
     check_accumulators(records)
-    return memory_within(source, records, Limits(1, least_ahead, 0), in_driver=in_driver, room=room)
+    limits = Limits(1, least_ahead, 0)
+    return _beside_caches(_items_of_work(source, records, limits, in_driver=in_driver), source, records, limits, room)
 
 
 def fit_limits(

@@ -15,9 +15,9 @@ from scipy import sparse, stats
 from dkl.data.ingest import scratch
 from dkl.data.ingest.packing import packed_rows, unpacked_rows
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
-from dkl.data.ingest.shuffle import shuffled
 from dkl.data.ingest.staging import ROW, Stage
 from dkl.data.pieces import joined_blocks
+from dkl.data.store.copying import shuffled
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
 from tests.forks import started

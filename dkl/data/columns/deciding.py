@@ -93,7 +93,13 @@ class ColumnDecisions:
         names = tuple(f"{DIRECTION}{number}" for number in range(1, directions.n_raw + 1))
         self.directions.append(directions)
         self.rules.append(ColumnRule(column.name, "text", names, **of_missing))
-        self.hints += _free_text_hints(column)
+        once = _share_occurring_once(column)
+        if once is not None and once <= (1.0 + _SINGLE_SHARE) / 2:
+            self.hints.append(
+                f"column '{column.name}' holds several words, and {100 * once:.0f} % of its values occur once: it is "
+                f"taken for free text, and for names where fewer than {100 * _SINGLE_SHARE:.0f} % do, as more rows may "
+                f"show; categorical=['{column.name}'] takes it for names in any case"
+            )
 
     def warn(self, without: str, with_names: str) -> None:
         """Issue all warnings and hints.
@@ -195,18 +201,6 @@ def _share_occurring_once(column: ColumnStatistics) -> float | None:
     return sum(count == 1 for count in column.categories.values()) / max(column.rows - column.missing, 1)
 
 
-def _free_text_hints(column: ColumnStatistics) -> list[str]:
-    """A hint if the share of values that occur once is close to the limit between free text and categories."""
-    once = _share_occurring_once(column)
-    if once is None or once > (1.0 + _SINGLE_SHARE) / 2:
-        return []
-    return [
-        f"column '{column.name}' holds several words, and {100 * once:.0f} % of its values occur once: it is taken for "
-        f"free text, and for names where fewer than {100 * _SINGLE_SHARE:.0f} % do, as more rows may show; "
-        f"categorical=['{column.name}'] takes it for names in any case"
-    ]
-
-
 def differs_in_every_row(column: ColumnStatistics) -> bool:
     """Whether a column of texts has a different value in (almost) every row, so that nothing can be learned from it."""
     if column.kind != "category":
@@ -258,8 +252,10 @@ def _reading_warnings(column: ColumnStatistics, reading: Reading, marks: Marks) 
         )
     if reading.is_ambiguous:
         found.append(ambiguous_mark_warning(name, reading, marks))
-    if reading.kind == "number" and (twice := _two_spellings_in(column, reading)):
-        found.append(two_spellings_warning(column.name, *twice))
+    if reading.kind == "number":
+        texts = pa.array(sorted(column.categories or ()), pa.string())
+        if twice := two_spellings(texts, NumberForm.of(reading.form).numbers(texts)):
+            found.append(two_spellings_warning(column.name, *twice))
     return found
 
 
@@ -293,13 +289,6 @@ def two_spellings_warning(name: str, first: str, second: str) -> str:
         f"column '{name}' writes one number in two ways, {first!r} and {second!r}, which are taken for the same; if "
         f"its values are names (codes, versions, telephone numbers), say so: categorical=['{name}']"
     )
-
-
-def _two_spellings_in(column: ColumnStatistics, reading: Reading) -> tuple[str, str] | None:
-    """Two texts of the column that write the same number; None if there are none."""
-    texts = pa.array(sorted(column.categories or ()), pa.string())
-    form = NumberForm.of(reading.form)
-    return two_spellings(texts, form.numbers(texts))
 
 
 def _category_warnings(column: ColumnStatistics, marks: Marks) -> list[str]:

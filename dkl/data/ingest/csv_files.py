@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import IO, Any
 
@@ -16,13 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from dkl.data.checks import reads_as_number, repeated
-from dkl.data.columns.dialect import (
-    DELIMITER_NAMES,
-    Transcoded,
-    checked_encoding,
-    delimiter_of,
-    encoding_of,
-)
 from dkl.data.columns.first_rows import FirstRows, is_zero_padded
 from dkl.data.columns.numbers import Mark
 from dkl.data.in_threads import in_order
@@ -36,6 +33,9 @@ from dkl.data.ingest.text_chunks import text_chunks
 _PROBE_BYTES = 2**20
 # Bytes at the beginning of a file from which its encoding and delimiter are detected.
 _FIRST_BYTES = 2**16
+# The delimiters that are detected, the preferred ones first.
+_DELIMITERS = (",", ";", "\t", "|")
+_DELIMITER_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
 _BLANK_LINES = re.compile(rb"\A(?:[ ]*(?:\r\n|\r|\n))*(?:[ ]*\Z)?")
 # Texts that mean "missing": those of Arrow, and that of PostgreSQL and MySQL.
 NULL_VALUES = (*pyarrow.csv.ConvertOptions().null_values, r"\N")
@@ -92,7 +92,7 @@ class CsvFormat:
         if self.decimal not in (None, ".", ","):
             raise ValueError(f"decimal is {self.decimal!r}; expected '.' or ','")
         if self.encoding is not None:
-            checked_encoding(self.encoding)
+            _checked_encoding(self.encoding)
         if isinstance(self.null_values, str):
             raise TypeError(f"null_values is the text {self.null_values!r}; expected texts in a list")
         if self.delimiter is not None and not (len(self.delimiter) == 1 and self.delimiter.isascii()):
@@ -166,7 +166,9 @@ class CsvFormat:
             names, chunks = self._header_and_rows(file, stream, self.chunk_bytes, dialect)
             packed = file.size / file.unpacked_size
             typed = [field.name for field in schema if field.type != pa.string()]
-            header = self._repeated_header(names, dialect)
+            # the header in the middle of a file shows that files were joined; one of a single name may be a value
+            is_checked = self.column_names is None and len(names) > 1
+            header = dialect.delimiter.join(names).encode() if is_checked else None
 
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
                 if header is not None and (place := _line_of(chunk, header)) is not None:
@@ -175,8 +177,9 @@ class CsvFormat:
                 try:
                     table = self._parse(chunk, names, schema, dialect)
                 except pa.ArrowInvalid as error:
-                    mistyped, message = self._mistyped(error, chunk, names, schema, dialect), str(error)
-                    raise _ChunkError(lambda before: _fault(message, mistyped, file, before, names)) from error
+                    mistyped, text = tuple(self._mistyped(error, chunk, names, schema, dialect)), str(error)
+                    kind = partial(MistypedColumnsError, names=mistyped) if mistyped else ValueError
+                    raise _ChunkError(lambda before: kind(_explained(text, file, before, names))) from error
                 if zeros := self._with_leading_zeros(chunk, names, typed, dialect):
                     raise _ChunkError(lambda before: _as_texts(zeros, file, before))
                 if inexact := self._inexact(chunk, names, table, dialect):
@@ -201,11 +204,12 @@ class CsvFormat:
         """The delimiter and the encoding of a file: the chosen ones, else as detected."""
         with file.open() as stream:
             start = _first_bytes(stream)
-        encoding = encoding_of(start) if self.encoding is None else checked_encoding(self.encoding)
+        is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        encoding = _checked_encoding(self.encoding) if self.encoding is not None else "utf-16" if is_utf16 else ""
         text = start.decode(encoding or "utf-8", errors="replace").lstrip("\ufeff")
         is_whole = len(start) < _FIRST_BYTES
         default = "\t" if file.suffix == ".tsv" else ","
-        delimiter = self.delimiter or delimiter_of(text, default, self.column_names, is_whole=is_whole)
+        delimiter = self.delimiter or _delimiter_of(text, default, self.column_names, is_whole=is_whole)
         return _Dialect(delimiter, encoding)
 
     @contextmanager
@@ -213,17 +217,8 @@ class CsvFormat:
         """The bytes of a file, decompressed and converted to UTF-8."""
         with file.open() as stream:
             is_utf8 = dialect.encoding in ("", "utf-8", "ascii", "utf-8-sig")
-            other: Any = stream if is_utf8 else Transcoded(stream, dialect.encoding, file.name)
+            other: Any = stream if is_utf8 else _Transcoded(stream, dialect.encoding, file.name)
             yield other
-
-    def _repeated_header(self, names: Sequence[str], dialect: _Dialect) -> bytes | None:
-        """The header line, which in the middle of a file shows that files were concatenated; None if not checked.
-
-        A header of a single name may also be a value.
-        """
-        if self.column_names is not None or len(names) < 2:
-            return None
-        return dialect.delimiter.join(names).encode()
 
     def _with_leading_zeros(
         self, chunk: bytes, names: Sequence[str], typed: Sequence[str], dialect: _Dialect
@@ -351,7 +346,7 @@ class _Dialect:
         """A description of what was detected; empty for defaults and for what the user chose."""
         parts = []
         if chosen.delimiter is None and self.delimiter != ("\t" if file.suffix == ".tsv" else ","):
-            parts.append(f"values between {DELIMITER_NAMES.get(self.delimiter, repr(self.delimiter))}")
+            parts.append(f"values between {_DELIMITER_NAMES.get(self.delimiter, repr(self.delimiter))}")
         if chosen.encoding is None and self.encoding:
             parts.append(f"in {self.encoding.upper()}")
         if has_unnamed:
@@ -359,6 +354,84 @@ class _Dialect:
                 "a column without a name is left out, as row numbers and a delimiter at the end of all lines make it"
             )
         return ", ".join(parts)
+
+
+def _checked_encoding(name: str) -> str:
+    """A name of an encoding that Python knows.
+
+    Raises
+    ------
+    ValueError
+    """
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        raise ValueError(
+            f"encoding is {name!r}, which Python does not know; expected such as 'utf-8', 'utf-16', 'latin-1', "
+            "'cp1252' (Windows)"
+        ) from None
+
+
+class _Transcoded(io.RawIOBase):
+    """A stream of bytes as UTF-8.
+
+    Parameters
+    ----------
+    stream : binary stream
+    encoding : str
+    name : str
+        The file, for messages.
+    """
+
+    def __init__(self, stream: IO[bytes], encoding: str, name: str) -> None:
+        self._stream, self._encoding, self._name = stream, encoding, name
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._lines = 1
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, as UTF-8; empty at the end."""
+        while True:
+            data = self._stream.read(size)
+            try:
+                text = self._decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"'{self._name}', about line {self._lines}: the bytes "
+                    f"{error.object[error.start : error.end].hex(' ')} "
+                    f"are no text in {self._encoding}: {error.reason}; say another encoding, or save the file as UTF-8"
+                ) from error
+            self._lines += text.count("\n")
+            if text or not data:
+                return text.encode()
+
+
+def _delimiter_of(text: str, default: str, names: Sequence[str] | None = None, *, is_whole: bool) -> str:
+    """The delimiter that cuts all first lines of a text into as many values as its header, and into the most values.
+
+    Parameters
+    ----------
+    text : str
+        The first lines.
+    default : str
+        The result if no delimiter does: rows have one column, or different lengths, which are refused later.
+    names : sequence of str or None
+        The names of the columns if the text has no header.
+    is_whole : bool
+        Whether `text` is the whole text, so that its last line is complete.
+    """
+    best, most = default, 1
+    for delimiter in dict.fromkeys((default, *_DELIMITERS)):
+        try:
+            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+        except csv.Error:
+            # a value is longer than the csv module's limit
+            continue
+        if not is_whole and len(rows) > 1:
+            rows = rows[:-1]
+        width = len(rows[0]) if rows and names is None else len(names or ())
+        if width > most and all(len(row) == width for row in rows):
+            best, most = delimiter, width
+    return best
 
 
 def _first_bytes(stream: IO[bytes]) -> bytes:
@@ -406,12 +479,6 @@ def _as_texts(mistyped: Mapping[str, tuple[int, str]], file: InputFile, rows_bef
     return MistypedColumnsError(
         f"{_place(file, rows_before + row)}: {_of_another_type(name, repr(text))}", tuple(mistyped)
     )
-
-
-def _fault(text: str, mistyped: Sequence[str], file: InputFile, rows_before: int, names: Sequence[str]) -> ValueError:
-    """The error for what the parser says, which has `mistyped` columns read as texts if there are some."""
-    message = _explained(text, file, rows_before, names)
-    return MistypedColumnsError(message, tuple(mistyped)) if mistyped else ValueError(message)
 
 
 def _unconverted(text: str, names: Sequence[str]) -> str | None:

@@ -80,7 +80,9 @@ class Stage:
         self.n_bytes += table.nbytes
         bounds = np.array([0, table.num_rows])
         if self._seed is not None:
-            buckets = self._buckets(table, self._seed)
+            # floor(key / 2^64 * number of buckets), in 64-bit integers
+            top = shuffle_keys(table.column(ROW).to_numpy(), self._seed) >> np.uint64(32)
+            buckets = (top * np.uint64(self._n_buckets) >> np.uint64(32)).astype(np.uint16)
             table = table.take(pa.array(np.argsort(buckets, kind="stable")))
             bounds = np.concatenate([[0], np.cumsum(np.bincount(buckets, minlength=self._n_buckets))])
         path = self._folder / f"run-{len(self._runs):05d}.arrow"
@@ -90,11 +92,6 @@ class Stage:
                 batches = table.slice(start, stop - start).to_batches()
                 writer.write_batch(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema))
         self._runs.append(path)
-
-    def _buckets(self, table: pa.Table, seed: int) -> np.ndarray:
-        """The bucket of each row: floor(key / 2^64 * number of buckets), in 64-bit integers."""
-        top = shuffle_keys(table.column(ROW).to_numpy(), seed) >> np.uint64(32)
-        return (top * np.uint64(self._n_buckets) >> np.uint64(32)).astype(np.uint16)
 
     def tables(self) -> Iterator[pa.Table]:
         """All rows in order, in tables of bounded size with the column `ROW`; no rows may be added afterwards."""

@@ -48,17 +48,14 @@ class Target:
     def encode(self, column: pa.ChunkedArray) -> np.ndarray:
         """int64 codes (positions in `classes`) or float64 values of shape (n,); rows of weight 0 may have any code."""
         if self.classes is None:
-            return written_numbers(column, self.form) if column_kind(column.type) == "category" else numbers(column)
+            if column_kind(column.type) != "category":
+                return numbers(column)
+            return NumberForm.of(self.form).numbers(texts(column).combine_chunks())
         if self.classes.dtype.kind == "U":
             codes = pc.index_in(texts(column), value_set=pa.array(self.classes.tolist(), pa.string()))
             return pc.fill_null(codes, 0).to_numpy().astype(np.int64)
         codes = np.searchsorted(self.classes.astype(np.float64), numbers(column)).astype(np.int64)
         return np.minimum(codes, len(self.classes) - 1)
-
-
-def written_numbers(column: pa.ChunkedArray, form: str) -> np.ndarray:
-    """The numbers that texts write in a form, (n,) float64; NaN for other texts."""
-    return NumberForm.of(form).numbers(texts(column).combine_chunks())
 
 
 class TargetSummary:
@@ -122,8 +119,19 @@ class TargetSummary:
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
             self._labels.update(labels)
         else:
-            values = self._checked_numbers(numbers(column))
-            self._add_numbers(values if counted is None else values[counted])
+            values = numbers(column)
+            self._check_present(np.isnan(values))
+            if len(infinite := np.flatnonzero(np.isinf(values))):
+                row = self.rows + int(infinite[0])
+                raise RowError(f"target '{self.name}' is {values[infinite[0]]} in row {row}; it must be finite", row)
+            values = values if counted is None else values[counted]
+            fractional = values[values != np.trunc(values)]
+            if len(fractional) and self._fractional is None:
+                self._fractional = float(fractional[0])
+            self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
+            # after a fraction, or too many distinct numbers, they are not classes and need not be collected
+            if self._fractional is None and len(self._labels) <= MAX_CLASSES:
+                self._labels.update(np.unique(values).tolist())
         self.kind = kind
         self.rows += len(column)
         # texts that write numbers may all be distinct
@@ -137,25 +145,6 @@ class TargetSummary:
     def _written(self) -> TargetTexts:
         """The texts, and what they mean; none are collected if the column is declared categorical."""
         return TargetTexts(f"target '{self.name}'", self._texts, self._marks, f"categorical=['{self.name}']")
-
-    def _checked_numbers(self, values: np.ndarray) -> np.ndarray:
-        """The numbers, after checking that none is missing or infinite."""
-        self._check_present(np.isnan(values))
-        infinite = np.flatnonzero(np.isinf(values))
-        if len(infinite):
-            row = self.rows + int(infinite[0])
-            raise RowError(f"target '{self.name}' is {values[infinite[0]]} in row {row}; it must be finite", row)
-        return values
-
-    def _add_numbers(self, values: np.ndarray) -> None:
-        """Record what determines the task: the first fraction, else the distinct numbers if they may be classes."""
-        fractional = values[values != np.trunc(values)]
-        if len(fractional) and self._fractional is None:
-            self._fractional = float(fractional[0])
-        self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
-        # after a fraction, or too many distinct numbers, they are not classes and need not be collected
-        if self._fractional is None and len(self._labels) <= MAX_CLASSES:
-            self._labels.update(np.unique(values).tolist())
 
     def _check_present(self, missing: np.ndarray) -> None:
         if missing.any():
@@ -182,7 +171,23 @@ class TargetSummary:
             if form is None:
                 raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
             return Target("regression", None, form)
-        self._check_classes()
+        # raise ValueError for labels that cannot be classes
+        if self._fractional is not None:
+            raise ValueError(
+                f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"
+            )
+        if len(self._labels) > MAX_CLASSES:
+            raise ValueError(f"target '{self.name}' has more than {MAX_CLASSES} classes; use task='regression'")
+        if self._largest > 2**53:
+            raise ValueError(
+                f"target '{self.name}' holds labels up to {self._largest:.0f}, beyond 2**53, where float64 takes "
+                f"neighbours for one; read them as texts: categorical=['{self.name}']"
+            )
+        if len(self._labels) < 2:
+            raise ValueError(
+                f"target '{self.name}' has one class only, {next(iter(self._labels), None)!r}, in {self.rows} rows; "
+                f"classification needs two or more"
+            )
         # sorted, so that codes do not depend on the order of the rows
         labels = sorted(self._labels)
         if self.kind == "category":
@@ -236,25 +241,6 @@ class TargetSummary:
                 "counts are quantities, which a fit takes with the loss 'poisson'"
             )
         return "classification"
-
-    def _check_classes(self) -> None:
-        """Raise ValueError for labels that cannot be classes."""
-        if self._fractional is not None:
-            raise ValueError(
-                f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"
-            )
-        if len(self._labels) > MAX_CLASSES:
-            raise ValueError(f"target '{self.name}' has more than {MAX_CLASSES} classes; use task='regression'")
-        if self._largest > 2**53:
-            raise ValueError(
-                f"target '{self.name}' holds labels up to {self._largest:.0f}, beyond 2**53, where float64 takes "
-                f"neighbours for one; read them as texts: categorical=['{self.name}']"
-            )
-        if len(self._labels) < 2:
-            raise ValueError(
-                f"target '{self.name}' has one class only, {next(iter(self._labels), None)!r}, in {self.rows} rows; "
-                f"classification needs two or more"
-            )
 
 
 class WeightSummary:

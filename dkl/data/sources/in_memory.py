@@ -14,7 +14,7 @@ from dkl.data.counts import RowCounts
 from dkl.data.given import GivenValues
 from dkl.data.sources.rows import BaseRows, RowSource
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
-from dkl.data.store.digests import rows_digest
+from dkl.data.store.digests import block_digest
 from dkl.protocols.block import Block
 
 
@@ -111,7 +111,9 @@ class ArraySource(BaseRows):
         shape = self._n_rows, self.n_columns
         digest = hashlib.sha256(repr((shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
         for index in range(self.n_blocks):
-            digest.update(rows_digest(self.ticket(index)))
+            block = self.ticket(index)
+            digests = [block_digest(index, values) for values in block.arrays]
+            digest.update(repr((block.n_rows, digests)).encode())
         return digest.hexdigest()
 
     def ticket(self, index: int) -> Block:

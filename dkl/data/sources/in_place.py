@@ -152,11 +152,6 @@ def _power_of_two(least: float) -> int:
     return 1 << max(0, math.ceil(math.log2(max(least, 1.0))))
 
 
-def opened_rows(node: zarr.Array | zarr.Group, token: str) -> DenseRows | CsrRows:
-    """The rows of a zarr array or group."""
-    return CsrRows.of(node, token) if isinstance(node, zarr.Group) else DenseRows.of("X", node, token)
-
-
 @dataclass(frozen=True)
 class InPlaceTicket:
     """Rows start to stop, and their parts of the arrays in memory."""
@@ -223,7 +218,9 @@ class InPlaceSource(BaseRows):
 
     def __init__(self, X: zarr.Array | zarr.Group, y: Any, weight: Any, classes: np.ndarray | None) -> None:
         self.token = uuid.uuid4().hex
-        self._rows = opened_rows(X, self.token)
+        self._rows: DenseRows | CsrRows = (
+            CsrRows.of(X, self.token) if isinstance(X, zarr.Group) else DenseRows.of("X", X, self.token)
+        )
         # zarr arrays are read block by block; values in memory are sent with the tickets
         given = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
         nodes = {name: node for name, node in given.items() if isinstance(node, zarr.Array)}

@@ -11,8 +11,6 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from dkl.protocols.block import Block
-
 
 def _without_lock() -> Callable[[int, int, int], int] | None:
     """`crc32c_extend` of the C library behind google_crc32c, a function of a checksum, an address and a length.
@@ -58,11 +56,6 @@ def block_digest(index: int, values: np.ndarray) -> int:
 def _bytes(values: np.ndarray) -> Any:
     """The bytes of an array in C order as an array, since the C extension does not accept memoryviews."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-
-
-def rows_digest(block: Block) -> bytes:
-    """The digest of all arrays of a block."""
-    return repr((block.n_rows, [block_digest(block.index, values) for values in block.arrays])).encode()
 
 
 def json_digest(facts: Mapping[str, Any]) -> str:

@@ -90,22 +90,23 @@ class GrowingArray:
         self._rows.add(values)
         each = self.chunk * self.shard
         if n_rows := self._rows.n_rows // each * each:
-            # the codecs depend on the rows of the first file, or of several if they were appended at once
-            if self._array is None:
-                self._array = self._create(self._rows.first(n_rows))
-            self._add_files(self._array, self._rows.taken(n_rows))
+            self._add_files(self._rows.taken(n_rows))
 
     def close(self) -> None:
         """Write buffered rows, and wait."""
-        # an array without rows is created too, as readers and digests need all arrays of the schema
-        if self._array is None:
-            self._array = self._create(self._rows.first(self._rows.n_rows) if self._rows.n_rows else self._like)
         if self._rows.n_rows:
-            self._add_files(self._array, self._rows.taken(self._rows.n_rows))
+            self._add_files(self._rows.taken(self._rows.n_rows))
+        elif self._array is None:
+            # an array without rows is created too, as readers and digests need all arrays of the schema
+            self._array = self._create(self._like)
         self._files.finish()
 
-    def _add_files(self, array: zarr.Array, values: np.ndarray) -> None:
+    def _add_files(self, values: np.ndarray) -> None:
         """Write the rows of whole files, the last of which may be short, in a thread."""
+        # the codecs depend on the rows of the first file, or of several if they were appended at once
+        if self._array is None:
+            self._array = self._create(values)
+        array = self._array
         start, self._length = self._length, self._length + len(values)
         if array.shape[0] < self._length:
             array.resize((self._length, *array.shape[1:]))

@@ -76,11 +76,6 @@ class Location:
         return "://" not in self.url
 
     @property
-    def is_in_memory(self) -> bool:
-        """Whether it is visible in this process only."""
-        return self.url.startswith("memory://")
-
-    @property
     def path(self) -> Path:
         """The path of a local folder."""
         return Path(self.url)

@@ -10,8 +10,6 @@ import numpy as np
 import zarr
 
 from dkl.data.counts import RowCounts, class_weights
-from dkl.data.schema import Schema
-from dkl.data.store.block_arrays import STORED_NAMES, array_names
 from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import arrays_digest, block_digest
 from dkl.data.store.growing import chosen_codecs
@@ -113,12 +111,6 @@ def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.nda
     if arrays_digest(arrays) != digest:
         raise ValueError("its arrays are not what was written")
     return arrays
-
-
-def node_names(schema: Schema, manifest: Manifest) -> list[str]:
-    """The zarr nodes of a store, without its root, splits, row columns and free text."""
-    names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
-    return [*names, *(["X"] if schema.is_sparse else []), *nodes_of(GROUP, manifest.arrays())]
 
 
 def nodes_of(group: str, arrays: Iterable[str]) -> list[str]:

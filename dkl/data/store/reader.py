@@ -16,12 +16,12 @@ from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import drop_weightless
 from dkl.data.store.abandoned import put_back
-from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES, row_column_names
+from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES, array_names, row_column_names
 from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import block_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import Manifest, node_names, nodes_of, read_arrays
+from dkl.data.store.manifest import GROUP, Manifest, nodes_of, read_arrays
 from dkl.data.store.sealed import Reading, check_sealed, read_marker
 from dkl.data.store.stored_splits import StoredCodeReader
 from dkl.errors import StoreError, StoreReplacedError, located
@@ -58,7 +58,7 @@ def read_facts(location: Location) -> dict[str, Any]:
     if facts is None:
         if not (location.path.exists() if location.is_local else location.exists()):
             remedy = "write one with dkl.ingest or dkl.create_dataset"
-            if location.is_in_memory:
+            if location.url.startswith("memory://"):
                 remedy = (
                     "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can "
                     "read"
@@ -101,7 +101,8 @@ def _not_a_dataset_message(location: Location) -> str:
 
 def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, list[str]]:
     """The zarr nodes of a store as needed by `sealed_group`, with separate sets for row columns and free text."""
-    nodes = {"nodes": node_names(schema, manifest)}
+    names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
+    nodes = {"nodes": [*names, *(["X"] if schema.is_sparse else []), *nodes_of(GROUP, manifest.arrays())]}
     if schema.row_columns:
         nodes["row_column_nodes"] = list(row_column_names(schema))
     if has_texts:
@@ -140,19 +141,16 @@ class OpenStore:
             # what is read is counted
             self.group = zarr.open_group(MeteredStore(location.store(read_only=True)), mode="r", zarr_format=3)
             if "texts" in self.facts:
-                schema = replace(schema, encoding=self._with_directions(schema.encoding))
+                from dkl.data.columns.free_text import directions_from
+
+                encoding: Any = schema.encoding
+                directions = directions_from(read_arrays(self.group[TEXTS], self.facts["texts"]), encoding.text_names)
+                schema = replace(schema, encoding=encoding.with_directions(directions))
             self.schema = replace(schema, row_columns=columns, held_by=self.facts.get("held_by"))
             self.manifest = Manifest.read(self.group, self.facts["manifest"])
         self._arrays: dict[str, zarr.Array] = {}
         self._chunks: dict[str, DirectChunks | None] = {}
         self._codes: dict[str, StoredCodeReader] = {}
-
-    def _with_directions(self, encoding: Any) -> Any:
-        """The encoding with the directions of free text from the store."""
-        from dkl.data.columns.free_text import directions_from
-
-        arrays = read_arrays(self.group[TEXTS], self.facts["texts"])
-        return encoding.with_directions(directions_from(arrays, encoding.text_names))
 
     def reading(self, what: str) -> Reading:
         """A context in which errors of decoding are raised as damage of `what`, or as a removed store."""

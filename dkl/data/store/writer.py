@@ -217,17 +217,13 @@ class DatasetWriter:
     def _flush_whole_blocks(self, *, all_of_it: bool = False) -> None:
         """Write all complete blocks in the buffer; with `all_of_it` also the remaining rows, as the last block."""
         if self._rows_a_block is None:
-            self._rows_a_block = self._sparse_rule(all_of_it)
-
+            rows = block_rows(sparse_row_bytes(self._entries, self._pending.n_rows, self.schema.dtype), self.n_rows)
+            if all_of_it or self._pending.n_rows >= rows:
+                self._rows_a_block = rows
         while self._rows_a_block is not None and self._pending.n_rows >= self._rows_a_block:
             self._write_block(self._pending.taken(self._rows_a_block))
         if all_of_it and self._pending.n_rows:
             self._write_block(self._pending.taken(self._pending.n_rows))
-
-    def _sparse_rule(self, all_of_it: bool) -> int | None:
-        """The rows of a block by the density of the first rows; None until the buffer has that many rows."""
-        rows = block_rows(sparse_row_bytes(self._entries, self._pending.n_rows, self.schema.dtype), self.n_rows)
-        return rows if all_of_it or self._pending.n_rows >= rows else None
 
     def _write_block(self, block: Block) -> None:
         if not self._n_blocks:
@@ -275,43 +271,37 @@ class DatasetWriter:
         if not manifest.counts.n_rows:
             raise ValueError("all weights are 0; at least one row must count")
         manifest.write(self._writing.group)
-        texts = self._text_facts()
+        schema, texts = self.schema, dict[str, str]()
+        directions = getattr(schema.encoding, "directions", ())
+        # versions of a store use the directions of its first one
+        if directions and self._home is None:
+            texts_of = stored_arrays(directions)
+            write_arrays(self._writing.group.create_group(TEXTS), texts_of)
+            texts["texts"] = arrays_digest(texts_of)
+        # stores without groups and times equal those of older releases
+        row_columns: dict[str, Any] = {}
+        if schema.row_columns:
+            named = {role: {"name": known.name, "kind": known.kind} for role, known in schema.row_columns.items()}
+            row_columns = {"row_columns": named, "held_by": schema.held_by}
         facts = {
             "kind": "dataset",
-            "format": TEXT_FORMAT if texts else CODE_FORMAT if self.schema.has_codes else FIRST_FORMAT,
+            "format": TEXT_FORMAT if texts else CODE_FORMAT if schema.has_codes else FIRST_FORMAT,
             "written_by": __version__,
-            "schema": self.schema.to_json(),
+            "schema": schema.to_json(),
             "n_rows": self.rows_written,
             "rows_a_block": self._rows_a_block,
             "n_blocks": len(manifest.stored_rows),
             "arrays": arrays.facts(),
             "manifest": manifest.digest,
             "stored_nbytes": self._writing.location.stored_nbytes(),
-            **self._row_column_facts(),
+            **row_columns,
             **texts,
             **self._further,
             # the digest of the facts includes the token, on which readers rely
             "token": self._writing.token,
         }
-        nodes = all_nodes(self.schema, manifest, bool(texts))
+        nodes = all_nodes(schema, manifest, bool(texts))
         marker = sealed_group(facts, self._writing.location, nodes)
         if self._finish is not None:
             self._finish(OpenStore(self._writing.location, marker))
         self._writing.commit(marker)
-
-    def _text_facts(self) -> dict[str, Any]:
-        """Write the directions of free text and return their facts; empty without them, and for versions of a store."""
-        directions = getattr(self.schema.encoding, "directions", ())
-        if not directions or self._home is not None:
-            return {}
-        arrays = stored_arrays(directions)
-        write_arrays(self._writing.group.create_group(TEXTS), arrays)
-        return {"texts": arrays_digest(arrays)}
-
-    def _row_column_facts(self) -> dict[str, Any]:
-        """The facts about groups and times; empty without them, so that such stores equal those of older releases."""
-        schema = self.schema
-        if not schema.row_columns:
-            return {}
-        named = {role: {"name": known.name, "kind": known.kind} for role, known in schema.row_columns.items()}
-        return {"row_columns": named, "held_by": schema.held_by}

@@ -21,7 +21,7 @@ from dkl.methods.density.hinge_driver import from_subsample, square_of_duals
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.pass_records import tuned_cost
 from dkl.methods.density.solution import balance_of_sides, ridge_value, squared_weights
-from dkl.methods.density.sums import pricing_block, pricing_shapes
+from dkl.methods.density.sums import pricing_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 # The problem on the working candidates is solved to this share of the gap over all candidates, then all are evaluated.
@@ -106,7 +106,8 @@ class JointDriver:
         """The record that sums all candidates' features, weighted by the dual weights of the present model."""
         pool, K = problem.feature_map, problem.n_outputs
         working = pool.take(state.working)
-        shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
+        pools = {f"pool{k}": (pool.columns_a_frequency, pool.n_frequencies, 2) for k in range(K)}
+        shapes = {"loss": (2, K), "mass": (2, K), "weight": (1,), **pools}
         operands = {
             "feature_map": working,
             "targets": problem.targets,

@@ -388,10 +388,3 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     # the expensive product: the features of all candidates with two columns for each output
     features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, operands["dtype"], stay=True)
     return together_on_host({**sums, **{f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}})
-
-
-def pricing_shapes(parts: int, n_candidates: int, n_outputs: int) -> dict[str, tuple[int, ...]]:
-    """The accumulators that `pricing_block` returns, by name."""
-    K = n_outputs
-    pools = {f"pool{k}": (parts, n_candidates, 2) for k in range(K)}
-    return {"loss": (2, K), "mass": (2, K), "weight": (1,), **pools}

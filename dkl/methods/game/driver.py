@@ -34,7 +34,6 @@ from dkl.methods.game.problem import (
     next_intercepts,
     opening_records,
     projection_record,
-    resuming_records,
     round_entry,
     row_columns,
     sample_record,
@@ -90,7 +89,11 @@ class GameDriver:
         if state.phase == "open":
             return opening_records(problem, state)
         if state.phase == "resume":
-            return resuming_records(problem, state)
+            # the records that the last round of the former fit left out
+            reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
+            if problem.pool is not None:
+                return [reduction]
+            return [reduction, sample_record(problem, state, len(state.history))]
         if state.phase == "project":
             return [projection_record(problem, state)]
         if state.phase == "verify":

@@ -278,12 +278,6 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
     return [start] if problem.pool is not None else [start, sample_record(problem, state, 0, reads=())]
 
 
-def resuming_records(problem: GameProblem, state: GameState) -> list[Any]:
-    """The records that the last round of the former fit left out, for a continued game."""
-    reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
-    return [reduction] if problem.pool is not None else [reduction, sample_record(problem, state, len(state.history))]
-
-
 def sample_record(
     problem: GameProblem, state: GameState, round: int, reads: tuple[str, ...] = ("dual", "mean")
 ) -> RowSample:

@@ -1,4 +1,19 @@
-"""PeakFeatures: the peaks of the targets' Fourier potential, by ascents or on a grid, verified on all rows."""
+"""PeakFeatures: the peaks of the targets' Fourier potential, by ascents or on a grid, verified on all rows.
+
+From `fit` to a sine, where all rows verify the candidates (`tests/test_architecture.py` checks that these functions
+exist):
+
+    methods/base.py: FeatureLearner.fit
+    methods/peaks/learner.py: PeakFeatures._learn, AscentSearch.problem
+    methods/peaks/driver.py: PeakDriver, verification_record
+    passes/loop.py: Run.drive, run_pass, sum_blocks
+    methods/peaks/sums.py: peak_sums
+    kernels/sums.py: feature_sums
+    kernels/sincos.py: add_sums
+
+Before, `FourierSpace.search` (`methods/frequency_search/frequency_space.py`) finds the candidates on sampled rows, by
+the ascents of `search_peaks` (`peak_search.py`).
+"""
 
 from __future__ import annotations
 
