@@ -64,7 +64,7 @@ def check_structure(X: GivenRows) -> None:
 def check_pointers(
     indptr: np.ndarray, n_lines: int, n_entries: int, *, lines: str = "row", first_line: int = 0
 ) -> None:
-    """Raise ValueError, with the first wrong one, unless pointers ascend from 0 to at most `n_entries`."""
+    """Raise ValueError unless `indptr` has n_lines + 1 integers from 0 to at most n_entries that never fall."""
     if indptr.dtype.kind not in "iu":
         raise ValueError(f"X.indptr has dtype {indptr.dtype}; expected integers. {_REMEDY}")
     if len(indptr) != n_lines + 1:

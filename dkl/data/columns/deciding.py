@@ -18,7 +18,7 @@ from dkl.data.ingest.column_rules import (
     ColumnRule,
     Missing,
     decide_rule,
-    zeros_for_missing,
+    missing_fields,
 )
 from dkl.data.ingest.dates import form_in_words
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
@@ -85,7 +85,7 @@ class ColumnDecisions:
 
     def add_free_text(self, column: ColumnStatistics, missing: Missing) -> None:
         """Compute the directions of a column of free text from its sample, and add its rule."""
-        of_missing = zeros_for_missing(column, missing)
+        of_missing = missing_fields(column, missing)
         seen = column.texts
         if seen is None or seen.sample is None:
             raise ValueError(f"column '{column.name}' has no sample of its texts")

@@ -334,9 +334,10 @@ class TextStatistics:
         return None if is_clear or best < SHARE_READ * (self.count - self.missing_marks) else forms[0]
 
     def _numbers(self, decimal: Mark | None, default: DefaultMark) -> Reading | None:
-        """The form that reads most numbers; None without numbers, or if some must be names.
+        """The column read as numbers, by the form that reads most of them; None if it is to be categories.
 
-        Numbers with a leading zero, or that float64 does not represent exactly, and columns of plain digits are names.
+        It is without numbers, with one that has a leading zero or that float64 does not represent exactly, and if all
+        values are plain digits.
         """
         if not self.numbers or self.leading_zeros or self.inexact or self.digits_only == self.count:
             return None

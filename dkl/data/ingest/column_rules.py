@@ -219,7 +219,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
             f"column '{stats.name}' holds no value in {stats.rows} rows; leave it out: drop=['{stats.name}']"
         )
     if stats.kind == "category":
-        of_missing = zeros_for_missing(stats, missing)
+        of_missing = missing_fields(stats, missing)
         if stats.categories is None:
             raise ValueError(
                 f"column '{stats.name}' has more than {MAX_CATEGORIES:,} different values in {stats.rows:,} "
@@ -254,8 +254,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     )
 
 
-def zeros_for_missing(stats: ColumnStatistics, missing: Missing) -> dict[str, Any]:
-    """`fill`, `missing` and `unforeseen` of the rule of categories or free text, whose missing values set no column.
+def missing_fields(stats: ColumnStatistics, missing: Missing) -> dict[str, Any]:
+    """The fields on missing values of a rule of categories or free text, whose one-hot columns are all 0 for these.
 
     Raises
     ------
@@ -263,7 +263,7 @@ def zeros_for_missing(stats: ColumnStatistics, missing: Missing) -> dict[str, An
         For missing values with "error".
     """
     _check_missing(stats, missing, "zeros")
-    # `fill` only says whether missing values are allowed
+    # `fill` is no value here: it says that missing values are allowed
     fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
     unforeseen = 0.0 if missing == "auto" and fill is None else None
     return {"fill": fill, "missing": stats.missing, "unforeseen": unforeseen}

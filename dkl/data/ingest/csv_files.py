@@ -343,7 +343,7 @@ class _Dialect:
     encoding: str
 
     def description(self, file: InputFile, chosen: CsvFormat, has_unnamed: bool) -> str:
-        """A description of what was detected; empty for defaults and for what the user chose."""
+        """The delimiter and encoding, unless usual or the user's, and that a column without a name is left out."""
         parts = []
         if chosen.delimiter is None and self.delimiter != ("\t" if file.suffix == ".tsv" else ","):
             parts.append(f"values between {_DELIMITER_NAMES.get(self.delimiter, repr(self.delimiter))}")

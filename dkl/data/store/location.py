@@ -238,7 +238,7 @@ class Location:
         return [name for name in names if not name.startswith(".")]
 
     def files(self) -> list[str]:
-        """Paths of all files, and of links to folders, below this folder."""
+        """Relative paths, with "/", of all files below this folder, ascending; on a disk also of links to folders."""
         if not self.is_local:
             fs, path = self._fs()
             return sorted(name[len(path) :].strip("/") for name in fs.find(path))

@@ -130,7 +130,11 @@ class JointDriver:
         return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
 
     def _state_with_gap(self, problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
-        """The state with the gap over all candidates; done if it is small or stuck, else with the next candidates."""
+        """The state with the gap over all candidates: done if that is small or stays, else with further candidates.
+
+        The best lower bound so far is kept. With further candidates the inner descent begins again; the first one
+        begins on a subsample of the rows.
+        """
         point, inner_gap = dual_point(problem, state, sums), state.gap
         bound = max(state.bound, point.dual)
         state = replace(
@@ -162,7 +166,6 @@ class JointDriver:
         if problem.loss_row.takes_one_pass:
             return replace(state, ended=False, history=())
         state = replace(state, ended=False, step=1.0, promise=0.0, ahead=state.width, follows=False)
-        # a JointState again, as in `step`
         restarted: Any = (
             from_subsample(problem.restricted_to(working, goal), state) if is_first else replace(state, share=1.0)
         )

@@ -65,7 +65,7 @@ class FrequencySpace(ABC):
         return False
 
     def plain(self, count: int, seed: int) -> np.ndarray:
-        """`count` random points as in `RandomFeatures`; none if `draws_plainly` is False."""
+        """`count` points, drawn as by `RandomFeatures`; none in spaces from which nothing is drawn."""
         return self.none
 
     @abstractmethod
@@ -104,7 +104,7 @@ class FrequencySpace(ABC):
         return np.pad(points, ((0, 0), (0, rows.X.shape[1] - points.shape[1])))
 
     def unit(self, X: Rows) -> float:
-        """1, since cosines, sines and harmonics vary about as much as steps."""
+        """The amplitude 1: cosines, sines and harmonics then deviate from their means about as much as steps do."""
         return 1.0
 
     def search_bytes(self, n_rows: int, count: int) -> int:

@@ -495,9 +495,9 @@ def last_metrics(history: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _required_array(value: np.ndarray | None) -> np.ndarray:
-    """The array, which an earlier phase must have set."""
+    """The array; ValueError if no earlier phase has set it."""
     if value is None:
-        raise ValueError("the game has no candidates yet: a pass came out of turn")
+        raise ValueError("the sums of a game arrived before its candidates were drawn")
     return value
 
 
