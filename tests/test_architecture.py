@@ -102,7 +102,7 @@ KITS = {"preparation", "frequency_search", "metric", "rounds"}
 # Modules of methods and heads that know datasets and passes; every other one there loads neither Dask nor zarr.
 LEARNER_ROLES = {"learner", "fit"}
 PURE_AT_THE_ROOT = {"choice", "potential_sums"}
-IMPURE_UNCERTAINTY = {"deviations", "conformal", "conformal_groups"}
+IMPURE_UNCERTAINTY = {"conformal", "conformal_groups"}
 # Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
 DRIFT = {"drifting", "drift_samples"}
 IMPURE_HEADS = {

@@ -16,8 +16,9 @@ from dkl.machines.effort import MOST_SPENT
 from dkl.machines.suggest import GROWTH
 from dkl.methods.base import FeatureLearner
 
-# The constants of the rule, which the page of the guide on how the machine chooses (`choosing.md`) explains. They were
-# set by hand from splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
+# The constants of the rule, which the page of the guide on how the machine chooses (`choosing.md`) explains. Unless a
+# comment says otherwise, they were set by hand from splits 0 and 1 of the tables of
+# `examples/benchmarks/tables/results.md`.
 
 # Fewest rows for a comparison.
 FEWEST_ROWS = 60
