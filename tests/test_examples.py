@@ -473,11 +473,11 @@ def test_a_search_of_figure_4_that_was_broken_off_goes_on_after_its_last_evaluat
 
     kept = figure_4["Cells"](tmp_path / "cells")
     with figure_4["Progress"](disable=True) as progress:
-        whole = figure_4["search"](machine, split, 8, progress)
+        whole = figure_4["search"](machine, split, 4, progress)
         with pytest.raises(KeyboardInterrupt):
-            figure_4["search"](Broken(6), split, 8, progress, kept.trials("waves"))
-        assert figure_4["search"](Broken(8), split, 8, progress, kept.trials("waves")) == whole
-    assert len(asked) == 8
+            figure_4["search"](Broken(3), split, 4, progress, kept.trials("waves"))
+        assert figure_4["search"](Broken(4), split, 4, progress, kept.trials("waves")) == whole
+    assert len(asked) == 4
     assert kept.trials("waves").processor > 0.0
     kept("waves", lambda: {"error": 1.0})
     assert not kept.trials("waves").known

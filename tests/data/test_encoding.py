@@ -79,7 +79,7 @@ def test_the_rules_are_told_in_words(people):
     ),
     st.integers(1, 7),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_rows_are_encoded_as_defined_dense_and_sparse_whatever_the_pieces(rows, step):
     frame = pd.DataFrame(rows, columns=["x", "c", "b"]).astype({"x": "float64", "c": object, "b": bool})
     frame["constant"] = 1.5

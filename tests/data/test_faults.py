@@ -111,7 +111,7 @@ def check_flips(path: Path, kind: str, flips: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, kind: str) -> None:
-    check_flips(tmp_path / "rows.zarr", kind, 8)
+    check_flips(tmp_path / "rows.zarr", kind, 4)
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def check_kills(path: Path, kills: int, seed: int) -> None:
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_writer_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    check_kills(tmp_path / "rows.zarr", 3, seed=0)
+    check_kills(tmp_path / "rows.zarr", 2, seed=0)
 
 
 @pytest.mark.slow

@@ -225,8 +225,10 @@ NUMBERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("together", [BY_TIME, {"groups": GROUPS}], ids=["time", "group"])
-@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize(
+    ("kind", "together"),
+    [("exact", {"groups": GROUPS}), ("stochastic", BY_TIME), ("refined", {"groups": GROUPS}), ("automatic", BY_TIME)],
+)
 def test_numbers_are_fitted_though_most_blocks_hold_no_judging_row(tmp_path: Path, kind: str, together: Any) -> None:
     """The rows of a store are sorted by what holds them together, so that few of its blocks have any held-out row."""
     target = np.sin(X[:, 0]) + X[:, 1]

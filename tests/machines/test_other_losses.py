@@ -450,12 +450,12 @@ def test_deviations_are_those_of_the_squared_error_alone(loss: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:stopped after 50 Newton steps:UserWarning")
-@pytest.mark.parametrize("loss", ["huber", "pinball", "poisson", "gamma", "epsilon_insensitive"])
+@pytest.mark.parametrize("loss", ["huber", "gamma", "epsilon_insensitive"])
 def test_a_machine_without_settings_fits_a_store_by_any_loss(loss: str, tmp_path: Any) -> None:
     """What waves cannot descend by is no candidate: the plan of a store, which has all of them, was refused."""
-    rows = np.random.default_rng(0).normal(size=(300, 3))
+    rows = np.random.default_rng(0).normal(size=(120, 3))
     target = np.exp(np.sin(2.0 * rows[:, 0]))
-    ds = dkl.create_dataset(tmp_path / "rows.zarr", rows, target, rows_a_block=100)
+    ds = dkl.create_dataset(tmp_path / "rows.zarr", rows, target, rows_a_block=40)
     machine = dkl.KernelRegressor(loss=loss, effort="fast", trials=[0, 1], random_state=0, progress=False)
     assert dkl.plan(machine, ds).n_passes > 0
     assert np.isfinite(machine.fit(ds).predict(rows)).all()

@@ -308,9 +308,7 @@ def test_a_plan_counts_the_passes_that_a_fit_takes(given: dict[str, Any], digits
     assert {one.name for one in fitted.stats_} == {" + ".join(r.name for r in records) for records, _ in planned}
 
 
-@pytest.mark.parametrize(
-    ("pool", "landmarks"), [("own", "kmeans"), ("own", "random"), ("shared", "kmeans-joint"), ("shared", "random")]
-)
+@pytest.mark.parametrize(("pool", "landmarks"), [("own", "kmeans"), ("shared", "random")])
 def test_a_plan_counts_what_the_driver_holds(pool: Any, landmarks: Any, digits: Any) -> None:
     X, y = digits
     size = 2_000 if pool == "shared" else 64

@@ -88,7 +88,7 @@ def test_a_task_sums_several_blocks_whose_graphs_stand_alone(
     sent: list[Any] = []
     submit = client.submit
     monkeypatch.setattr(client, "submit", lambda *args, **named: sent.append(args) or submit(*args, **named))
-    source = Source((4,) * 150, kind)
+    source = Source((4,) * (75 * blocks_a_task), kind)
     (found,) = run_pass(source, (moments(),)).results
     assert found["sums"].tobytes() == tree_by_definition(source, moments())["sums"].tobytes()
     assert len([args for args in sent if args[1] is sum_blocks]) == len(source.rows) // blocks_a_task
