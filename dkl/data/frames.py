@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import dask
@@ -37,6 +38,7 @@ from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import Cut, weights_beside
 from dkl.data.sources.tasks import are_separate, culled, one_task
+from dkl.data.store.blocking import block_bounds
 from dkl.process import give_back_memory, return_freed_memory, worker_of_task
 
 T = TypeVar("T")
@@ -467,12 +469,38 @@ def encoded_by(
     dtype = encoding.dtype if dtype is None else dtype
     if is_dask_collection(X):
         return RawParts.of(X, weight).encoded(encoding, dtype)
+    ((_, rows),) = encoded_slices(encoding, X, dtype, len(X), strict=strict, weight=weight, model=model)
+    return rows
+
+
+def encoded_slices(
+    encoding: TableEncoding,
+    X: GivenRows,
+    dtype: np.dtype,
+    most: int,
+    *,
+    strict: bool | None = None,
+    weight: GivenValues = None,
+    model: object = None,
+) -> Iterator[tuple[int, np.ndarray | sparse.csr_array]]:
+    """The first row and the encoded rows of each slice of at most `most` raw rows in memory; see `encoded_by`.
+
+    Differences from the rows of fit are counted over all slices, and reported after the last one.
+    """
     (weight,) = dask.compute(weight)
     weight = checked_weight(weight, len(X))
     if encoding.array_dtype:
         X = as_rows(X)
         check_rows(X, may_lack=True, weight=weight)
     differences = Differences(bool(strict), "" if strict is None else "strict=True")
-    rows = _encoded_part(encoding, X, weight, 0, dtype, differences)
+    for start, stop in pairwise(block_bounds(len(X), max(most, 1)).tolist()):
+        of_part = None if weight is None else weight[start:stop]
+        yield start, _encoded_part(encoding, rows_from(X, start, stop), of_part, start, dtype, differences)
     differences.say(model)
-    return rows
+
+
+def rows_from(X: GivenRows, start: int, stop: int) -> Any:
+    """Rows `start` to `stop` of a frame or an array in memory; all of them are X itself."""
+    if stop - start == len(X):
+        return X
+    return X.iloc[start:stop] if is_frame(X) else X[start:stop]

@@ -18,6 +18,7 @@ from scipy.special import expit, softmax
 
 from dkl.data.checks import as_rows, check_rows, checked_weight, named_place, shown_value
 from dkl.data.labels import as_targets, check_targets, numeric_targets, written_targets
+from dkl.data.store.blocking import block_rows
 from dkl.errors import located, refuse_non_finite
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import row_mapper
@@ -28,12 +29,15 @@ from dkl.protocols.block import Block
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# The name of the place of a row in errors; tasks know its number only within their chunk.
-CHUNK = "a chunk of X, from whose first row the row is counted"
 _FAR_OFF = (
     "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
     "those of fit, or leave the row out"
 )
+
+
+def _chunk(first_row: int) -> str:
+    """The place of a row in errors; tasks know its number only within their chunk, or within a slice of it."""
+    return f"a chunk of X, from whose {f'row {first_row:,}' if first_row else 'first row'} the row is counted"
 
 
 def finite_rows(rows: Any) -> Any:
@@ -44,9 +48,8 @@ def finite_rows(rows: Any) -> Any:
     ValueError
         For NaN, infinity or a masked entry, for which a model would otherwise predict as for any row.
     """
-    with located(CHUNK):
-        rows = as_rows(rows)
-        check_rows(rows)
+    rows = as_rows(rows)
+    check_rows(rows)
     return rows
 
 
@@ -55,8 +58,43 @@ def encoded_chunk(encoding: Any, rows: Any, *, strict: bool, weight: Any = None)
     # loads Arrow, as the encoding has done
     from dkl.data.frames import encoded_by
 
-    with located(CHUNK):
+    with located(_chunk(0)):
         return encoded_by(encoding, rows, strict=strict, weight=weight, model=encoding)
+
+
+def answer_chunk(function: Any, rows: Any) -> np.ndarray:
+    """`function` of the encoded rows of one chunk."""
+    answers: np.ndarray = function(rows, 0)
+    return answers
+
+
+def answer_raw(function: Any, encoding: Any, rows: Any, *, strict: bool, weight: Any = None) -> np.ndarray:
+    """`function` of the raw rows of one chunk or partition, of which a block at a time is encoded.
+
+    Parameters
+    ----------
+    function : callable
+        (encoded rows of shape (n, d), number of the first row) to an array of n rows, each from its own row alone.
+    encoding : TableEncoding
+    rows : frame or ndarray
+    strict : bool
+    weight : ndarray of shape (n,) or None
+    """
+    # loads Arrow, as the encoding has done
+    from dkl.data.frames import encoded_slices
+
+    n_rows, dtype = len(rows), encoding.dtype
+    # a block has about as many bytes as those of passes; of sparse rows fewer
+    most = block_rows(encoding.n_columns * dtype.itemsize, n_rows)
+    with located(_chunk(0)):
+        slices = encoded_slices(encoding, rows, dtype, most, strict=strict, weight=weight, model=encoding)
+        answers = np.empty(0)
+        for start, encoded in slices:
+            found = function(encoded, start)
+            if not start:
+                answers = np.empty((n_rows, *found.shape[1:]), found.dtype)
+            answers[start : start + len(found)] = found
+    return answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,17 +181,16 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def score_chunk(rows: np.ndarray | sparse.sparray, scorer: Scorer) -> np.ndarray:
-    """Decision values of one chunk."""
-    rows = finite_rows(rows)
-    with located(CHUNK):
-        return scorer.score(rows)
+def score_chunk(rows: np.ndarray | sparse.sparray, first_row: int = 0, *, scorer: Scorer) -> np.ndarray:
+    """Decision values of one chunk, or of its rows from `first_row` on."""
+    with located(_chunk(first_row)):
+        return scorer.score(finite_rows(rows))
 
 
-def map_chunk(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
-    """The features of one chunk."""
-    rows = finite_rows(rows)
-    with one_blas_thread(), located(CHUNK):
+def map_chunk(rows: Any, first_row: int = 0, *, feature_map: FeatureMap, precision: str) -> np.ndarray:
+    """The features of one chunk, or of its rows from `first_row` on."""
+    with one_blas_thread(), located(_chunk(first_row)):
+        rows = finite_rows(rows)
         return row_mapper(rows, feature_map, precision, alike=True)(slice(0, rows.shape[0]))
 
 

@@ -1182,7 +1182,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         -------
         ndarray of shape (n, K)
             Columns in the order of `classes_`; the largest probability is that of the predicted class. Lazy as in
-            `predict`; for a Dataset a DataFrame indexed by row id.
+            `predict`; for a Dataset a DataFrame indexed by row id, whose columns are the labels. Parquet has texts as
+            names of columns: write numbered classes by ``.rename(columns=str).to_parquet(...)``.
         """
         check_is_fitted(self, "linear_")
         # Scores of lazy rows are lazy; probabilities are computed from them block by block.

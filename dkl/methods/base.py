@@ -6,11 +6,10 @@ import copy
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 import dask
-import dask.array as da
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
@@ -62,7 +61,7 @@ from dkl.methods.updating import Updated
 from dkl.methods.validation import (
     column_names_of,
     first_targets,
-    lazy_rows,
+    lazy_answers,
     rows_like_those_of_fit,
     rows_to_fit,
     rows_with_category_numbers,
@@ -224,17 +223,8 @@ class FeatureLearner(
             encoded = rows_like_those_of_fit(self, X, strict=strict)
             with columns_named(column_names_of(self)):
                 return map_rows_together(encoded, feature_map, dtype)
-        rows = lazy_rows(self, X, strict=strict)
-        return da.map_blocks(
-            map_chunk,
-            rows,
-            # one task holds the feature map for all blocks
-            feature_map=dask.delayed(feature_map, pure=True),
-            dtype=np.dtype(dtype),
-            precision=dtype,
-            chunks=(rows.chunks[0], (feature_map.n_features,)),
-            meta=np.empty((0, 0), dtype),
-        )
+        map_rows = partial(map_chunk, feature_map=feature_map, precision=dtype)
+        return lazy_answers(self, X, map_rows, feature_map.n_features, dtype, strict=strict)
 
     @classmethod
     @cache

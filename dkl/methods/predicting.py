@@ -19,7 +19,7 @@ from dkl.data.frames import weights_of
 from dkl.errors import columns_named
 from dkl.linear.answers import ScoredRows, Scorer, chosen_labels, indexed, only_column, score_chunk
 from dkl.methods.scoring import accuracy, r_squared
-from dkl.methods.validation import column_names_of, lazy_rows, rows_like_those_of_fit
+from dkl.methods.validation import column_names_of, lazy_answers, rows_like_those_of_fit
 from dkl.solvers.losses import answered
 
 
@@ -89,7 +89,8 @@ class ClassPredictions(ClassifierMixin, _Scored):
         -------
         ndarray of shape (n,) for two classes, else (n, K)
             For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame that is
-            indexed by row id.
+            indexed by row id, and whose columns are the labels. Parquet has texts as names of columns: write numbered
+            classes by ``.rename(columns=str).to_parquet(...)``.
         """
         check_is_fitted(self, self._fitted_by)
         # Two classes have one model, whose decision value is positive for the second class.
@@ -215,16 +216,8 @@ def score_rows(model: Any, scorer: Scorer, X: object, *, strict: bool = False, w
         encoded = rows_like_those_of_fit(model, X, strict=strict, weight=weight)
         with columns_named(column_names_of(model)):
             return scorer(encoded)
-    lazy = lazy_rows(model, X, strict=strict, weight=weight)
-    return da.map_blocks(
-        score_chunk,
-        lazy,
-        # one task holds the model for all blocks
-        scorer=dask.delayed(scorer, pure=True),
-        dtype=np.float64,
-        chunks=(lazy.chunks[0], (scorer.n_outputs,)),
-        meta=np.empty((0, 0)),
-    )
+    score = partial(score_chunk, scorer=scorer)
+    return lazy_answers(model, X, score, scorer.n_outputs, np.float64, strict=strict, weight=weight)
 
 
 def blockwise(

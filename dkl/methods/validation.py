@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
+from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
@@ -36,7 +37,7 @@ from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
-from dkl.linear.answers import encoded_chunk
+from dkl.linear.answers import answer_chunk, answer_raw, encoded_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
 from dkl.passes.loop import Run
@@ -333,47 +334,95 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight:
     With weights, rows of weight 0 may hold anything, and become rows of zeros.
     """
     encoding = getattr(estimator, "encoding_", None)
-    if not is_frame(X):
-        X = as_dask_array(X, "X")
-        if weight is not None:
-            X = lazy_zeros_for_weightless(X, weight)
-        if encoding is None or not is_raw(encoding, X):
-            return X
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        shared = dask.delayed(encoding, pure=True)
-        chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
-        return da.map_blocks(encoded_chunk, shared, X, strict=strict, chunks=chunks, meta=meta)
-    check_names(X)
-    if encoding is None:
-        _check_width(estimator, len(X.columns), estimator.n_features_in_)
-        encode, like = dask.delayed(rows_like_those_of_fit, pure=True), estimator
-    else:
+    if encoding is not None and is_raw(encoding, X):
         # without the model: a worker that loads its class loads scikit-learn, and holds some 60 MiB more
-        encode, like = dask.delayed(encoded_chunk, pure=True), encoding
-    width, shared = estimator.feature_map_.n_columns, dask.delayed(like, pure=True)
-    if weight is None:
-        found = [(encode(shared, part, strict=strict), np.nan) for part in partitions(X)]
-    else:
-        raw = RawParts.of(X, weight)
-        beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)
-        found = [(encode(shared, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
-    return da.concatenate([da.from_delayed(part, shape=(n, width), dtype=np.float64) for part, n in found])
+        dtype = np.float64 if is_frame(X) else encoding.dtype
+        return _map_raw(encoded_chunk, (encoding,), X, encoding.n_columns, dtype, strict=strict, weight=weight)
+    if is_frame(X):
+        check_names(X)
+        _check_width(estimator, len(X.columns), width := estimator.n_features_in_)
+        return _map_raw(rows_like_those_of_fit, (estimator,), X, width, np.float64, strict=strict, weight=weight)
+    X = as_dask_array(X, "X")
+    return X if weight is None else lazy_zeros_for_weightless(X, weight)
 
 
-def lazy_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
-    """Rows of a Dataset or a Dask collection as a Dask array of encoded columns, each row in one chunk.
+def lazy_answers(
+    estimator: BaseEstimator,
+    X: Any,
+    answer: Callable[..., np.ndarray],
+    n_columns: int,
+    dtype: DTypeLike,
+    *,
+    strict: bool = False,
+    weight: Any = None,
+) -> da.Array:
+    """`answer` for the rows of a Dataset or a Dask collection, (n, n_columns), with a chunk for each chunk of rows.
+
+    Parameters
+    ----------
+    estimator : fitted BaseEstimator
+    X : Dataset or Dask collection of shape (n, d)
+    answer : callable
+        From encoded rows, and the number of their first row in the chunk, to `n_columns` numbers for each of them. They
+        must not depend on the other rows, since raw rows are encoded and answered a block at a time.
+    n_columns : int
+    dtype : dtype
+        Of the answers.
+    strict : bool
+        Raise an error for raw rows that differ from the rows of `fit`.
+    weight : array of shape (n,) or None
+        Rows of weight 0 may hold anything, and become rows of zeros.
 
     Raises
     ------
     ValueError
         If the columns are not the columns of `fit`.
     """
-    is_stored = isinstance(X, Dataset)
-    rows = checked_dataset(estimator, X).X if is_stored else dask_rows(estimator, X, strict=strict, weight=weight)
+    encoding = getattr(estimator, "encoding_", None)
+    if isinstance(X, Dataset):
+        rows = checked_dataset(estimator, X).X
+    elif is_raw(encoding, X):
+        return _map_raw(answer_raw, (answer, encoding), X, n_columns, dtype, strict=strict, weight=weight)
+    else:
+        rows = dask_rows(estimator, X, strict=strict, weight=weight)
     if rows.ndim != 2:
         raise ValueError(f"X has {rows.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
     _check_width(estimator, rows.shape[1], encoded_width(estimator))
-    return rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
+    rows = rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
+    # one task holds the model for all blocks
+    shared, chunks = dask.delayed(answer, pure=True), (rows.chunks[0], (n_columns,))
+    return da.map_blocks(answer_chunk, shared, rows, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
+
+
+def _map_raw(
+    function: Callable[..., Any],
+    shared: tuple[Any, ...],
+    X: Any,
+    n_columns: int,
+    dtype: DTypeLike,
+    *,
+    strict: bool,
+    weight: Any,
+) -> da.Array:
+    """`function(*shared, rows, strict=strict, weight=weight)` of each partition of a Dask frame, or chunk of an array.
+
+    Each of `shared` is one task for all of them.
+    """
+    shared = tuple(dask.delayed(each, pure=True) for each in shared)
+    if not is_frame(X):
+        X = X if weight is None else lazy_zeros_for_weightless(X, weight)
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        chunks, meta = (X.chunks[0], (n_columns,)), np.empty((0, 0), dtype)
+        return da.map_blocks(function, *shared, X, strict=strict, chunks=chunks, meta=meta)
+    check_names(X)
+    task = dask.delayed(function, pure=True)
+    if weight is None:
+        found = [(task(*shared, part, strict=strict), np.nan) for part in partitions(X)]
+    else:
+        raw = RawParts.of(X, weight)
+        beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)
+        found = [(task(*shared, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
+    return da.concatenate([da.from_delayed(part, shape=(n, n_columns), dtype=dtype) for part, n in found])
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:

@@ -532,7 +532,8 @@ class ConformalSets(ConformalMixin):
         Returns
         -------
         ndarray of shape (n, K), bool
-            Columns in the order of `classes_`. Lazy as `predict` is; for a Dataset a DataFrame indexed by row id.
+            Columns in the order of `classes_`. Lazy as `predict` is; for a Dataset a DataFrame indexed by row id, whose
+            columns are the labels.
 
         Raises
         ------

@@ -215,6 +215,9 @@ def test_predictions_of_a_dataset_carry_its_row_ids(tmp_path: Path) -> None:
     np.testing.assert_array_equal(shares.columns[shares.to_numpy().argmax(axis=1)], predicted)
     # row ids are places in the rows as they were given
     np.testing.assert_array_equal(machine.predict(X[ids]), predicted.to_numpy())
+    # Parquet has texts as names of columns
+    machine.predict_proba(data["test"]).rename(columns=str).to_parquet(tmp_path / "shares")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "shares"), shares.rename(columns=str))
     assert machine.score(data["test"]) == pytest.approx(np.mean(codes[ids] == predicted))
 
 
