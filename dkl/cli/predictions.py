@@ -77,8 +77,10 @@ def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Itera
         dataset = with_exposure_of_fit(answers.estimator, dataset, answers.exposure)
     dataset = checked_dataset(answers.estimator, dataset)
     named = [name for name in (column, answers.exposure and EXPOSURE) if name]
-    operands = {"scorer": answers.scorer, "columns": named}
-    blocks = map_blocks(dataset.source, score_block, operands, name="predict", memory_limit=compute.memory_limit)
+    operands, cost = {"scorer": answers.scorer, "columns": named}, answers.scorer.cost
+    blocks = map_blocks(
+        dataset.source, score_block, operands, name="predict", cost=cost, memory_limit=compute.memory_limit
+    )
     for _, part in blocks:
         groups = GroupCodes(part["columns"][column]) if column else None
         yield answers(part["scored"], part["row_id"], part["columns"].get(EXPOSURE), groups)

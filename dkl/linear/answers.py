@@ -23,12 +23,15 @@ from dkl.errors import located, refuse_non_finite
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import row_mapper
 from dkl.kernels.threads import one_blas_thread
-from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
+from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values, scoring_cost
 from dkl.process import give_back_memory
 from dkl.protocols.block import Block
+from dkl.protocols.records import Cost
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
+# Bytes of the encoded rows of a slice: with the 32 MiB of blocks, workers that answer rows of texts held 15 MiB more.
+_SLICE_BYTES = 2 << 20
 _FAR_OFF = (
     "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
     "those of fit, or leave the row out"
@@ -69,7 +72,7 @@ def answer_chunk(function: Any, rows: Any) -> np.ndarray:
 
 
 def answer_raw(function: Any, encoding: Any, rows: Any, *, strict: bool, weight: Any = None) -> np.ndarray:
-    """`function` of the raw rows of one chunk or partition, of which a block at a time is encoded.
+    """`function` of the raw rows of one chunk or partition, of which a slice at a time is encoded.
 
     Parameters
     ----------
@@ -84,8 +87,7 @@ def answer_raw(function: Any, encoding: Any, rows: Any, *, strict: bool, weight:
     from dkl.data.frames import encoded_slices
 
     n_rows, dtype = len(rows), encoding.dtype
-    # a block has about as many bytes as those of passes; of sparse rows fewer
-    most = block_rows(encoding.n_columns * dtype.itemsize, n_rows)
+    most = block_rows(encoding.n_columns * dtype.itemsize, n_rows, _SLICE_BYTES)
     with located(_chunk(0)):
         slices = encoded_slices(encoding, rows, dtype, most, strict=strict, weight=weight, model=encoding)
         answers = np.empty(0)
@@ -129,6 +131,12 @@ class Scorer:
     def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
         """Decision values of encoded rows, (n, K) float64, on all cores of this process."""
         return self.score(rows, all_cores=True)
+
+    def cost(self, rows: int, columns: int) -> Cost:
+        """The cost of scoring a block, for a pass."""
+        return scoring_cost(
+            rows, columns, feature_map=self.feature_map, n_models=self.n_outputs, share=1.0, dtype=self.dtype
+        )
 
     def score(self, rows: np.ndarray | sparse.csr_array, *, all_cores: bool = False) -> np.ndarray:
         """Decision values of encoded rows, (n, K) float64; in this thread alone unless `all_cores` is set."""

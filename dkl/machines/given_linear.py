@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.base import clone, is_classifier
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import map_rows
+from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.epochs import EpochDriver, EpochProblem, EstimatorState, estimator_step
 from dkl.linear.fitting import LinearFit, LinearProblem
@@ -20,6 +20,7 @@ from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedu
 from dkl.linear.target_statistics import TargetScale, target_scale
 from dkl.machines.settings import SGD_ALPHA
 from dkl.passes.loop import PlannedRun, Run
+from dkl.protocols.records import Cost
 from dkl.protocols.source import BlockSource
 from dkl.registry import STORED
 
@@ -191,6 +192,11 @@ class EstimatorScorer:
     def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
         """Decision values of encoded rows: (n, n_outputs) float64."""
         return self.score(rows)
+
+    def cost(self, rows: int, columns: int) -> Cost:
+        """The cost of scoring a block, for a pass: all of its rows are mapped at once."""
+        mapped = rows * self.feature_map.n_features * np.dtype(self.dtype).itemsize
+        return Cost(rows * mapping_flops(columns, self.feature_map), mapped)
 
     def score(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
         """Decision values from `decision_function`; without one log probabilities, else the predicted label."""

@@ -364,7 +364,7 @@ def lazy_answers(
     X : Dataset or Dask collection of shape (n, d)
     answer : callable
         From encoded rows, and the number of their first row in the chunk, to `n_columns` numbers for each of them. They
-        must not depend on the other rows, since raw rows are encoded and answered a block at a time.
+        must not depend on the other rows, since raw rows are encoded and answered a slice at a time.
     n_columns : int
     dtype : dtype
         Of the answers.

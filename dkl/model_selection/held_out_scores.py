@@ -444,8 +444,9 @@ def held_out_answers(
     exposure = exposure_of_fit(model, exposure)
     rows = checked_dataset(model, with_exposure_of_fit(model, dataset, exposure))
     scored: Any = model
-    operands = {"scorer": scored._scorer, "columns": () if exposure is None else (EXPOSURE,)}
-    blocks = map_blocks(rows.source, score_block, operands, name="score", memory_limit=memory_limit)
+    scorer = scored._scorer
+    operands = {"scorer": scorer, "columns": () if exposure is None else (EXPOSURE,)}
+    blocks = map_blocks(rows.source, score_block, operands, name="score", cost=scorer.cost, memory_limit=memory_limit)
     parts = [_answers(model, part) for _, part in blocks]
     held = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     origin: Provenance = getattr(model, "provenance_", Provenance())

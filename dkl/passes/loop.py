@@ -39,7 +39,18 @@ from dkl.passes.work import ReadCounts, StopFlag, Ticket, Work, computing, worki
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver, Passes, largest_held
-from dkl.protocols.records import Accumulator, BlockSum, FewNumbers, Fold, Record, RowSample, of_share, often
+from dkl.protocols.records import (
+    Accumulator,
+    BlockSum,
+    Cost,
+    FewNumbers,
+    Fold,
+    Record,
+    RowSample,
+    no_cost,
+    of_share,
+    often,
+)
 from dkl.protocols.sampling import narrowed, sample_keys, smallest_keys, stays_first
 from dkl.protocols.source import BlockSource, row_bytes
 
@@ -654,6 +665,7 @@ def map_blocks(
     operands: Mapping[str, Any],
     *,
     name: str = "map",
+    cost: Callable[[int, int], Cost] = no_cost,
     publish: Subscriber = ignore,
     memory_limit: int | str | None = None,
 ) -> Iterator[tuple[int, Any]]:
@@ -668,6 +680,8 @@ def map_blocks(
         Sent to the workers once.
     name : str
         Name on the dashboard.
+    cost : callable
+        As of a `BlockSum`: the bytes beside a block bound how many blocks are computed and read at once.
     publish, memory_limit
         As in `run_pass`.
 
@@ -676,7 +690,7 @@ def map_blocks(
     (index, output) : (int, object)
     """
     # a block sum without accumulators: the result for each block is returned to the caller instead
-    record = BlockSum(name, function, {}, operands)
+    record = BlockSum(name, function, {}, operands, cost)
     with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device="cpu") as session:
 
         def jobs() -> Iterator[Job]:

@@ -218,7 +218,13 @@ class ConformalMixin:
         operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
         run = self._running("")
         blocks = map_blocks(
-            dataset.source, conformal_scores, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
+            dataset.source,
+            conformal_scores,
+            operands,
+            name=_PASS,
+            cost=scorer.cost,
+            publish=run.publish,
+            memory_limit=run.memory_limit,
         )
         scored = [part for _, part in blocks]
         scores, weight = (np.concatenate([part[name] for part in scored]) for name in ("scores", "weight"))
