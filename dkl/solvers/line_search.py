@@ -1,11 +1,14 @@
-"""Backtracking line searches by Armijo's rule, for several descents at once; one pass evaluates many step lengths."""
+"""Backtracking line searches by Armijo's rule: length by length, or for several descents, many lengths in a pass."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+R = TypeVar("R")
 
 # The share of the decrease predicted by the slope that a step must achieve (Nocedal & Wright 2006, section 3.1).
 _SUFFICIENT = 1e-4
@@ -71,3 +74,32 @@ def backtracked(
     enough = falls_enough(objectives, start, promised, rounding)
     longest = np.where(enough, lengths, 0.0).max(axis=-1)
     return np.where(longest > 0.0, longest, lengths[..., -1] / 2.0)
+
+
+def falling_step(
+    evaluate: Callable[[float], tuple[float, R]], start: float, slope: float, rounding: float = 0.0
+) -> tuple[float, R] | None:
+    """The result of the longest of the steps 1, 1/2, 1/4, ... that lowers the objective enough; None if none does.
+
+    Parameters
+    ----------
+    evaluate : callable
+        The length of a step -> the objective after it, and anything else that was computed there.
+    start, slope : float
+        The objective at length 0, and its derivative along the direction there, which is negative.
+    rounding : float
+        As for `falls_enough`.
+
+    Examples
+    --------
+    >>> from dkl.solvers.line_search import falling_step
+    >>> falling_step(lambda length: ((1.0 - 4.0 * length) ** 2, length), 1.0, -8.0)
+    (0.0, 0.25)
+    """
+    length = 1.0
+    while length >= SHORTEST:
+        objective, found = evaluate(length)
+        if falls_enough(objective, start, length * slope, rounding):
+            return objective, found
+        length /= 2.0
+    return None

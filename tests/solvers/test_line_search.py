@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.solvers.line_search import SHORTEST, backtracked, falls_enough, trial_lengths
+from dkl.solvers.line_search import SHORTEST, backtracked, falling_step, falls_enough, trial_lengths
 
 
 def quadratic(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -23,6 +23,31 @@ def test_the_longest_trial_step_with_armijos_inequality_is_found(seed: int) -> N
     after = [(x + t * direction) @ A @ (x + t * direction) / 2 for t in (0.5**k for k in range(9))]
     allowed = [0.5**k for k in range(9) if after[k] <= start + 1e-4 * 0.5**k * slope]
     assert backtracked(lengths, np.array(after), start, slope) == (allowed[0] if allowed else 0.5**9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_length_by_length_takes_the_longest_step_with_armijos_inequality(seed: int) -> None:
+    A, x, direction = quadratic(seed)
+    start, slope, seen = x @ A @ x / 2, x @ A @ direction, []
+
+    def evaluate(length: float) -> tuple[float, np.ndarray]:
+        seen.append(length)
+        after = x + length * direction
+        return after @ A @ after / 2, after
+
+    objective, after = falling_step(evaluate, start, slope) or (np.inf, x)
+    after_all = [(x + t * direction) @ A @ (x + t * direction) / 2 for t in (0.5**k for k in range(34))]
+    first = next(k for k in range(34) if after_all[k] <= start + 1e-4 * 0.5**k * slope)
+    assert objective == after_all[first]
+    np.testing.assert_array_equal(after, x + 0.5**first * direction)
+    # no step is evaluated twice, nor one beyond the accepted one
+    assert seen == [0.5**k for k in range(first + 1)]
+
+
+def test_a_search_along_which_nothing_falls_ends_at_the_shortest_step() -> None:
+    seen: list[float] = []
+    assert falling_step(lambda length: (2.0, seen.append(length)), 1.0, -1.0) is None
+    assert seen[-1] >= SHORTEST > seen[-1] / 2
 
 
 def test_searches_side_by_side_find_what_each_finds_alone() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
-from dkl.solvers.line_search import SHORTEST, falls_enough
+from dkl.solvers.line_search import falling_step
 from dkl.solvers.squared_sums import mirrored
 from dkl.solvers.systems import factor_positive
 
@@ -174,28 +175,27 @@ def tuned_density(
         The last step is one that promises to lower the objective by at most this share of it.
     """
 
-    def evaluated(u: np.ndarray) -> tuple[tuple[Eliminated, ...], float]:
+    def evaluated(u: np.ndarray) -> tuple[float, tuple[np.ndarray, tuple[Eliminated, ...]]]:
         points = tuple(form.at(u) for form in forms)
-        return points, sum(point.value for point in points) + penalty.value(u)
+        return sum(point.value for point in points) + penalty.value(u), (u, points)
 
-    u = penalty.inside(np.asarray(start, dtype=np.float64))
-    points, value = evaluated(u)
+    def after(
+        u: np.ndarray, move: np.ndarray, length: float
+    ) -> tuple[float, tuple[np.ndarray, tuple[Eliminated, ...]]]:
+        return evaluated(np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY)))
+
+    value, (u, points) = evaluated(penalty.inside(np.asarray(start, dtype=np.float64)))
     if penalty.fixed:
         return DensityFit(u, points, value + offset, 0)
     for step in range(_MOST_STEPS):
         gradient = density_gradient(forms, points, penalty, u)
         curvature = sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
         move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
-        slope, length = float(gradient @ move), 1.0
-        while True:
-            if length < SHORTEST:
-                return DensityFit(u, points, value + offset, step)
-            tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
-            tried_points, tried_value = evaluated(tried)
-            if falls_enough(tried_value, value, length * slope, _ROUNDING):
-                break
-            length *= 0.5
-        u, points, value = tried, tried_points, tried_value
+        slope = float(gradient @ move)
+        lower = falling_step(partial(after, u, move), value, slope, _ROUNDING)
+        if lower is None:
+            return DensityFit(u, points, value + offset, step)
+        value, (u, points) = lower
         # a Newton step lowers a quadratic by half its slope
         if -0.5 * slope <= tol * abs(value + offset):
             return DensityFit(u, points, value + offset, step + 1)
