@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -40,6 +40,7 @@ from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, row_codes, with_stored_groups
 from dkl.uncertainty.interval_scores import (
+    ClassScore,
     DevianceScore,
     ErrorScore,
     IntervalScore,
@@ -57,32 +58,6 @@ _PASS = "conformal scores"
 # Changes the seed of the rows held out for scores, so that they are independent of those held out for the penalty and
 # the temperature.
 _SALT = 0x434F_4E46
-
-
-@dataclass(frozen=True, eq=False)
-class ClassScore:
-    """One minus the probability that a classifier gives a row's class.
-
-    Parameters
-    ----------
-    multiplier : float or None
-        The factor on decision values, as in `dkl.linear.answers.probabilities`.
-    """
-
-    multiplier: float | None
-    scaled = False
-
-    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """1 - p of the class of each row: (n, 1)."""
-        return np.take_along_axis(self.parts(answers), np.asarray(y, dtype=np.int64)[:, None], axis=1)
-
-    def parts(self, answers: np.ndarray) -> np.ndarray:
-        """1 - p of every class: (n, K)."""
-        return 1.0 - probabilities(answers, self.multiplier)
-
-    def members(self, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """The classes whose score is at most the radius, by row: (n, K) bool."""
-        return self.parts(answers) <= radii
 
 
 class ConformalMixin:
@@ -573,7 +548,7 @@ class ConformalSets(ConformalMixin):
                 f"sets of classes come from probabilities, and {type(self).__name__}(loss={self._settings.loss!r}) has "
                 "none; fit with calibrate=True, or loss='log_loss'"
             )
-        return self._scorer, ClassScore(self._multiplier)
+        return self._scorer, ClassScore(partial(probabilities, multiplier=self._multiplier))
 
 
 def _with_radii(

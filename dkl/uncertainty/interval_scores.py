@@ -1,8 +1,11 @@
-"""Conformal scores of regressors: the error of a prediction, and the interval of targets with at most a given score."""
+"""Conformal scores: errors of predicted numbers and classes, and the targets with at most a given score.
+
+Workers compute them: the module loads neither machines nor Dask's arrays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -155,6 +158,32 @@ def _gamma_ratios(c: np.ndarray) -> np.ndarray:
     # -r solves w + log w = -(1 + c) -+ i pi: Wright's omega solves it without underflow of exp(-1 - c)
     sides = [-wrightomega(-(1.0 + c) + sign * 1j * np.pi).real for sign in (-1.0, 1.0)]
     return np.stack([np.minimum(*sides), np.maximum(*sides)], axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScore:
+    """One minus the probability that a classifier gives a row's class.
+
+    Parameters
+    ----------
+    probabilities : callable
+        From decision values, (n, 1) or (n, K), to the probabilities of all classes, (n, K).
+    """
+
+    probabilities: Callable[[np.ndarray], np.ndarray]
+    scaled = False
+
+    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """1 - p of the class of each row: (n, 1)."""
+        return np.take_along_axis(self.parts(answers), np.asarray(y, dtype=np.int64)[:, None], axis=1)
+
+    def parts(self, answers: np.ndarray) -> np.ndarray:
+        """1 - p of every class: (n, K)."""
+        return 1.0 - self.probabilities(answers)
+
+    def members(self, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """The classes whose score is at most the radius, by row: (n, K) bool."""
+        return self.parts(answers) <= radii
 
 
 def conformal_scores(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

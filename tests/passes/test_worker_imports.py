@@ -21,6 +21,7 @@ from dkl.explain.model import model_of
 from dkl.explain.wave_pass import column_record, left_out_record, part_of, wave_record
 from dkl.linear.judge import Folds
 from dkl.model_selection.folds import fold_views
+from dkl.uncertainty.interval_scores import conformal_scores
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "dask.array", "dask.dataframe", "dask_ml", "scipy.stats", "scipy.optimize")
 CODE = """
@@ -83,6 +84,17 @@ def test_a_worker_that_explains_loads_no_package_that_its_blocks_do_not_need() -
     command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules_of(records)))]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_worker_that_scores_rows_for_sets_and_intervals_loads_no_package_for_it() -> None:
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    classifier = dkl.KernelClassifier("random", n_features=10, calibrate=True, random_state=0).fit(X, X[:, 0] > 0.0)
+    regressor = dkl.KernelRegressor("random", n_features=10, random_state=0).fit(X, X[:, 0])
+    answering = [part for model in (classifier, regressor) for part in model._answering()]
+    modules = {conformal_scores.__module__, *(type(part).__module__ for part in answering)}
+    command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]", sorted(modules)
 
 
 def test_a_worker_that_reads_the_rows_of_a_part_loads_no_package_for_it(tmp_path: Path) -> None:
