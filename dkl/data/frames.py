@@ -36,7 +36,7 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.lazy import Cut, weights_beside
+from dkl.data.sources.lazy import Cut, weights_beside, with_whole_rows
 from dkl.data.sources.tasks import are_separate, culled, one_task
 from dkl.data.store.blocking import block_bounds
 from dkl.process import give_back_memory, return_freed_memory, worker_of_task
@@ -289,8 +289,12 @@ def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:
     """Rows of a frame or an array in memory whose weight is not 0."""
     if weight is None or weight.all():
         return rows
-    counted = np.flatnonzero(weight)
-    return rows.iloc[counted] if hasattr(rows, "iloc") else rows[counted]
+    return rows_at(rows, np.flatnonzero(weight))
+
+
+def rows_at(rows: Any, which: slice | np.ndarray) -> Any:
+    """Rows of a frame or an array in memory, by their positions."""
+    return rows.iloc[which] if hasattr(rows, "iloc") else rows[which]
 
 
 def _note_uncounted_rows(error: Exception, left_out: int) -> None:
@@ -428,7 +432,7 @@ def may_lack_values(X: GivenRows) -> bool:
 
 def _whole_rows(X: da.Array) -> da.Array:
     """The array with whole rows in each chunk, and chunks of known sizes."""
-    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+    X = with_whole_rows(X)
     return X.compute_chunk_sizes() if any(np.isnan(n) for n in X.chunks[0]) else X
 
 
@@ -495,12 +499,5 @@ def encoded_slices(
     differences = Differences(bool(strict), "" if strict is None else "strict=True")
     for start, stop in pairwise(block_bounds(len(X), max(most, 1)).tolist()):
         of_part = None if weight is None else weight[start:stop]
-        yield start, _encoded_part(encoding, rows_from(X, start, stop), of_part, start, dtype, differences)
+        yield start, _encoded_part(encoding, rows_at(X, slice(start, stop)), of_part, start, dtype, differences)
     differences.say(model)
-
-
-def rows_from(X: GivenRows, start: int, stop: int) -> Any:
-    """Rows `start` to `stop` of a frame or an array in memory; all of them are X itself."""
-    if stop - start == len(X):
-        return X
-    return X.iloc[start:stop] if is_frame(X) else X[start:stop]

@@ -16,6 +16,7 @@ from dkl.data.frames import (
     is_frame,
     lacks_values,
     may_lack_values,
+    rows_at,
     rows_that_count,
 )
 from dkl.data.given import GivenRows, GivenValues
@@ -134,12 +135,12 @@ def _encoded(
     if counted is None:
         return encode_raw(X, categorical, deferred)[:2]
     try:
-        return encode_raw(X.iloc[counted] if is_frame(X) else X[counted], categorical, deferred)[:2]
+        return encode_raw(rows_at(X, counted), categorical, deferred)[:2]
     except (ValueError, TypeError):
         # Errors refer to the rows as they were given, by numbers that the user knows: a row of weight 0 is replaced by
         # the next one that counts, so that it causes no error; rows after the last one that counts are dropped.
         ahead = counted[np.searchsorted(counted, np.arange(counted[-1] + 1))]
-        encode_raw(X.iloc[ahead] if is_frame(X) else X[ahead], categorical, deferred)
+        encode_raw(rows_at(X, ahead), categorical, deferred)
         raise
 
 

@@ -189,13 +189,13 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def score_chunk(rows: np.ndarray | sparse.sparray, first_row: int = 0, *, scorer: Scorer) -> np.ndarray:
+def score_chunk(rows: np.ndarray | sparse.sparray, first_row: int, *, scorer: Scorer) -> np.ndarray:
     """Decision values of one chunk, or of its rows from `first_row` on."""
     with located(_chunk(first_row)):
         return scorer.score(finite_rows(rows))
 
 
-def map_chunk(rows: Any, first_row: int = 0, *, feature_map: FeatureMap, precision: str) -> np.ndarray:
+def map_chunk(rows: Any, first_row: int, *, feature_map: FeatureMap, precision: str) -> np.ndarray:
     """The features of one chunk, or of its rows from `first_row` on."""
     with one_blas_thread(), located(_chunk(first_row)):
         rows = finite_rows(rows)

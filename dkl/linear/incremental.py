@@ -33,7 +33,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.frames import encoded_by, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.lazy import as_dask_array
+from dkl.data.sources.lazy import as_dask_array, with_whole_rows
 from dkl.documented import DocumentedMixin
 from dkl.events import Subscriber
 from dkl.features.feature_map import FeatureMap
@@ -479,7 +479,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         if not isinstance(rows, da.Array):
             return answer(rows)
         # the estimator needs whole rows, so chunks of columns are joined
-        rows = rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
+        rows = with_whole_rows(rows)
         # the result for a row of zeros gives dtype and columns before any block is computed
         example = answer(np.zeros((1, rows.shape[1]), rows.dtype)) if meta is None else meta
         if example.ndim == 1:

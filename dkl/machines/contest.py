@@ -335,9 +335,10 @@ class Race:
     def _is_needless(self, kind: Candidate) -> bool:
         """Whether a kind is skipped because the losses of other kinds show that it would not win.
 
-        They do for searched waves of a kernel whose random waves do worse than those of another kernel; and for a
-        kernel in a learned metric that takes more than a small share of the budget, where no other kind is clearly
-        ahead of the kernels of all columns alike.
+        Waves are searched for with one kernel only, the one whose random waves have the lower loss. A kernel in a
+        learned metric is skipped if its trial takes more than `_METRIC_SHARE` of the budget, unless the loss of some
+        kind is lower by more than `BEHIND` than that of the best kernel with all columns alike: only then may leaving
+        columns out gain.
         """
         able, contender = [one for one in self.kinds if one.choices], kind.contender
         if contender.is_searched and not contender.is_refined:

@@ -359,9 +359,7 @@ class KernelMachine(
             Whether the linear model starts from the one that the learner has fitted.
         """
         self.features_ = run.learn(learner, dataset, context)
-        is_calibrated = calibration[0] is not None
-        problem = self._problem_on(settings, self.features_, dataset, weights, is_calibrated=is_calibrated)
-        problem = replace(problem, choice=choice)
+        problem = replace(self._problem_on(settings, self.features_, dataset, weights, calibration), choice=choice)
         if not from_learner:
             problem = replace(problem, start=None)
         self._fit_model(settings, problem, dataset, run, calibration)
@@ -444,10 +442,10 @@ class KernelMachine(
             raise ValueError(f"fit has found the classes {own_classes}, not {np.asarray(classes)}; fit all rows again")
         with atomic(self) as machine:
             dataset = further_rates(machine, X, y, sample_weight, exposure)
-            if machine._settings.loss in LOG_LINK:
-                check_log_rows(dataset, machine._settings.loss, of_fit=False)
-            # further rows are few: the model steps on all of them, and holds none out
             settings = machine._settings
+            if settings.loss in LOG_LINK:
+                check_log_rows(dataset, settings.loss, of_fit=False)
+            # further rows are few: the model steps on all of them, and holds none out
             problem = machine._problem_on(settings, machine.features_, dataset, machine._class_weights(dataset))
             problem = replace(problem, classes=own_classes, held_out=HeldOut())
             machine._keep(fit_further(problem, machine._fit, dataset.source, machine._running("")), settings)
@@ -490,15 +488,9 @@ class KernelMachine(
                 dataset = with_rates(machine, dataset)
             machine.features_.update(dataset)
             machine._check_targets(dataset)
-            settings, (temperature, _) = machine._settings, machine._calibration
-            problem = machine._problem_on(
-                settings,
-                machine.features_,
-                dataset,
-                machine._class_weights(dataset),
-                is_calibrated=temperature is not None,
-            )
-            machine._fit_model(settings, problem, dataset, machine._running(""), machine._calibration)
+            settings, calibration, weights = machine._settings, machine._calibration, machine._class_weights(dataset)
+            problem = machine._problem_on(settings, machine.features_, dataset, weights, calibration)
+            machine._fit_model(settings, problem, dataset, machine._running(""), calibration)
             machine._score_conformal_rows(held_out)
         return self
 
@@ -808,14 +800,13 @@ class KernelMachine(
         features: FeatureLearner,
         dataset: Dataset,
         weights: np.ndarray | None,
-        *,
-        is_calibrated: bool = False,
+        calibration: Calibration = (None, None),
     ) -> LinearProblem:
         """The linear problem on rows mapped by fitted features; its start is the model of their learner, if any.
 
-        Unless the model is calibrated already, rows are held out for that.
+        Unless the choice of features has calibrated the model, rows are held out for that.
         """
-        calibrates = settings.calibrate and not is_calibrated
+        calibrates = settings.calibrate and calibration[0] is None
         _, share = self._stopping(settings, dataset.n_rows)
         loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
         problem = LinearProblem(
@@ -876,7 +867,11 @@ class KernelMachine(
 
     @property
     def _settings(self) -> Settings:
-        """The values of open parameters: of a fitted machine those of its fit, else those of any rows."""
+        """Loss, penalty, solver and calibration with a value for each parameter that was left open.
+
+        A fitted machine has the loss and the solver of its fit, which may depend on the number of rows; another one has
+        those of few rows.
+        """
         settings = settled(self._open_parameters(), self._task)
         if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
             return settings

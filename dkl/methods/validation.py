@@ -33,7 +33,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.other_rules import other_columns
 from dkl.data.soundness import check_sound
-from dkl.data.sources.lazy import as_dask_array
+from dkl.data.sources.lazy import as_dask_array, with_whole_rows
 from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
@@ -388,7 +388,7 @@ def lazy_answers(
     if rows.ndim != 2:
         raise ValueError(f"X has {rows.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
     _check_width(estimator, rows.shape[1], encoded_width(estimator))
-    rows = rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
+    rows = with_whole_rows(rows)
     # one task holds the model for all blocks
     shared, chunks = dask.delayed(answer, pure=True), (rows.chunks[0], (n_columns,))
     return da.map_blocks(answer_chunk, shared, rows, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
@@ -410,8 +410,7 @@ def _map_raw(
     """
     shared = tuple(dask.delayed(each, pure=True) for each in shared)
     if not is_frame(X):
-        X = X if weight is None else lazy_zeros_for_weightless(X, weight)
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        X = with_whole_rows(X if weight is None else lazy_zeros_for_weightless(X, weight))
         chunks, meta = (X.chunks[0], (n_columns,)), np.empty((0, 0), dtype)
         return da.map_blocks(function, *shared, X, strict=strict, chunks=chunks, meta=meta)
     check_names(X)

@@ -89,6 +89,11 @@ def zarr_behind(values: Any) -> Any:
     return original if whole else values
 
 
+def with_whole_rows(X: da.Array) -> da.Array:
+    """The array with all columns in one chunk, so that each chunk has whole rows."""
+    return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+
+
 def as_dask_array(values: GivenValues, name: str) -> da.Array:
     """A Dask collection as an array, whose chunks may have unknown sizes.
 

@@ -21,7 +21,8 @@ def culled(ticket: Delayed, graph: Mapping[Any, Any] | None = None) -> Delayed:
     ----------
     ticket : Delayed
     graph : mapping or None
-        The tasks by their keys; None takes those of `ticket`.
+        The tasks by their keys, as a dict that has been made once for many Delayed of one array; None makes it from the
+        graph of `ticket`.
     """
     graph, needed, wanted = graph or ticket.__dask_graph__(), {}, [ticket.key]
     while wanted:
@@ -40,10 +41,15 @@ def one_task(name: str, function: Callable[[], Any]) -> Delayed:
 
 
 def share_no_task(tickets: Sequence[Delayed]) -> bool:
-    """Whether each of these can be computed without the others: no task is needed by two, and none is a future.
+    """Whether worker processes can compute each Delayed by itself, without Dask's scheduler.
 
-    The task that two need would be computed twice; a future is a result that a cluster holds, so that its scheduler has
-    to take part. The graphs are those of `culled`.
+    They cannot if two of them need the same task, which would be computed twice, or if one needs a future: that result
+    is in the memory of a cluster, and only its scheduler knows where.
+
+    Parameters
+    ----------
+    tickets : sequence of Delayed
+        Each with the graph of its own tasks alone, as `culled` returns it.
     """
     from distributed import futures_of
 
@@ -61,7 +67,11 @@ def share_no_task(tickets: Sequence[Delayed]) -> bool:
 
 
 def neighbours_and_ends(n: int) -> list[int]:
-    """At most five of the places 0 to n - 1: whether neighbours share a task, and whether the two ends do."""
+    """At most five positions below n: the first two, two in the middle, and the last.
+
+    They are looked at in place of all n: neighbours show whether a chunk was cut in two, and the first and the last
+    whether one task makes all of them.
+    """
     return sorted({*range(n)[:2], *range(n)[n // 2 :][:2], *range(n)[-1:]})
 
 

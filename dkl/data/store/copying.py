@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 
 # Rows that are read or computed ahead may take one part in this many of the free memory.
 _FREE_MEMORY_DIVISOR = 8
+# The columns of a staged table that are no part of a block, or that `unpacked_rows` reads.
+_OF_ROWS = ("X", "indices", "data", ROW)
 
 
 def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
@@ -153,7 +155,3 @@ def shuffled(blocks: Iterable[Block], *, n_bytes: int, seed: int) -> Iterator[Bl
             yield Block(
                 0, unpacked_rows(table, n_columns), parts.get("y"), parts.get("weight"), parts["row_id"], columns
             )
-
-
-# The columns of a staged table that are no part of a block, or that `unpacked_rows` reads.
-_OF_ROWS = ("X", "indices", "data", ROW)

@@ -278,7 +278,7 @@ class DatasetWriter:
             texts_of = stored_arrays(directions)
             write_arrays(self._writing.group.create_group(TEXTS), texts_of)
             texts["texts"] = arrays_digest(texts_of)
-        # stores without groups and times equal those of older releases
+        # without groups and times these keys are left out, so that the marker has those that older releases write
         row_columns: dict[str, Any] = {}
         if schema.row_columns:
             named = {role: {"name": known.name, "kind": known.kind} for role, known in schema.row_columns.items()}
