@@ -289,7 +289,7 @@ def fit_by_newton(
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
         # if Hessians are costly, a fit to a subsample gives the start
-        subsample = None if task.is_wide else subsample_problem(task, summary.n_rows, problem.seed)
+        subsample = None if task.is_wide else subsample_problem(task, summary.n_rows, problem.seed, problem.held_out)
         if subsample is not None:
             # "rough" is the name of this stage in checkpoints
             rough = newton_state(subsample, source, run, "rough")
@@ -686,7 +686,7 @@ def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     )
 
 
-def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
+def subsample_problem(task: NewtonProblem, n_rows: float, seed: int, held_out: HeldOut) -> NewtonProblem | None:
     """The problem on a subsample of about 20 rows a feature, for a start; None if that is a large share of the rows.
 
     Parameters
@@ -696,6 +696,8 @@ def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonPr
         own.
     n_rows : float
     seed : int
+    held_out : HeldOut
+        The rows that are not fitted.
     """
     m = task.feature_map.n_features
     rows = max(_ROWS_A_FEATURE * m, _LEAST_SUBSAMPLED)
@@ -706,7 +708,10 @@ def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonPr
     has_own = task.loss in ("squared_error", "huber", "pinball") or (task.loss == "log_loss" and task.n_models > 1)
     if share > _MOST_SUBSAMPLED or has_own:
         return None
-    sampled, models = Folds(HeldOut(share, seed), 0, share, samples=True), np.full(task.n_models, -1)
+    # The share of the fitted rows begins where the rows held out end: by the same seed it would lie within these.
+    of_all = share * (1.0 - held_out.share)
+    drawn = HeldOut(of_all, seed, first=held_out.first + held_out.share)
+    sampled, models = Folds(drawn, 0, of_all, samples=True), np.full(task.n_models, -1)
     targets = replace(task.targets, folds=sampled, fold=models)
     return replace(task, targets=targets, total_weight=share * task.total_weight, decrement=_SUBSAMPLE_DECREMENT)
 

@@ -107,7 +107,7 @@ def test_a_planned_state_has_converged_and_its_hessian_serves_as_a_metric() -> N
     problem = replace(
         NewtonProblem(feature_map(4, 128), task_targets(2, 1), 1e6, 1e-3, "squared_hinge"), n_rows=1_000_000.0
     )
-    subsample = subsample_problem(problem, 1e6, 0)
+    subsample = subsample_problem(problem, 1e6, 0, HeldOut())
     assert subsample is not None
     state = NewtonDriver().planned(subsample)
     assert state.done(subsample).all()

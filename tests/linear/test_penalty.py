@@ -338,6 +338,20 @@ def test_a_start_on_a_share_of_the_rows_leads_a_given_penalty_to_the_optimum(mon
         assert "converged" in model.message_
 
 
+def test_a_start_is_found_on_rows_that_are_fitted_and_not_on_those_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share is smaller than the one held out for calibration by the same seed, and so would lie within it."""
+    X, codes = rows(2_000, 2)
+    monkeypatch.setattr("dkl.linear.fitting._LEAST_SUBSAMPLED", 100)
+    options: dict[str, Any] = {"loss": "squared_hinge", "solver": "newton", "alpha": 1e-3, "random_state": 0}
+    features = RandomFeatures(n_features=4, random_state=0)
+    begun = KernelClassifier(features, calibrate=True, **options).fit(X, codes)
+    monkeypatch.setattr("dkl.linear.fitting._MOST_SUBSAMPLED", 0.0)
+    plain = KernelClassifier(features, calibrate=True, **options).fit(X, codes)
+    for model in (plain, begun):
+        assert "converged" in model.message_
+    np.testing.assert_allclose(begun.linear_.coef_, plain.linear_.coef_, atol=1e-4)
+
+
 def test_blocks_without_held_out_rows_add_nothing() -> None:
     X, codes = rows(5, 2)
     candidates = penalty_candidates(
@@ -355,7 +369,7 @@ def test_steps_on_a_share_of_the_rows_lead_near_the_optimum_of_all(monkeypatch: 
     monkeypatch.setattr("dkl.linear.fitting._MOST_SUBSAMPLED", 0.3)
     X, codes = rows(2_000, 3)
     blocks, base = blocks_of(X, codes, 500), replace(base_problem("squared_hinge", 3, 2_000.0), alpha=1e-3)
-    subsample = subsample_problem(base, 2_000, 7)
+    subsample = subsample_problem(base, 2_000, 7, HeldOut())
     assert subsample is not None
     np.testing.assert_allclose(Folds(HeldOut(0.2, 7), 0, 0.2)(np.arange(2_000)).mean(), -1.8, atol=0.05)
     start = play(NewtonDriver(), subsample, blocks)[0].solution(subsample)
@@ -365,8 +379,8 @@ def test_steps_on_a_share_of_the_rows_lead_near_the_optimum_of_all(monkeypatch: 
     _, from_zero = play(NewtonDriver(), replace(fine, start=None), blocks)
     assert passes <= 3 < from_zero
     np.testing.assert_allclose(state.solution(fine), best.coefficients, atol=0.02 * np.abs(best.coefficients).max())
-    assert subsample_problem(base, 1_300, 7) is None
-    assert subsample_problem(replace(base, loss="squared_error"), 1e6, 7) is None
+    assert subsample_problem(base, 1_300, 7, HeldOut()) is None
+    assert subsample_problem(replace(base, loss="squared_error"), 1e6, 7, HeldOut()) is None
 
 
 @pytest.mark.parametrize("started", [False, True])

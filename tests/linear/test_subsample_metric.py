@@ -16,6 +16,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.linear.fitting import subsample_metric, subsample_problem
 from dkl.linear.head import NewtonDriver, NewtonProblem
+from dkl.linear.minibatches import HeldOut
 from tests.definitions import linear as definition
 from tests.definitions.block_sums import packed
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
@@ -84,7 +85,7 @@ def test_directions_are_those_of_the_inverse_updated_by_each_step() -> None:
 def test_a_share_hands_on_its_hessian_where_that_of_all_rows_would_cost_much() -> None:
     wide = Gaussian(2.0).draw(100, 4, 0)
     problem = replace(problem_for("squared_hinge", 100_000.0), feature_map=wide)
-    subsample = subsample_problem(problem, 400_000, 7)
+    subsample = subsample_problem(problem, 400_000, 7, HeldOut())
     assert subsample is not None
     # a tenth of the rows at most, and 200 a feature
     assert subsample.total_weight == pytest.approx(0.1 * problem.total_weight)
