@@ -36,13 +36,13 @@ def clear_mean_gain(per_target: Sequence[np.ndarray]) -> float:
 
 
 def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """The share by which the last column lowers each fold's squared error, in models of other folds: (F - 1,).
+    """The share by which the last column lowers each fold's squared error, in models of other folds: (..., F - 1).
 
     Parameters
     ----------
-    moments : ndarray of shape (F, k, k)
-        sum w u u' over the rows of each fold, u the columns of a row.
-    answers : ndarray of shape (F, k)
+    moments : ndarray of shape (..., F, k, k)
+        sum w u u' over the rows of each fold, u the columns of a row; leading axes are for several sets of columns.
+    answers : ndarray of shape (..., F, k)
         sum w u y.
     squares : ndarray of shape (F,)
         sum w y^2.
@@ -52,18 +52,21 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
     folds = np.flatnonzero(totals.are_others.any(axis=1) & (squares > 0.0))
     folds = folds[folds > 0]
     if not len(folds):
-        return np.zeros(0)
-    A, b = (np.tensordot(totals.are_others[folds], sums, axes=1) for sums in (moments, answers))
+        return np.zeros((*answers.shape[:-2], 0))
+    in_others = totals.are_others[folds]
+    A = (in_others @ moments.reshape(*answers.shape[:-1], -1)).reshape(*answers.shape[:-2], -1, *moments.shape[-2:])
+    b = in_others @ answers
     # columns of unit length, so that what counts as singular does not depend on units
-    length = np.sqrt(np.maximum(np.einsum("fii->fi", A), np.finfo(np.float64).tiny))
+    length = np.sqrt(np.maximum(np.einsum("...ii->...i", A), np.finfo(np.float64).tiny))
     errors = []
-    for k in (b.shape[1] - 1, b.shape[1]):
-        unit = length[:, :k]
+    for k in (b.shape[-1] - 1, b.shape[-1]):
+        unit = length[..., :k]
         # least squares of all folds at once
-        inverses = np.linalg.pinv(A[:, :k, :k] / (unit[:, :, None] * unit[:, None]), rcond=1e-9, hermitian=True)
-        w = np.einsum("fij,fj->fi", inverses, b[:, :k] / unit) / unit
-        own = np.einsum("fi,fij,fj->f", w, moments[folds, :k, :k], w)
-        errors.append(squares[folds] - 2.0 * np.einsum("fi,fi->f", w, answers[folds, :k]) + own)
+        cosines = A[..., :k, :k] / (unit[..., :, None] * unit[..., None, :])
+        inverses = np.linalg.pinv(cosines, rcond=1e-9, hermitian=True)
+        w = np.einsum("...ij,...j->...i", inverses, b[..., :k] / unit) / unit
+        own = np.einsum("...i,...ij,...j->...", w, moments[..., folds, :k, :k], w)
+        errors.append(squares[folds] - 2.0 * np.einsum("...i,...i->...", w, answers[..., folds, :k]) + own)
     return (errors[0] - errors[1]) / np.maximum(errors[0], np.finfo(np.float64).tiny)
 
 

@@ -255,7 +255,7 @@ class NumberTrial(CategoryFit):
             keys = {names: key for names, key in keys.items() if key.size <= enough}
             keys = self._summed(keys, _MOST_TRIED - len(gains))
             crossed |= keys
-            gains |= {names: self._cross_gain(names, crossed) for names in keys}
+            gains |= self._cross_gains(list(keys), crossed)
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
         best = sorted((names for names in gains if gains[names] > ADOPTED_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
@@ -280,8 +280,27 @@ class NumberTrial(CategoryFit):
             own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
         return own
 
-    def _cross_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
-        """The gain of the means of pairs or triples of values over means of single values and, for triples, pairs."""
+    def _cross_gains(
+        self, crosses: Sequence[tuple[str, ...]], crossed: dict[tuple[str, ...], CategoryKey]
+    ) -> dict[tuple[str, ...], float]:
+        """The gain of each cross, all of pairs or all of triples: all models of a target are fitted at once."""
+        if not crosses:
+            return {}
+        of_crosses = [self._cross_moments(names, crossed) for names in crosses]
+        per_target = []
+        for t in range(self.n_targets):
+            moments, answers = (np.stack(sums) for sums in zip(*(each[t] for each in of_crosses), strict=True))
+            totals = self.totals.only(t)
+            per_target.append(held_out_gains(moments, answers, totals.squares[0], totals))
+        return {names: clear_mean_gain([gains[i] for gains in per_target]) for i, names in enumerate(crosses)}
+
+    def _cross_moments(
+        self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each target the moments of the means of pairs or triples of values beside those of their parts.
+
+        The parts are single values and, of triples, pairs.
+        """
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
         shape = (len(weight), *(part.n_values for part in key.parts))
@@ -300,8 +319,8 @@ class NumberTrial(CategoryFit):
                 columns.append(deviations[:, t, 1:].reshape(own_shape))
             columns.append(own[:, t, 1:].reshape(shape))
             u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
-            per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
-        return clear_mean_gain(per_target)
+            per_target.append(_moments_of(weight[:, 1:], targets[t][:, 1:], u))
+        return per_target
 
 
 def _triples(
@@ -345,7 +364,7 @@ def value_gains(
         N, S = (_neighbour_sums(sums[:, 1:], width) for sums in (weight, target))
         columns.append(fold_deviations(N, S[None], totals, a, first=1)[:, 0])
     u = np.stack([*columns, own], axis=2)
-    return gains_of(weight[:, 1:], target[:, 1:], u, totals)
+    return held_out_gains(*_moments_of(weight[:, 1:], target[:, 1:], u), totals.squares[0], totals)
 
 
 def _neighbour_sums(sums: np.ndarray, width: int) -> np.ndarray:
@@ -357,8 +376,8 @@ def _neighbour_sums(sums: np.ndarray, width: int) -> np.ndarray:
     return around - sums
 
 
-def gains_of(weight: np.ndarray, target: np.ndarray, u: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """`held_out_gains` of the last of the k columns u (F, V, k), which are constant in each fold and code.
+def _moments_of(weight: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The moments and answers, for `held_out_gains`, of k columns u (F, V, k) that are constant in each fold and code.
 
     Parameters
     ----------
@@ -371,4 +390,4 @@ def gains_of(weight: np.ndarray, target: np.ndarray, u: np.ndarray, totals: Fold
         weighted = weight[:, part, None] * u[:, part]
         moments += weighted.swapaxes(1, 2) @ u[:, part]
         answers += np.einsum("fv,fvi->fi", target[:, part], u[:, part])
-    return held_out_gains(moments, answers, totals.squares[0], totals)
+    return moments, answers

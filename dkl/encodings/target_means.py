@@ -12,7 +12,7 @@ folds that are not held out. This error follows from the sums by category and fo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 
@@ -87,16 +87,23 @@ class FoldTotals:
         """The folds from which the numbers of the rows of `fold` are learned."""
         return others(range(1, len(self.weight)), fold, self.by_time)
 
-    @cached_property
+    @property
     def are_others(self) -> np.ndarray:
         """1 where a fold (column) is among the others of a fold (row), else 0: (F, F)."""
-        F = len(self.weight)
-        return np.array([np.isin(np.arange(F), self.others(fold)) for fold in range(F)], dtype=np.float64)
+        return _are_others(len(self.weight), self.by_time)
 
     def ratio(self, fold: int) -> float:
         """r: the weight of all rows over the weight of the other folds; 1 for the oldest rows, without earlier ones."""
         weight = self.weight[self.others(fold)].sum()
         return float(self.weight.sum() / weight) if weight else 1.0
+
+
+@cache
+def _are_others(n_folds: int, by_time: bool) -> np.ndarray:
+    """See `FoldTotals.are_others`."""
+    folds = range(1, n_folds)
+    found = [np.isin(np.arange(n_folds), others(folds, fold, by_time)) for fold in range(n_folds)]
+    return np.array(found, dtype=np.float64)
 
 
 def deviations(weight: np.ndarray, targets: np.ndarray, mean: np.ndarray, prior: np.ndarray) -> np.ndarray:

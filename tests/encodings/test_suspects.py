@@ -151,11 +151,11 @@ def test_of_many_columns_so_many_crosses_of_the_fewest_values_are_tried(monkeypa
     frame, y = parity(others=4)
     tried = list[tuple[str, ...]]()
 
-    def counted(trial: NumberTrial, names: tuple[str, ...], crossed: Any) -> float:
-        tried.append(names)
-        return 1.0
+    def counted(trial: NumberTrial, crosses: list[tuple[str, ...]], crossed: Any) -> dict[tuple[str, ...], float]:
+        tried.extend(crosses)
+        return dict.fromkeys(crosses, 1.0)
 
-    monkeypatch.setattr(NumberTrial, "_cross_gain", counted)
+    monkeypatch.setattr(NumberTrial, "_cross_gains", counted)
     for most, columns in ((50, 200), (50, 3), (8, 3), (2, 200)):
         monkeypatch.setattr("dkl.encodings.suspects._MOST_TRIED", most)
         monkeypatch.setattr("dkl.encodings.suspects._MOST_CROSSED", columns)
