@@ -22,6 +22,7 @@ from dkl.data.store.overwriting import means_store
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.errors import MemoryLimitError
+from dkl.figure import CLASS_COLOURS, Axes, Display
 from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.model_selection.comparison import Compared, Comparison, learners_for
@@ -30,7 +31,6 @@ from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.loading import load
 from dkl.passes.memory import peak_bytes
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 from dkl.progress import Choice
 from dkl.registry import learner_keys
 

@@ -19,15 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.errors import StoreError
-from dkl.explain.importance import Importance, importance
+from dkl.explain.importance import Importance, ImportanceDisplay, importance
+from dkl.figure import Display, pyplot
 from dkl.methods.checkpoints import digest_of, effective_parameters
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
 from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.answers import AnswersDisplay
-from dkl.plots.explanations import ImportanceDisplay
-from dkl.plots.figure import Display, pyplot
 from dkl.solvers.losses import LOG_LINK
 
 # Rounds of a curve that a page shows at most.

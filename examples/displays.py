@@ -23,6 +23,7 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import dkl
 from dkl.explain import contributions, importance, partial_dependence
+from dkl.figure import Display, pyplot
 from dkl.plots import (
     AnswersDisplay,
     ContributionsDisplay,
@@ -38,7 +39,6 @@ from dkl.plots import (
     TrialsDisplay,
     WeightedRowsDisplay,
 )
-from dkl.plots.figure import Display, pyplot
 from dkl.testing.synthetic import windmill
 
 DOTS = 72

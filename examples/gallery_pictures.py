@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from displays import DOTS, pyplot, shrink
 
-from dkl.plots.figure import CLASS_COLOURS
+from dkl.figure import CLASS_COLOURS
 
 HERE = Path(__file__).parent
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e\d+)?")

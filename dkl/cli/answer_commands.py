@@ -24,7 +24,7 @@ from dkl.data.store.outputs import written_whole
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
     from dkl.explain.importance import Importance
-    from dkl.plots.figure import Display
+    from dkl.figure import Display
     from dkl.protocols.estimators import FittedModel
 
 # Suffixes of the files that `export` writes.
@@ -69,7 +69,8 @@ def explain(
 def _pictures(estimator: FittedModel, dataset: Dataset, found: Importance, output: Path) -> list[str]:
     """Draw and write the pictures; returns their paths, none without matplotlib, with a message."""
     from dkl.explain.column_groups import columns_of, has_axis
-    from dkl.plots.explanations import DependenceDisplay, ImportanceDisplay
+    from dkl.explain.dependence import DependenceDisplay
+    from dkl.explain.importance import ImportanceDisplay
     from dkl.plots.fitted_rows import in_memory_rows
 
     displays: dict[str, Display] = {"importance.png": ImportanceDisplay(found)}

@@ -21,8 +21,8 @@ from dkl.data.store.outputs import written_whole
 from dkl.data.store.overwriting import means_store
 
 if TYPE_CHECKING:
+    from dkl.figure import Display
     from dkl.model_selection.comparison import Comparison
-    from dkl.plots.figure import Display
 
 
 @dataclass(frozen=True)

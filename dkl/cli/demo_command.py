@@ -21,8 +21,8 @@ from dkl.data.store.overwriting import means_store
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
     from dkl.demo import Grown
+    from dkl.figure import Display
     from dkl.model_selection.comparison import Compared
-    from dkl.plots.figure import Display
 
 SIZES = (50, 100, 200)
 _PICTURE = "dkl-demo.png"

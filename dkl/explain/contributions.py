@@ -1,10 +1,10 @@
-"""Contributions of columns to the prediction for a row (Shapley values): their sum is the prediction minus its mean."""
+"""Contributions of columns to the prediction for a row (Shapley values), which add up to it; and their picture."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -24,6 +24,7 @@ from dkl.explain.wave_pass import (
     wave_means,
     wave_record,
 )
+from dkl.figure import CLASS_COLOURS, Axes, Display
 from dkl.kernels.explanations import ColumnWaves
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.shapley import product_contributions, wave_contributions
@@ -36,9 +37,6 @@ from dkl.progress import Choice
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # The number of frequencies whose angles, in all columns of a tile of rows, are in memory at once.
 _FREQUENCIES = 128
@@ -115,8 +113,6 @@ class Contributions:
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None, *, row: int = 0, output: int = 0) -> Any:
         """Draw the contributions to one row, from the mean to the prediction; see `dkl.plots.ContributionsDisplay`."""
-        from dkl.plots.explanations import ContributionsDisplay
-
         return ContributionsDisplay(self, row=row, output=output).plot(ax)
 
     def __repr__(self) -> str:
@@ -210,6 +206,95 @@ def contributions(
     elif names is not None or groups is not None or sample_weight is not None:
         raise ValueError("names, groups and sample_weight belong to background_of, which made this background")
     return background.explain(rows_to_explain(model, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class ContributionsDisplay(Display):
+    """The prediction of one row, column by column: steps from the mean prediction, the largest on top.
+
+    Parameters
+    ----------
+    contributions : Contributions
+    row : int
+    output : int
+    most : int
+        Columns with a step of their own; the others share one.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> parts = dkl.explain.contributions(model, X[:3], X)
+    >>> len(dkl.plots.ContributionsDisplay(parts, row=2).plot().axes_)
+    1
+    """
+
+    contributions: Contributions
+    row: int = 0
+    output: int = 0
+    most: int = 12
+    _size = (5.4, 4.0)
+
+    def __post_init__(self) -> None:
+        n_rows, _, n_outputs = self.contributions.values.shape
+        for name, number, size in (("row", self.row, n_rows), ("output", self.output, n_outputs)):
+            if not -size <= number < size:
+                raise IndexError(f"{name} is {number}, and there are contributions to {size:,} {name}s, from 0 on")
+
+    @classmethod
+    def from_estimator(
+        cls, model: FittedModel, rows: object, background: object, *, row: int = 0, **options: Any
+    ) -> Self:
+        """Compute and draw: `options` are those of `dkl.explain.contributions`."""
+        return cls(contributions(model, rows, background, **options), row)
+
+    @property
+    def steps(self) -> list[tuple[str, float]]:
+        """Each column with its value, and what it contributes; what is left comes last."""
+        # Columns are ordered by size, whatever the sign: a large step down matters as much as one up.
+        own = self.contributions.values[self.row, :, self.output]
+        order = np.argsort(-np.abs(own), kind="stable")
+        shown = [(self.contributions.label(self.row, int(g)), float(own[g])) for g in order[: self.most]]
+        rest = order[self.most :]
+        return [*shown, (f"{len(rest)} others", float(own[rest].sum()))] if len(rest) else shown
+
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        (ax,) = axes
+        labels, values = zip(*self.steps, strict=True)
+        base = float(self.contributions.base[self.output])
+        # The steps add up from the bottom, where the mean prediction stands, to the prediction on top.
+        ends = base + np.cumsum(values[::-1])[::-1]
+        places = np.arange(len(values))
+        # Steps up and steps down have the colours of the two classes.
+        colours = [CLASS_COLOURS[1] if value > 0 else CLASS_COLOURS[0] for value in values]
+        ax.barh(places, values, left=ends - np.array(values), color=colours, height=0.7)
+        for place, value, end in zip(places, values, ends, strict=True):
+            ax.annotate(
+                f"{value:+.3g}",
+                (max(end, end - value), place),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
+            )
+        ax.axvline(base, color="0.6", linewidth=0.8)
+        ax.set_yticks(places, labels)
+        ax.invert_yaxis()
+        # matplotlib would otherwise put the foot of a bar at the edge of the picture.
+        ax.use_sticky_edges = False
+        ax.margins(x=0.15)
+        outputs = self.contributions.outputs
+        # a single output with a name of its own has it as its unit
+        output = f" of {outputs[self.output]}" if len(outputs) > 1 else ""
+        unit = f"{self.contributions.unit}{output}"
+        ax.set_xlabel(f"{unit}: mean {base:.4g}, in this row {float(ends[0]):.4g}")
 
 
 class Background:

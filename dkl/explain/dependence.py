@@ -1,4 +1,4 @@
-"""Partial dependence: the mean prediction over rows when one or two columns are set to given values."""
+"""Partial dependence, the mean prediction with one or two columns set to given values, and its pictures."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
+from dkl.explain.along import draw_curves, draw_pair, draw_rug
 from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, unit_of, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, SampledRows, left_out_record, part_of, read_rows, wave_means
+from dkl.figure import Axes, Display
 from dkl.kernels.threads import one_blas_thread
 from dkl.linear.answers import Scorer
 from dkl.plain_text import shortened
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # The number of rows in a mean prediction for features without a formula.
 _AVERAGED_ROWS = 1_000
@@ -88,8 +87,6 @@ class PartialDependence:
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw a curve, bars or a map; see `dkl.plots.DependenceDisplay`."""
-        from dkl.plots.explanations import DependenceDisplay
-
         return DependenceDisplay([self]).plot(ax)
 
     def __repr__(self) -> str:
@@ -183,6 +180,71 @@ def partial_dependence(
         labels = output_labels(model), unit_of(model)
         dependences.append(PartialDependence(axes, values, mean, interaction, sample.shares, *labels))
     return dependences if isinstance(columns, list) else dependences[0]
+
+
+@dataclass(frozen=True, eq=False)
+class DependenceDisplay(Display):
+    """Partial dependence, a panel each: a curve over a number, dots over categories, a map over two numbers.
+
+    A category beside another column has a curve for each of its values.
+
+    Parameters
+    ----------
+    dependences : sequence of PartialDependence
+    output : int
+        Of several outputs, the one that is drawn where there is a pair; curves of single columns show all.
+    interaction : bool
+        Draw what a pair does together beyond what each column does.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> len(dkl.plots.DependenceDisplay.from_estimator(model, X, [0, 1]).plot().axes_)
+    2
+    """
+
+    dependences: Sequence[PartialDependence]
+    output: int = 0
+    interaction: bool = False
+    _size = (3.5, 3.0)
+
+    @classmethod
+    def from_estimator(cls, model: FittedModel, X: object, columns: Any, **options: Any) -> Self:
+        """Compute and draw: `columns` and `options` are those of `dkl.explain.partial_dependence`."""
+        dependence = partial_dependence(model, X, columns, **options)
+        return cls(dependence if isinstance(dependence, list) else [dependence])
+
+    @property
+    def _n_panels(self) -> int:
+        return len(self.dependences)
+
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        for ax, dependence in zip(axes, self.dependences, strict=True):
+            if len(dependence.axes) == 2:
+                # Colours of a map are around 0: what the pair does together, or how far it is from the mean.
+                joint = dependence.values - dependence.mean
+                if self.interaction and dependence.interaction is not None:
+                    joint = dependence.interaction
+                draw_pair(ax, dependence.axes, joint[..., self.output])
+                if any(axis.numbers is None for axis in dependence.axes):
+                    ax.set_ylabel(f"{dependence.unit}, {'interaction' if self.interaction else 'less its mean'}")
+                continue
+            draw_curves(ax, dependence.axes[0], dependence.values, dependence.outputs)
+            draw_rug(ax, dependence.axes[0])
+            ax.set_ylabel(f"{dependence.unit}, mean over the rows")
+            # Several outputs would have a line each at other heights, which nobody could tell apart.
+            for mean in dependence.mean if len(dependence.mean) == 1 else ():
+                ax.axhline(mean, color="0.6", linewidth=0.8)
+            if dependence.outputs:
+                ax.legend()
 
 
 def _forms(known: Columns, wanted: Sequence[tuple[int, ...]]) -> list[np.ndarray]:

@@ -1,11 +1,11 @@
-"""Importance of columns: how strongly the decision values of a model depend on each column, from one pass."""
+"""Importance of columns: how strongly the decision values of a model depend on each column; and its picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, SampledRows, dense, read_rows
 from dkl.features.projections import formed
+from dkl.figure import CLASS_COLOURS, Axes, Display
 from dkl.kernels.explanations import slope_sums
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, product_rows
@@ -24,9 +25,6 @@ from dkl.plain_text import first_few, plain_text, shortened
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Measure = Literal["auto", "slope", "replacement"]
 
@@ -87,8 +85,6 @@ class Importance:
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw the most important columns as bars; see `dkl.plots.ImportanceDisplay`."""
-        from dkl.plots.explanations import ImportanceDisplay
-
         return ImportanceDisplay(self).plot(ax)
 
     def __repr__(self) -> str:
@@ -187,6 +183,58 @@ def importance(
             of_waves = np.asarray((W * W).T @ np.square(np.abs(a)).sum(axis=1)) / 2.0
         energy = _with_zeros(np.sqrt(columns.folded(of_waves * variances)), columns)
     return Importance(names_of_all, _with_zeros(np.sqrt(columns.folded(squares)), columns), energy, "slope", outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceDisplay(Display):
+    """The most important columns of a model as bars, the longest on top.
+
+    Parameters
+    ----------
+    importance : Importance
+    most : int
+        Bars at most.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.explain import Importance
+    >>> from dkl.plots import ImportanceDisplay
+    >>> ImportanceDisplay(Importance(("age", "size"), np.array([[1.0], [3.0]]), None, "slope")).shown
+    ['size', 'age']
+    """
+
+    importance: Importance
+    most: int = 20
+    _size = (4.8, 4.0)
+
+    @classmethod
+    def from_estimator(cls, model: FittedModel, X: object, *, most: int = 20, **options: Any) -> Self:
+        """Measure and draw: `options` are those of `dkl.explain.importance`."""
+        return cls(importance(model, X, **options), most)
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns that have a bar."""
+        return [self.importance.names[g] for g in self.importance.order[: self.most]]
+
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        (ax,) = axes
+        order = self.importance.order[: self.most]
+        places = np.arange(len(order))
+        ax.barh(places, self.importance.strengths[order], color=CLASS_COLOURS[0], height=0.7)
+        # The energy by frequencies is another measure of the same importance: where both agree, trust is well placed.
+        if self.importance.energy is not None:
+            ax.plot(self.importance.energy[order], places, "|", color="black", markersize=10, label="by frequencies")
+            ax.legend(loc="lower right")
+        ax.set_yticks(places, self.shown)
+        ax.invert_yaxis()
+        ax.set_xlabel(f"change of the prediction ({self.importance.measure})")
 
 
 def _with_zeros(values: np.ndarray, columns: Columns) -> np.ndarray:

@@ -20,6 +20,7 @@ from dkl.data.together.telling import kind_of_split
 from dkl.events import RequestKeeper
 from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
+from dkl.figure import Axes
 from dkl.linear.judge import Folds, ranked, score_error
 from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor
 from dkl.machines.settings import squared_loss
@@ -35,7 +36,6 @@ from dkl.model_selection.running import Outcomes, Trial, TrialFit, in_turn
 from dkl.model_selection.trials import Trials
 from dkl.model_selection.tuning import SeedChoice, quiet, rows_to_search
 from dkl.plain_text import html_table, in_columns
-from dkl.plots.figure import Axes
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator

@@ -19,6 +19,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
 from dkl.events import RequestKeeper
+from dkl.figure import Axes
 from dkl.linear.judge import Folds, ranked
 from dkl.methods.checkpoints import digest_of, effective_parameters, stage_checkpoint, stored_seed
 from dkl.methods.validation import check_target, without_splits
@@ -29,7 +30,6 @@ from dkl.model_selection.running import Trial, runner_for
 from dkl.model_selection.space import Space, space_of
 from dkl.model_selection.trials import Trials
 from dkl.model_selection.tuned_trials import needs_no_pass, on_sums
-from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator
 from dkl.version import __version__

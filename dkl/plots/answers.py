@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.figure import CLASS_COLOURS, Axes, Display
 from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display
 from dkl.protocols.estimators import FittedModel
 
 # Labels whose counts find room in their cells, and whose names find room beside the axes.

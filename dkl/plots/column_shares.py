@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display
+from dkl.figure import CLASS_COLOURS, Axes, Display
 
 
 @dataclass(frozen=True, eq=False)

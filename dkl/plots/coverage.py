@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.stats import norm
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display
+from dkl.figure import CLASS_COLOURS, Axes, Display
 
 _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 

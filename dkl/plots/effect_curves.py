@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
+from dkl.explain.along import draw_bands, draw_curves, draw_pair, places_of
 from dkl.explain.column_groups import Axis, Groups, axis_on, columns_of
 from dkl.explain.effects import effects
 from dkl.explain.model import output_labels
-from dkl.plots.along import draw_bands, draw_curves, draw_pair, places_of
-from dkl.plots.figure import Axes, Display
+from dkl.figure import Axes, Display
 from dkl.plots.fitted_rows import in_memory_rows
 from dkl.protocols.estimators import FittedModel
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -76,24 +75,3 @@ def working_dual(model: Fitted, X: np.ndarray, y: np.ndarray, *, reweighted: boo
     if classes is None and hasattr(machine, "predict"):
         return y[:, None] - np.asarray(machine.predict(X)).reshape(len(y), 1)
     return signs
-
-
-def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """Nearness of each grid point to the rows: 1 among them, 0 from twice the usual distance between rows on.
-
-    Parameters
-    ----------
-    grid : ndarray of shape (v, h, d)
-    X : ndarray of shape (n, d)
-
-    Returns
-    -------
-    ndarray of shape (v, h)
-    """
-    spread = np.maximum(np.ptp(X, axis=0), 1e-300)
-    tree = cKDTree(X / spread)
-    # The distance to the tenth neighbour, of nine rows in ten: rows far away from all others do not make the picture
-    # clear around them.
-    apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
-    away = tree.query(grid.reshape(-1, grid.shape[-1]) / spread)[0].reshape(grid.shape[:2])
-    return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)

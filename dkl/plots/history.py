@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display
+from dkl.figure import CLASS_COLOURS, Axes, Display
 from dkl.plots.fitted_rows import Fitted
 
 # The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.features.families import Family
+from dkl.figure import Axes, Display, class_colour
 from dkl.methods.density.spectral import shift_kernel, steepest_direction
-from dkl.plots.figure import Axes, Display, class_colour
 
 # Distances at which the kernels are evaluated.
 _POINTS = 241

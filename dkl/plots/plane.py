@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.plots.along import draw_veil
-from dkl.plots.figure import RESOLUTION, Axes, Display, bare, class_colour, diverging, pyplot
-from dkl.plots.fitted_rows import Fitted, in_memory_rows, near_rows, working_dual
+from dkl.explain.along import draw_veil, near_rows
+from dkl.figure import RESOLUTION, Axes, Display, bare, class_colour, diverging, pyplot
+from dkl.plots.fitted_rows import Fitted, in_memory_rows, working_dual
 
 _MOST_POINTS = 4_000
 _MARGIN = 0.05

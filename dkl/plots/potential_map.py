@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import Scaler
+from dkl.figure import Axes, Display
 from dkl.kernels.sums import feature_sums
-from dkl.plots.figure import Axes, Display
 from dkl.plots.fitted_rows import Fitted, in_memory_rows, working_dual
 
 # The map reaches this much further than the features, so that peaks which were not chosen are seen too.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Axes, Display, pyplot
+from dkl.figure import CLASS_COLOURS, Axes, Display, pyplot
 
 # So many names find room between the lines of a panel; more of them stand beside the last panel.
 _MOST_INSIDE = 5

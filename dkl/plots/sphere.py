@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.plots.figure import RESOLUTION, Axes, Display, class_colour, diverging
+from dkl.figure import RESOLUTION, Axes, Display, class_colour, diverging
 
 # Elevation and azimuth of the viewer in degrees, and the direction from which the light comes, to the viewer's eye.
 _VIEW = (25.0, -50.0)

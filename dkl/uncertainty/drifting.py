@@ -16,6 +16,7 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
+from dkl.figure import Axes
 from dkl.kernels.gram import MOST_IN_ONE_GRAM
 from dkl.kernels.moments import column_sums, moments_of, moments_record
 from dkl.kernels.scale import scale_rows
@@ -31,7 +32,6 @@ from dkl.passes.devices import computing_device
 from dkl.passes.loop import run_pass
 from dkl.plain_text import html_table, in_columns, plain_text, shortened
 from dkl.plots.column_shares import DriftDisplay
-from dkl.plots.figure import Axes
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.arrays import dense_rows, stacked
 from dkl.protocols.block import Block

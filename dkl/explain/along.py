@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from dkl.explain.column_groups import Axis
-from dkl.plots.figure import Axes, class_colour, diverging
-from dkl.plots.fitted_rows import near_rows
+from dkl.figure import Axes, class_colour, diverging
 
 
 def places_of(axis: Axis) -> np.ndarray:
@@ -94,3 +94,24 @@ def draw_map(ax: Axes, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: n
     ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
     ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.3g", pad=0.02)
     ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]))
+
+
+def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """Nearness of each grid point to the rows: 1 among them, 0 from twice the usual distance between rows on.
+
+    Parameters
+    ----------
+    grid : ndarray of shape (v, h, d)
+    X : ndarray of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (v, h)
+    """
+    spread = np.maximum(np.ptp(X, axis=0), 1e-300)
+    tree = cKDTree(X / spread)
+    # The distance to the tenth neighbour, of nine rows in ten: rows far away from all others do not make the picture
+    # clear around them.
+    apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
+    away = tree.query(grid.reshape(-1, grid.shape[-1]) / spread)[0].reshape(grid.shape[:2])
+    return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)
