@@ -1,13 +1,14 @@
-"""The one table of what users can name: public names, learners, and what model files may hold, with where each lives.
+"""The one table of what users can name: public names, learners, losses, penalty rules, and what model files may hold.
 
-`dkl` itself, the names in ``KernelClassifier(features="aligned")``, the shell's ``--learner``, `dkl.compare` and model
-files read it. A new learner is one line of `LEARNERS`. Nothing is imported before it is asked for.
+`dkl` itself, the names in ``KernelClassifier(features="aligned")``, the shell's options and help, `dkl.compare`, the
+reference and model files read it. A new learner is one line of `LEARNERS`, a new loss one of `LOSSES`. Each has the
+module where it lives, which nothing imports before it is asked for.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,69 @@ class LearnerEntry:
         return getattr(importlib.import_module(self.module), self.name)
 
 
+@dataclass(frozen=True)
+class LossEntry:
+    """A loss of linear models, as `loss` of machines and ``dkl fit --loss`` name it.
+
+    Parameters
+    ----------
+    class_name : str
+        Its class, a `Loss`.
+    formula : str
+        The loss of a row with target y and score f.
+    solvers : mapping of str to tuple of str
+        For each task whose machine offers it ("classification", "regression") the solvers: "newton", for which value,
+        slope and curvature suffice, and "sgd", whose slopes are compiled (`dkl.kernels.sgd`).
+    equals : str
+        scikit-learn's estimator with the same coefficients on the same features, at the same alpha where it names none;
+        N is the total weight of the rows.
+    parameter : {"", "epsilon", "quantiles"}
+        The parameter of machines and the option of the shell on which the loss depends.
+    link : {"", "log", "sorted"}
+        How predictions follow from scores: "" unchanged, "log" by the exponential (scores are logarithms of means),
+        "sorted" by sorting the scores of a row (they are its quantiles, which must not cross).
+    module : str
+        Where the class lives.
+    """
+
+    class_name: str
+    formula: str
+    solvers: Mapping[str, tuple[str, ...]]
+    equals: str = ""
+    parameter: str = ""
+    link: str = ""
+    module: str = "dkl.solvers.losses"
+
+    @property
+    def loss_class(self) -> Any:
+        """The class, imported now."""
+        return getattr(importlib.import_module(self.module), self.class_name)
+
+
+@dataclass(frozen=True)
+class PenaltyRule:
+    """A rule that chooses among the penalties compared on held-out rows, as `alpha` of machines names it.
+
+    Parameters
+    ----------
+    function_name : str
+        A function of a `PenaltyChoice` that returns the position of a penalty.
+    description : str
+        The penalty that it chooses.
+    module : str
+        Where the function lives.
+    """
+
+    function_name: str
+    description: str
+    module: str = "dkl.linear.judge"
+
+    @property
+    def function(self) -> Any:
+        """The function, imported now."""
+        return getattr(importlib.import_module(self.module), self.function_name)
+
+
 # Plain random features come first, since the others are compared with them.
 LEARNERS = (
     LearnerEntry("random", "RandomFeatures", "dkl.methods.random_features"),
@@ -66,6 +130,61 @@ LEARNERS = (
     # All of its candidates are solved for together in one quadratic program, so it is given few.
     LearnerEntry("joint", "JointFeatures", "dkl.methods.density.joint_learner", compared_candidates=1),
 )
+
+# Solvers of losses of labels, and of numbers.
+_OF_LABELS, _OF_NUMBERS = {"classification": ("newton", "sgd")}, {"regression": ("newton", "sgd")}
+# The losses by name, those of labels first.
+LOSSES = {
+    "hinge": LossEntry("HingeLoss", "max(0, 1 - y f)", {"classification": ("sgd",)}, "SGDClassifier(alpha=alpha)"),
+    "squared_hinge": LossEntry("SquaredHingeLoss", "max(0, 1 - y f)^2", _OF_LABELS, "LinearSVC(C=1/(alpha N))"),
+    "log_loss": LossEntry(
+        "LogLoss", "log(1 + exp(-y f)); by Newton steps softmax", _OF_LABELS, "LogisticRegression(C=1/(alpha N))"
+    ),
+    # Newton steps of the softmax are those of the log loss
+    "softmax": LossEntry(
+        "SoftmaxLoss",
+        "log sum exp(f_k) - f_y of all classes together; of two the log loss",
+        {"classification": ("sgd",)},
+        "LogisticRegression(C=1/(alpha N))",
+    ),
+    "modified_huber": LossEntry(
+        "ModifiedHuberLoss", "squared_hinge, straight below y f = -1", {"classification": ("sgd",)}, "SGDClassifier"
+    ),
+    "squared_error": LossEntry(
+        "SquaredErrorLoss",
+        "(y - f)^2 / 2, of labels with y = -1 and +1",
+        {"classification": ("newton",), **_OF_NUMBERS},
+        "Ridge(alpha N)",
+    ),
+    "huber": LossEntry(
+        "HuberLoss", "(y - f)^2 / 2 up to an error of epsilon, then straight", _OF_NUMBERS, "SGDRegressor", "epsilon"
+    ),
+    "epsilon_insensitive": LossEntry(
+        "EpsilonInsensitiveLoss", "max(0, abs(y - f) - epsilon)", {"regression": ("sgd",)}, "SGDRegressor", "epsilon"
+    ),
+    "pinball": LossEntry(
+        "PinballLoss",
+        "max(q (y - f), (q - 1) (y - f)) for each q of quantiles",
+        _OF_NUMBERS,
+        "QuantileRegressor(quantile=q), whose penalty is another",
+        "quantiles",
+        "sorted",
+    ),
+    "poisson": LossEntry(
+        "PoissonLoss",
+        "half the deviance of a count or rate, mean exp(f)",
+        _OF_NUMBERS,
+        "PoissonRegressor",
+        link="log",
+    ),
+    "gamma": LossEntry(
+        "GammaLoss", "half the deviance of a size above 0, mean exp(f)", _OF_NUMBERS, "GammaRegressor", link="log"
+    ),
+}
+# The rules by which exact steps choose a penalty, by name.
+PENALTY_RULES = {
+    "auto": PenaltyRule("highest_score", "the one with the highest score on held-out rows"),
+}
 
 _FAMILIES = dict.fromkeys(
     ("Gaussian", "Laplacian", "Cauchy", "Matern", "ArcCosine", "Coordinates"), "dkl.features.families"
@@ -183,3 +302,14 @@ def learner_entry(key: str) -> LearnerEntry:
 def learner_classes(entries: Iterable[LearnerEntry] = LEARNERS) -> dict[str, Any]:
     """The classes of learners by their names, all imported now."""
     return {entry.key: entry.learner_class for entry in entries}
+
+
+def losses_for(task: str, solver: str = "") -> tuple[str, ...]:
+    """The names of the losses that machines of a task offer: with any solver, or with "newton" or "sgd"."""
+    offered = {name: entry.solvers.get(task, ()) for name, entry in LOSSES.items()}
+    return tuple(name for name, solvers in offered.items() if (solver in solvers if solver else solvers))
+
+
+def losses_with(parameter: str) -> tuple[str, ...]:
+    """The names of the losses that depend on this parameter of machines, "epsilon" or "quantiles"."""
+    return tuple(name for name, entry in LOSSES.items() if entry.parameter == parameter)

@@ -26,14 +26,13 @@ from dkl.features.dictionaries import Steps
 from dkl.features.families import Gaussian
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear import judge
 from dkl.linear.head import NewtonDriver, NewtonProblem
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.dictionaries.landmarks import LandmarkDictionary, Landmarks
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
-from dkl.solvers import losses
+from dkl.registry import LOSSES, PENALTY_RULES, LossEntry, PenaltyRule
 from dkl.testing import check_dictionary, check_family, check_learner, check_source
 from tests.linear import problems
 
@@ -265,9 +264,8 @@ def test_the_loss_of_the_page_is_fitted_by_its_line_in_the_table(
     np.testing.assert_allclose(s, (loss.value(y, ahead) - loss.value(y, behind)) / 2e-4, atol=1e-7)
     np.testing.assert_allclose(loss.curvature(y, f), (loss.slope(y, ahead) - loss.slope(y, behind)) / 2e-4, atol=1e-7)
     np.testing.assert_allclose(loss.conjugate(y, s), s * f - loss.value(y, f), atol=1e-7)
-    monkeypatch.setitem(losses._PLAIN, "log_cosh", loss)
-    assert "log_cosh" in losses.losses_for("regression", "newton")
-    assert "log_cosh" not in losses.losses_for("regression", "sgd")
+    entry = LossEntry("LogCoshLoss", "log cosh(y - f)", {"regression": ("newton",)}, module="skeleton_loss")
+    monkeypatch.setitem(LOSSES, "log_cosh", entry)
     X, y = np.random.default_rng(1).normal(size=(300, 3)), np.random.default_rng(2).standard_t(3, size=300)
     targets = NewtonTargets(np.array([0]), None)
     problem = NewtonProblem(problems.feature_map(3), targets, 300.0, 1e-2, "log_cosh", tol=1e-8, dtype="float64")
@@ -285,7 +283,9 @@ def test_the_penalty_rule_of_the_page_is_a_value_of_alpha(
     skeleton: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The strongest penalty within the error is chosen among the same ones, for numbers, two and three classes."""
-    monkeypatch.setitem(judge.PENALTY_RULES, "one_standard_error", skeleton("rule").one_standard_error)
+    skeleton("rule")
+    rule = PenaltyRule("one_standard_error", "", "skeleton_rule")
+    monkeypatch.setitem(PENALTY_RULES, "one_standard_error", rule)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))
     y = np.sin(2.0 * X[:, 0]) + rng.normal(size=300)

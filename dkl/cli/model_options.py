@@ -10,7 +10,7 @@ import typer
 
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Running
-from dkl.registry import LEARNERS, learner_entry, learner_keys
+from dkl.registry import LEARNERS, LOSSES, PENALTY_RULES, learner_entry, learner_keys, losses_for, losses_with
 
 if TYPE_CHECKING:
     from dkl.features.families import Family
@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from dkl.methods.base import FeatureLearner
 
     LearnerName = str
+    LossName = str
 else:
     # typer checks and completes the names of the registry
     LearnerName = Literal[("auto", *learner_keys(), "tuned")]
+    LossName = Literal[tuple(LOSSES)]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
+# Rows of the registry's tables in the help of options.
+_WITH_EPSILON = "; ".join(f"{name}: {LOSSES[name].formula}" for name in losses_with("epsilon"))
+_RULES = "; ".join(f"{name}: {rule.description}" for name, rule in PENALTY_RULES.items())
 # Titles of panels of options in the help, for options that have another one than their group.
 CANDIDATES, FAMILY = "Candidates", "Family"
 # Default number of columns of the mapped rows, for named learners.
@@ -118,10 +123,11 @@ class MachineOptions:
     panel: ClassVar[str] = "Linear model"
 
     loss: Annotated[
-        str | None,
+        LossName | None,
         typer.Option(
-            help="hinge, squared_hinge, log_loss, softmax, modified_huber; for numbers squared_error, "
-            "epsilon_insensitive, huber, pinball, poisson, gamma."
+            metavar="NAME",
+            help=f"The loss of a row. Of labels: {', '.join(losses_for('classification'))}; of numbers: "
+            f"{', '.join(losses_for('regression'))}.",
         ),
     ] = None
     task: Annotated[
@@ -135,8 +141,7 @@ class MachineOptions:
         float | None,
         typer.Option(
             min=0,
-            help="The error, in standard deviations of the target, above which --loss huber is linear, or up to which "
-            "epsilon_insensitive is 0.",
+            help=f"In standard deviations of the target, epsilon of --loss {_WITH_EPSILON}.",
             show_default="0.1",
         ),
     ] = None
@@ -144,13 +149,16 @@ class MachineOptions:
         str | None,
         typer.Option(
             metavar="Q,Q,...",
-            help="The quantiles to predict, for --loss pinball.",
+            help=f"The quantiles to predict, for --loss {' and '.join(losses_with('quantiles'))}.",
             show_default="0.1,0.5,0.9",
         ),
     ] = None
     alpha: Annotated[
         str | None,
-        typer.Option(help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton."),
+        typer.Option(
+            help=f"Strength of the ridge. With --solver newton also {_RULES}; or evidence (numbers): the one with the "
+            "largest marginal likelihood."
+        ),
     ] = None
     epochs: Annotated[int | None, typer.Option(min=1, help="Number of passes over all rows for the fit.")] = None
     solver: Annotated[
@@ -207,8 +215,6 @@ class MachineOptions:
         try:
             return float(self.alpha)
         except ValueError:
-            from dkl.linear.judge import PENALTY_RULES
-
             if self.alpha in (*PENALTY_RULES, "evidence"):
                 return self.alpha
             rules = ", ".join(map(repr, PENALTY_RULES))
@@ -219,8 +225,6 @@ class MachineOptions:
     @property
     def known_task(self) -> Literal["classification", "regression"] | None:
         """The value of --task, or regression for a loss of numbers alone; None where the options leave it open."""
-        from dkl.solvers.losses import losses_for
-
         is_of_numbers = self.loss in losses_for("regression") and self.loss not in losses_for("classification")
         return self.task or ("regression" if is_of_numbers else None)
 
@@ -341,9 +345,8 @@ def estimator_from(
     """
     from dkl.linear.fitting import NEWTON_LOSSES
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
-    from dkl.machines.settings import squared_loss
+    from dkl.machines.settings import EXACT_BY_DEFAULT, squared_loss
     from dkl.methods.density.learner import TunedLearner
-    from dkl.solvers.losses import losses_with
 
     given = {name: value for name, value in vars(options).items() if name not in ("task", "seed", "set")}
     given |= {"quantiles": options.shares, "alpha": options.penalty}
@@ -353,7 +356,7 @@ def estimator_from(
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
     # ingest takes whole numbers for labels, also if they are counts
     task = options.known_task or task
-    for name, losses in (("epsilon", losses_with("epsilon")), ("quantiles", losses_with("quantile"))):
+    for name, losses in ((name, losses_with(name)) for name in ("epsilon", "quantiles")):
         if getattr(options, name) is not None and options.loss not in losses:
             raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")
     seed, learner = options.seed, None
@@ -383,7 +386,7 @@ def estimator_from(
         exact = NEWTON_LOSSES if task == "regression" else (loss,)
         if wants_exact and not is_stochastic and parameters.get("loss", loss) in exact:
             parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
-        elif parameters.get("loss") in ("pinball", "poisson", "gamma") and not is_stochastic:
+        elif parameters.get("loss") in EXACT_BY_DEFAULT and not is_stochastic:
             # these losses have Newton steps for any features, unless stochastic steps are chosen
             parameters = {"alpha": "auto", **parameters}
     settings = options.settings

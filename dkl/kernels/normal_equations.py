@@ -87,7 +87,8 @@ class NewtonOptions:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma", "softmax"}
+    loss : str
+        One with exact steps in the table `LOSSES` of `dkl.registry`, or "softmax".
         "softmax" is the log loss of all classes together, whose models have the same steps, (1, T); its Hessian is
         replaced by that of the squared error.
     columns : (int, int) or None

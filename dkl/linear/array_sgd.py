@@ -12,7 +12,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
-from dkl.kernels.sgd.steps import LOSSES
+from dkl.kernels.sgd.steps import COMPILED_LOSSES
 from dkl.linear.sgd import (
     POWER,
     REGRESSION_LOSSES,
@@ -21,7 +21,8 @@ from dkl.linear.sgd import (
     rows_by_model,
     steps_by_rule,
 )
-from dkl.solvers.losses import LOG_LINK, answered, loss_of
+from dkl.registry import LOSSES
+from dkl.solvers.losses import LOG_LINK, answered
 
 # Losses for which scikit-learn has no stochastic steps.
 OWN_LOSSES = (*LOG_LINK, "pinball", "softmax")
@@ -39,7 +40,7 @@ def _readable(*values: Any) -> list[Any]:
 
 def _has_steps(model: SGDModel) -> bool:
     """Whether `sgd_rows` has the steps: no machine offers the other losses, or passive-aggressive steps."""
-    return model.loss in LOSSES and model.learning_rate not in ("pa1", "pa2")
+    return model.loss in COMPILED_LOSSES and model.learning_rate not in ("pa1", "pa2")
 
 
 # scikit-learn's estimators with stochastic steps; both store their iterates under the same names.
@@ -291,7 +292,7 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
         if not is_foreign(X) and self.loss not in OWN_LOSSES and self.coef_.ndim == 1:
             return super().predict(X)
         n_quantiles = quantiles_of(self).size if self.loss == "pinball" else 0
-        values = answered(_scores(self, X), loss_of(self.loss).link, n_quantiles)
+        values = answered(_scores(self, X), LOSSES[self.loss].link, n_quantiles)
         return values[:, 0] if values.shape[1] == 1 else values
 
 

@@ -34,7 +34,6 @@ from dkl.linear.epochs import (
 )
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, most_log_loss_features
 from dkl.linear.judge import (
-    PENALTY_RULES,
     Candidates,
     Folds,
     PenaltyChoice,
@@ -54,7 +53,8 @@ from dkl.linear.temperature import best_multiplier, slope_and_shifts
 from dkl.passes.loop import PassResult, PlannedRun, Run
 from dkl.protocols.records import BlockSum, Record, RowSample
 from dkl.protocols.source import BlockSource
-from dkl.solvers.losses import LOG_LINK, losses_for
+from dkl.registry import PENALTY_RULES, losses_for
+from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
 # Rows per feature, and the fewest rows, of the subsample whose optimum is where the fit to all rows starts.
@@ -124,7 +124,7 @@ class LinearProblem:
     feature_map : FeatureMap
     loss : str
         By scikit-learn's name.
-    alpha : float, a name in `PENALTY_RULES`, or "evidence"
+    alpha : float, a name in `PENALTY_RULES` of `dkl.registry`, or "evidence"
         The factor of the penalty ``alpha/2 |w|^2``, to which the mean loss is added; the two words need Newton steps.
     classes : ndarray of shape (K,) or None
     n_targets : int

@@ -84,7 +84,8 @@ class NewtonProblem:
         N, including the rows of all folds.
     alpha : float or ndarray of shape (g,)
         The penalty of all models, or of each.
-    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma", "softmax"}
+    loss : str
+        One with exact steps in the table `LOSSES` of `dkl.registry`, or "softmax".
     tol : float
         A model has converged when the length of its gradient is at most `tol` times its length at the start.
     decrement : float

@@ -19,6 +19,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import MULTIPLIERS, held_out_block
 from dkl.linear.temperature import best_multiplier
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.registry import PENALTY_RULES
 
 # With fewer judging rows than the first number further folds judge, too; the most folds; and the most judging rows,
 # since more do not make comparisons better. A sample of the automatic machine usually has the first number of rows for
@@ -291,11 +292,6 @@ def highest_score(choice: PenaltyChoice) -> int:
     return int(np.argmax(choice.scores))
 
 
-# The rules by which a penalty is chosen, by the word that `alpha` of a machine has for each: a function of a
-# `PenaltyChoice` that returns the position of a penalty.
-PENALTY_RULES: dict[str, Callable[[PenaltyChoice], int]] = {"auto": highest_score}
-
-
 @dataclass(frozen=True, eq=False)
 class PenaltyChoice:
     """The held-out scores of all penalties of a model.
@@ -320,7 +316,7 @@ class PenaltyChoice:
     judging_weight : float
         The total weight of these rows.
     rule : str
-        A name in `PENALTY_RULES`.
+        A name in `PENALTY_RULES` of `dkl.registry`.
     fold_scores : ndarray of shape (A, F)
         The scores on each fold of held-out rows, from which a rule may take their standard errors; minus infinity for
         penalties that were not tried. A single column for many rows and rows held out by time; empty if unknown.
@@ -339,7 +335,7 @@ class PenaltyChoice:
     @property
     def best(self) -> int:
         """The position of the chosen penalty."""
-        return PENALTY_RULES[self.rule](self)
+        return int(PENALTY_RULES[self.rule].function(self))
 
     @property
     def alpha(self) -> float:

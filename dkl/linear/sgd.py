@@ -20,9 +20,10 @@ from dkl.kernels.tiles import spans
 from dkl.linear.adam import averaging_share
 from dkl.linear.minibatches import Minibatch, signs
 from dkl.protocols.arrays import as_columns
-from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, losses_for, namespace_of
+from dkl.registry import losses_for
+from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, namespace_of
 
-CLASSIFICATION_LOSSES = (*losses_for("classification", "sgd"), "softmax")
+CLASSIFICATION_LOSSES = losses_for("classification", "sgd")
 REGRESSION_LOSSES = losses_for("regression", "sgd")
 
 # The step length is eta_t = eta_0 (1 + t / t_0)^-0.75 with t_0 = 0.2 / (alpha eta_0). By default eta_0 is 4 / (mean

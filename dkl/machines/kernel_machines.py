@@ -70,7 +70,7 @@ from dkl.linear.fitting import (
     with_coefficients,
 )
 from dkl.linear.head import most_log_loss_features
-from dkl.linear.judge import PENALTY_RULES, PenaltyChoice, clear_gain, judging_folds, mean_over_folds
+from dkl.linear.judge import PenaltyChoice, clear_gain, judging_folds, mean_over_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale
 from dkl.machines.choice import Chosen, PlannedChoice, choose
@@ -130,7 +130,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.block import Block
-from dkl.registry import learner_entry, learner_keys
+from dkl.registry import LOSSES, PENALTY_RULES, learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
 from dkl.solvers.round_losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalMixin, ConformalSets, no_probabilities
@@ -1051,17 +1051,18 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     trials : sequence of int or None
         The numbers of the candidates to try, one for each trial, as `reasons_` gives them after a fit with
         `time_limit`.
-    loss : {"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"} or None
-        None is "squared_hinge" for exact steps and "hinge" for stochastic ones. Where the machine chooses its features,
-        None is "squared_error" (exact steps only), a regression on -1 and +1 whose one Hessian serves all classes and
-        penalties, or "log_loss" where that improves the held-out probabilities. "softmax" is the log loss of all
-        classes jointly; "log_loss" by stochastic steps fits one class against the rest, and by Newton steps it is the
-        same as "softmax".
-    alpha : float, "auto" or None
-        Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
-        C = 0.01 to 100 for features of mean squared length 1, then all rows are fitted with it. Where `solver` is None
-        and the fit takes stochastic steps (for `epochs`, `early_stopping`, a loss without exact ones or many rows),
-        "auto" is 1e-5. None is "auto" where the machine chooses its features and takes exact steps, else 1e-5.
+    loss : str or None
+        A loss of labels in the table `LOSSES` of `dkl.registry`. None is "squared_hinge" for exact steps and "hinge"
+        for stochastic ones. Where the machine chooses its features, None is "squared_error" (exact steps only), a
+        regression on -1 and +1 whose one Hessian serves all classes and penalties, or "log_loss" where that improves
+        the held-out probabilities. "softmax" is the log loss of all classes jointly; "log_loss" by stochastic steps
+        fits one class against the rest, and by Newton steps it is the same as "softmax".
+    alpha : float, str or None
+        Strength of the penalty; liblinear's C is ``1 / (alpha n)``. A rule of the table `PENALTY_RULES` of
+        `dkl.registry` (Newton only) chooses it by held-out rows: "auto" is the best of C = 0.01 to 100 for features of
+        mean squared length 1, then all rows are fitted with it. Where `solver` is None and the fit takes stochastic
+        steps (for `epochs`, `early_stopping`, a loss without exact ones or many rows), "auto" is 1e-5. None is "auto"
+        where the machine chooses its features and takes exact steps, else 1e-5.
     epochs : int or None
         How often the fit goes through all rows (at most, with early stopping). None is 10, and up to 50 for fewer than
         20,000 rows: within 0.3 points of liblinear on MNIST and adult. For more than a million rows None is at most 5,
@@ -1228,29 +1229,32 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     features : "auto", feature learner, learner's name, or list of learners and names
         As in `KernelClassifier`.
     epsilon : float
-        The width of "epsilon_insensitive" and "huber", in standard deviations of y.
+        The parameter of losses that have one, in standard deviations of y: of "huber" the error above which it is
+        linear, of "epsilon_insensitive" the one up to which it is 0.
     quantiles : sequence of float
         The quantiles of "pinball", each predicted in its own column (a single one as a vector); with several targets
         all quantiles of the first come first.
     linear, n_features, scaling, sigma, effort, time_limit, trials
         As in `KernelClassifier`.
-    loss : {"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"} or None
-        None is "squared_error", half the squared error. "huber" equals it up to an error of `epsilon` and is linear
-        beyond; "pinball" predicts `quantiles`. "poisson" (counts, rates) and "gamma" (positive sizes) predict a mean
-        exp(f); their targets are not standardised, and `fit` and `predict` accept an `exposure`.
-    alpha : float, "auto", "evidence" or None
-        Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the one with the least loss on
-        held-out rows among 100 to 1e-4, for features of mean squared length 1; then all rows are fitted with it.
+    loss : str or None
+        A loss of numbers in the table `LOSSES` of `dkl.registry`. None is "squared_error", half the squared error.
+        "huber" equals it up to an error of `epsilon` and is linear beyond; "pinball" predicts `quantiles`. "poisson"
+        (counts, rates) and "gamma" (positive sizes) predict a mean exp(f); their targets are not standardised, and
+        `fit` and `predict` accept an `exposure`.
+    alpha : float, str or None
+        Strength of the penalty; `Ridge`'s alpha is ``alpha n``. A rule of the table `PENALTY_RULES` of `dkl.registry`
+        (Newton only) chooses it by held-out rows: "auto" is the one with the least loss among 100 to 1e-4, for features
+        of mean squared length 1; then all rows are fitted with it.
         "evidence" (Newton only): the one that maximises the marginal likelihood of the targets, as `BayesianRidge`
         does, from the sums of all rows; suits features that were drawn without the target. None, and "auto" for
         stochastic steps, are as in `KernelClassifier`.
     epochs : int or None
         As in `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps, which `partial_fit`
-        needs; they hold no products of all pairs of features in memory, so that there may be many more features. None
-        is as in `KernelClassifier`; for "pinball", "poisson" and "gamma" it is "newton" unless `epochs` or
-        `early_stopping` is set.
+        "newton": ridge, exact, for the losses whose `solvers` in the table name it: "epsilon_insensitive" has none.
+        "sgd": stochastic steps, which `partial_fit` needs; they hold no products of all pairs of features in memory, so
+        that there may be many more features. None is as in `KernelClassifier`; for "pinball", "poisson" and "gamma" it
+        is "newton" unless `epochs` or `early_stopping` is set.
     early_stopping, validation_fraction, patience
         As in `KernelClassifier`.
     conformal_fraction : float or None
@@ -1496,7 +1500,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
     def _link(self) -> str:
         """The link from scores to predictions, as in `dkl.solvers.losses.answered`."""
         # the single quantile needs no sorting
-        return "" if self._settings.loss == "pinball" and not self._quantiles else loss_of(self._settings.loss).link
+        return "" if self._settings.loss == "pinball" and not self._quantiles else LOSSES[self._settings.loss].link
 
     @property
     def _quantiles(self) -> tuple[float, ...]:

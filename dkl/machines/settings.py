@@ -16,7 +16,7 @@ from dkl.solvers.losses import LOG_LINK
 # hinge, which forms a Hessian for each.
 _MOST_ROWS, MOST_CLASSES = 2_500_000, 30
 # Losses that have exact steps by default; early stopping or a number of epochs selects stochastic ones.
-_EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
+EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
 # The default penalty alpha of stochastic steps.
 SGD_ALPHA = 1e-5
 
@@ -176,7 +176,7 @@ def settled(
             or (is_wide and opened.loss is None)
             or ((n_rows or 0) * hessians <= _MOST_ROWS and hessians <= MOST_CLASSES)
         )
-        only_exact = only_exact or (opened.loss in _EXACT_BY_DEFAULT and not opened.stops_early)
+        only_exact = only_exact or (opened.loss in EXACT_BY_DEFAULT and not opened.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if opened.loss is None else joint_name(opened.loss, solver)
     if loss is None:

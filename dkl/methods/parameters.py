@@ -26,12 +26,10 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.dictionaries import Dictionaries, ListedDictionary
 from dkl.features.families import Family, FiniteFamily, Gaussian
-from dkl.linear.judge import PENALTY_RULES
 from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.room import checked_limit
 from dkl.protocols.estimators import Estimator
-from dkl.registry import learner_keys
-from dkl.solvers.losses import losses_for
+from dkl.registry import PENALTY_RULES, learner_keys, losses_for
 from dkl.solvers.round_losses import ROUND_LOSSES
 
 E = TypeVar("E")
@@ -220,7 +218,7 @@ COMBINED: Constraints = {"features": [list, tuple], "n_features": [_count(2)]}
 PEAKS: Constraints = {"plain_share": USUAL["held_out"]}
 CLASSIFIER: Constraints = {
     "n_features": MARGIN["n_features"],
-    "loss": [StrOptions({*losses_for("classification"), "softmax"})],
+    "loss": [StrOptions(set(losses_for("classification")))],
 }
 REGRESSOR: Constraints = {
     "n_features": MARGIN["n_features"],

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import ModuleType
@@ -18,13 +17,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from dkl.registry import LOSSES
+
 __all__ = ["loss_of"]
 
 # Targets, scores or slopes: arrays of NumPy or of another array-API namespace, or single numbers.
 Numbers: TypeAlias = np.ndarray | float
-
-# By task the solvers of machines; see `Loss.solvers`.
-Solvers = Mapping[str, tuple[str, ...]]
 
 
 class Loss(ABC):
@@ -44,20 +42,12 @@ class Loss(ABC):
         Whether the second derivative takes other values than 0 and the largest one.
     is_square : bool
         Whether the loss is quadratic everywhere, so that the Hessian is the same for all models.
-    solvers : mapping of str to tuple of str
-        For each task of the loss ("classification", "regression") the solvers with which machines offer it: "newton",
-        for which value, slope and curvature suffice, and "sgd", whose slopes are compiled (`dkl.kernels.sgd`).
-    link : {"", "log", "sorted"}
-        How predictions follow from scores: "" unchanged, "log" by the exponential (scores are logarithms of means),
-        "sorted" by sorting the scores of a row (they are its quantiles, which must not cross).
     """
 
     largest_curvature: ClassVar[float] = 0.0
     conjugate_square: ClassVar[float] = 0.0
     varies: ClassVar[bool] = False
     is_square: ClassVar[bool] = False
-    solvers: ClassVar[Solvers] = {"regression": ("newton",)}
-    link: ClassVar[str] = ""
 
     @property
     def curvature_unit(self) -> float:
@@ -134,7 +124,6 @@ class _MarginLoss(Loss):
     """A loss of y f, for targets -1 and +1."""
 
     largest_dual: ClassVar[float] = inf
-    solvers: ClassVar[Solvers] = {"classification": ("sgd",)}
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # Minus y times the slope is the dual weight of the row, which lies between 0 and `largest_dual`.
@@ -168,7 +157,6 @@ class SquaredHingeLoss(HingeLoss):
     largest_curvature = 2.0
     conjugate_square = 0.25
     largest_dual = inf
-    solvers: ClassVar[Solvers] = {"classification": ("newton", "sgd")}
 
     def of_slack(self, slack: Numbers) -> Any:
         return super().of_slack(slack) ** 2
@@ -186,7 +174,7 @@ class SquaredHingeLoss(HingeLoss):
         return slack**2, slope, 2.0 * (slack > 0.0), self.conjugate_square * slope**2 + y * slope
 
 
-class _ModifiedHuberLoss(_MarginLoss):
+class ModifiedHuberLoss(_MarginLoss):
     """The squared hinge for y f >= -1, and its tangent ``-4 y f`` below."""
 
     largest_curvature = 2.0
@@ -206,12 +194,11 @@ class _ModifiedHuberLoss(_MarginLoss):
         return _filled((margin >= -1.0) & (margin < 1.0), 2.0, margin)
 
 
-class _LogLoss(_MarginLoss):
+class LogLoss(_MarginLoss):
     """``log(1 + exp(-y f))``, the loss of `LogisticRegression`, without overflow for large scores."""
 
     largest_curvature = 0.25
     varies = True
-    solvers: ClassVar[Solvers] = {"classification": ("newton", "sgd")}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         margin = y * f
@@ -245,13 +232,12 @@ class _LogLoss(_MarginLoss):
         return xp.exp(-xp.logaddexp(xp.zeros_like(margin), margin))
 
 
-class _SquaredErrorLoss(Loss):
+class SquaredErrorLoss(Loss):
     """``(y - f)^2 / 2``, for targets that are numbers, or -1 and +1."""
 
     largest_curvature = 1.0
     conjugate_square = 0.5
     is_square = True
-    solvers: ClassVar[Solvers] = {"classification": ("newton",), "regression": ("newton", "sgd")}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         return 0.5 * (f - y) ** 2
@@ -273,7 +259,6 @@ class HuberLoss(Loss):
     epsilon: float = 0.1
     largest_curvature = 1.0
     conjugate_square = 0.5
-    solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
 
     def validate(self) -> None:
         if not self.epsilon > 0.0:
@@ -297,11 +282,10 @@ class HuberLoss(Loss):
 
 
 @dataclass(frozen=True)
-class _EpsilonInsensitiveLoss(Loss):
+class EpsilonInsensitiveLoss(Loss):
     """``max(0, |y - f| - epsilon)``, the loss of `SVR` and `LinearSVR`."""
 
     epsilon: float = 0.1
-    solvers: ClassVar[Solvers] = {"regression": ("sgd",)}
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         xp = namespace_of(f)
@@ -327,8 +311,6 @@ class _LogLinkLoss(Loss):
 
     largest_curvature = inf
     varies = True
-    solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
-    link = "log"
     counts_exposure: ClassVar[bool]
 
     def unknown(self, y: Any) -> Any:
@@ -389,8 +371,6 @@ def _entropy(y: Numbers) -> Any:
 class PinballLoss(Loss):
     """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
 
-    link = "sorted"
-    solvers: ClassVar[Solvers] = {"regression": ("newton", "sgd")}
     quantile: Any = 0.5
 
     def value(self, y: Numbers, f: Numbers) -> Any:
@@ -486,7 +466,7 @@ def answered(scores: np.ndarray, link: str, n_quantiles: int = 0) -> np.ndarray:
     return np.sort(each, axis=-1).reshape(scores.shape)
 
 
-class _SoftmaxLoss:
+class SoftmaxLoss:
     """``log sum_k exp(f_k) - f_y`` of a row of class y with K scores f, the loss of `LogisticRegression`.
 
     Its functions are those of `Loss`, but targets are codes 0 .. K-1 and each row has K scores.
@@ -528,45 +508,12 @@ class _SoftmaxLoss:
         return shares / xp.sum(shares, axis=-1, keepdims=True)
 
 
-SOFTMAX = _SoftmaxLoss()
+SOFTMAX = SoftmaxLoss()
 # The losses that depend on the slack 1 - y f alone, so that the margin game can evaluate many intercepts on slacks that
 # are computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
-_PLAIN: dict[str, Loss] = {
-    **HINGES,
-    "log_loss": _LogLoss(),
-    "modified_huber": _ModifiedHuberLoss(),
-    "squared_error": _SquaredErrorLoss(),
-    "poisson": PoissonLoss(),
-    "gamma": GammaLoss(),
-}
-_WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
-    "huber": HuberLoss,
-    "epsilon_insensitive": _EpsilonInsensitiveLoss,
-    "pinball": PinballLoss,
-}
 # The losses for classes whose scores become probabilities, by the logistic function or the softmax.
 PROBABLE = ("log_loss", "softmax")
-LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
-
-
-def losses_for(task: str, solver: str = "") -> tuple[str, ...]:
-    """The names of the losses that machines of a task offer: with any solver, or with "newton" or "sgd".
-
-    The softmax, which is not a loss of one score, is not among them.
-    """
-    classes: dict[str, Any] = {**_PLAIN, **_WITH_EPSILON}
-    offered = {name: loss.solvers.get(task, ()) for name, loss in classes.items()}
-    return tuple(name for name, solvers in offered.items() if (solver in solvers if solver else solvers))
-
-
-def losses_with(parameter: str) -> tuple[str, ...]:
-    """The names of the losses that machines offer and that have this parameter, "epsilon" or "quantile"."""
-    return tuple(name for name in losses_for("regression") if hasattr(_WITH_EPSILON.get(name), parameter))
-
-
-# The losses with a mean exp(f); their targets are not standardised.
-LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}
 
 
 def loss_of(name: str, epsilon: float = 0.1) -> Loss:
@@ -575,7 +522,7 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
     Parameters
     ----------
     name : str
-        One of `LOSS_NAMES`, which are scikit-learn's names.
+        A name of the table `LOSSES` of `dkl.registry`, scikit-learn's where it has one.
     epsilon : float
         The parameter of "huber" and "epsilon_insensitive"; for "pinball" the quantile.
         Other losses ignore it.
@@ -593,8 +540,11 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
     >>> hinge.value(y, f), hinge.slope(y, f)
     (array([0.25, 0.  ]), array([-1.,  0.]))
     """
-    if name in _PLAIN:
-        return _PLAIN[name]
-    if name not in _WITH_EPSILON:
-        raise ValueError(f"loss={name!r} is not a loss; the losses are {', '.join(LOSS_NAMES)}")
-    return _WITH_EPSILON[name](epsilon)
+    if name not in LOSSES:
+        raise ValueError(f"loss={name!r} is not a loss; the losses are {', '.join(LOSSES)}")
+    kind = LOSSES[name].loss_class
+    return kind(epsilon) if LOSSES[name].parameter else kind()
+
+
+# The losses with a mean exp(f); their targets are not standardised.
+LOG_LINK: dict[str, Any] = {name: loss_of(name) for name, entry in LOSSES.items() if entry.link == "log"}

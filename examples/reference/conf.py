@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 from typer.main import get_command
 
 from dkl.cli.app import app as program
+from dkl.registry import LOSSES
 from dkl.version import __version__
 
 project, author, release = "dkl", "the dkl developers", __version__
@@ -70,10 +71,23 @@ def of_scikit_learn(app: Sphinx, what: str, name: str, thing: Any, skip: bool, o
     return True if home.startswith("sklearn.") else None
 
 
-def commands_as_page(app: Sphinx, docname: str, source: list[str]) -> None:
-    """The help of every command below what the page of commands says itself."""
+def tables_on_pages(app: Sphinx, docname: str, source: list[str]) -> None:
+    """The help of every command below what the page of commands says itself, and the table of losses in its place."""
     if docname == "reference/commands":
         source[0] += "".join(map(command_as_text, get_command(program).commands.values()))
+    elif docname == "reference/machines":
+        heads = ("`loss`", "of a row", "labels", "numbers", "scikit-learn")
+        rows = (
+            (
+                f'`"{name}"`',
+                loss.formula,
+                *(", ".join(loss.solvers.get(task, ())) for task in ("classification", "regression")),
+                loss.equals,
+            )
+            for name, loss in LOSSES.items()
+        )
+        lines = [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
+        source[0] = source[0].replace("<!-- losses -->", "\n".join(lines))
 
 
 def command_as_text(command: Any, above: str = "dkl") -> str:
@@ -92,4 +106,4 @@ def spelling(option: Any) -> str:
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", plain_text)
     app.connect("autodoc-skip-member", of_scikit_learn)
-    app.connect("source-read", commands_as_page)
+    app.connect("source-read", tables_on_pages)

@@ -3,78 +3,117 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from dkl import registry
+
+Function = Callable[[float, float, float], float]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Value, slope and curvature of a loss, each a function of target, score and parameter, in plain numbers.
+
+    `kinks` are errors f - y of numbers, or margins y f of classes, where value or slope bend, other than errors of 0
+    and of plus or minus the parameter, and margins of -1, 0 and 1: tests stay away from all of these.
+    """
+
+    value: Function
+    slope: Function
+    curvature: Function
+    kinks: tuple[float, ...] = ()
+
+
+def slack(y: float, f: float) -> float:
+    return max(0.0, 1.0 - y * f)
+
+
+def beyond(y: float, f: float, e: float) -> float:
+    """The part of the error f - y by which its size exceeds e."""
+    return math.copysign(max(0.0, abs(f - y) - e), f - y)
+
+
+def share(margin: float) -> float:
+    return 1.0 / (1.0 + math.exp(margin))
+
+
+# Of every loss in the registry's table but the softmax, which has several scores.
+LOSSES = {
+    "hinge": Definition(
+        value=lambda y, f, e: slack(y, f),
+        slope=lambda y, f, e: -y if slack(y, f) > 0.0 else 0.0,
+        curvature=lambda y, f, e: 0.0,
+    ),
+    "squared_hinge": Definition(
+        value=lambda y, f, e: slack(y, f) ** 2,
+        slope=lambda y, f, e: -2.0 * y * slack(y, f),
+        curvature=lambda y, f, e: 2.0 * (y * f < 1.0),
+    ),
+    "modified_huber": Definition(
+        value=lambda y, f, e: -4.0 * y * f if y * f < -1.0 else slack(y, f) ** 2,
+        slope=lambda y, f, e: -4.0 * y if y * f < -1.0 else -2.0 * y * slack(y, f),
+        curvature=lambda y, f, e: 2.0 * (-1.0 <= y * f < 1.0),
+    ),
+    "log_loss": Definition(
+        value=lambda y, f, e: math.log1p(math.exp(-y * f)) if y * f > -30.0 else -y * f,
+        slope=lambda y, f, e: -y / (1.0 + math.exp(y * f)),
+        curvature=lambda y, f, e: share(y * f) * (1.0 - share(y * f)),
+    ),
+    "squared_error": Definition(
+        value=lambda y, f, e: abs(y - f) ** 2 / 2.0,
+        slope=lambda y, f, e: f - y,
+        curvature=lambda y, f, e: 1.0,
+    ),
+    "huber": Definition(
+        value=lambda y, f, e: abs(y - f) ** 2 / 2.0 if abs(y - f) <= e else e * (abs(y - f) - e / 2.0),
+        slope=lambda y, f, e: min(e, max(-e, f - y)),
+        curvature=lambda y, f, e: 1.0 * (abs(y - f) <= e),
+    ),
+    "epsilon_insensitive": Definition(
+        value=lambda y, f, e: max(0.0, abs(y - f) - e),
+        slope=lambda y, f, e: math.copysign(1.0, beyond(y, f, e)) if beyond(y, f, e) else 0.0,
+        curvature=lambda y, f, e: 0.0,
+    ),
+    "pinball": Definition(
+        value=lambda y, f, e: e * (y - f) if y > f else (e - 1.0) * (y - f),
+        slope=lambda y, f, e: -e if y > f else 1.0 - e,
+        curvature=lambda y, f, e: 0.0,
+    ),
+    "poisson": Definition(
+        value=lambda y, f, e: math.exp(f) - y + (y * (math.log(y) - f) if y > 0.0 else 0.0),
+        slope=lambda y, f, e: math.exp(f) - y,
+        curvature=lambda y, f, e: math.exp(f),
+    ),
+    "gamma": Definition(
+        value=lambda y, f, e: f - math.log(y) + y / math.exp(f) - 1.0,
+        slope=lambda y, f, e: 1.0 - y / math.exp(f),
+        curvature=lambda y, f, e: y / math.exp(f),
+    ),
+}
+
 
 def name_of(loss: Any) -> str:
-    """What the losses that block sums are tested with are called."""
-    return {"SquaredHingeLoss": "squared_hinge", "_LogLoss": "log_loss", "_SquaredErrorLoss": "squared_error"}[
-        type(loss).__name__
-    ]
+    """The name of a loss of the library."""
+    return {entry.class_name: name for name, entry in registry.LOSSES.items()}[type(loss).__name__]
 
 
 def value(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
-    slack, error = max(0.0, 1.0 - y * f), abs(y - f)
-    if name == "log_loss":
-        return math.log1p(math.exp(-y * f)) if y * f > -30.0 else -y * f
-    if name == "modified_huber":
-        return -4.0 * y * f if y * f < -1.0 else slack**2
-    if name == "huber":
-        return error**2 / 2.0 if error <= epsilon else epsilon * (error - epsilon / 2.0)
-    if name == "poisson":
-        return math.exp(f) - y + (y * (math.log(y) - f) if y > 0.0 else 0.0)
-    if name == "gamma":
-        return f - math.log(y) + y / math.exp(f) - 1.0
-    if name == "pinball":
-        return epsilon * (y - f) if y > f else (epsilon - 1.0) * (y - f)
-    return {
-        "hinge": slack,
-        "squared_hinge": slack**2,
-        "squared_error": error**2 / 2.0,
-        "epsilon_insensitive": max(0.0, error - epsilon),
-    }[name]
+    return LOSSES[name].value(y, f, epsilon)
 
 
 def slope(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
     """The derivative by f."""
-    slack, beyond = max(0.0, 1.0 - y * f), math.copysign(max(0.0, abs(f - y) - epsilon), f - y)
-    if name == "log_loss":
-        return -y / (1.0 + math.exp(y * f))
-    if name == "modified_huber":
-        return -4.0 * y if y * f < -1.0 else -2.0 * y * slack
-    if name in ("poisson", "gamma"):
-        return math.exp(f) - y if name == "poisson" else 1.0 - y / math.exp(f)
-    return {
-        "pinball": -epsilon if y > f else 1.0 - epsilon,
-        "hinge": -y if slack > 0.0 else 0.0,
-        "squared_hinge": -2.0 * y * slack,
-        "squared_error": f - y,
-        "huber": min(epsilon, max(-epsilon, f - y)),
-        "epsilon_insensitive": math.copysign(1.0, beyond) if beyond else 0.0,
-    }[name]
+    return LOSSES[name].slope(y, f, epsilon)
 
 
 def curvature(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
     """The second derivative by f, from one side at a kink."""
-    margin, is_near = y * f, abs(y - f) <= epsilon
-    if name == "log_loss":
-        share = 1.0 / (1.0 + math.exp(margin))
-        return share * (1.0 - share)
-    if name in ("poisson", "gamma"):
-        return math.exp(f) if name == "poisson" else y / math.exp(f)
-    return {
-        "pinball": 0.0,
-        "hinge": 0.0,
-        "squared_hinge": 2.0 * (margin < 1.0),
-        "modified_huber": 2.0 * (-1.0 <= margin < 1.0),
-        "squared_error": 1.0,
-        "huber": 1.0 * is_near,
-        "epsilon_insensitive": 0.0,
-    }[name]
+    return LOSSES[name].curvature(y, f, epsilon)
 
 
 def conjugate(y: float, s: float, name: str, epsilon: float = 0.1) -> float:

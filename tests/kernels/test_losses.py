@@ -21,11 +21,12 @@ from dkl.methods.density.hinge_driver import square_of_duals
 from dkl.methods.density.sums import Smoothing, sided_duals
 from dkl.methods.game.problem import GameRules
 from dkl.methods.game.sums import Trials, primal_losses
-from dkl.solvers.losses import LOG_LINK, LOSS_NAMES, SmoothedPinballLoss, loss_of
+from dkl.registry import LOSSES, losses_for
+from dkl.solvers.losses import LOG_LINK, SmoothedPinballLoss, loss_of
 from dkl.solvers.round_losses import round_loss
 from tests.definitions import losses as definitions
 
-ERRORS = tuple(name for name in LOSS_NAMES if "regression" in loss_of(name).solvers)
+ERRORS = losses_for("regression")
 EPSILON = 0.3
 SCIKIT_LEARN = {
     "hinge": _sgd_fast.Hinge(1.0),
@@ -41,13 +42,19 @@ def targets_and_scores(name: str, n: int = 200) -> tuple[np.ndarray, np.ndarray]
     y = rng.standard_normal(n) if name in ERRORS else rng.choice([-1.0, 1.0], n)
     y = np.abs(y) if name in LOG_LINK else y
     f = 2.0 * rng.standard_normal(n)
-    kinks = np.array([EPSILON, 0.0, -EPSILON]) if name in ERRORS else np.array([-1.0, 0.0, 1.0])
+    usual = (EPSILON, 0.0, -EPSILON) if name in ERRORS else (-1.0, 0.0, 1.0)
+    kinks = np.array([*usual, *definitions.LOSSES[name].kinks])
     place = f - y if name in ERRORS else y * f
     kept = np.abs(place[:, None] - kinks).min(axis=1) > 1e-3
     return y[kept], f[kept]
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_every_loss_of_the_table_has_a_definition() -> None:
+    """A row of `tests/definitions/losses.py`, which the tests below and the fits of machines read."""
+    assert {*definitions.LOSSES, "softmax"} == set(LOSSES)
+
+
+@pytest.mark.parametrize("name", definitions.LOSSES)
 def test_value_slope_and_curvature_are_their_definitions(name: str) -> None:
     (y, f), loss, definition = targets_and_scores(name), loss_of(name, EPSILON), definitions.loss_of(name, EPSILON)
     np.testing.assert_allclose(loss.value(y, f), definition.value(y, f), rtol=1e-12, atol=1e-14)
@@ -61,7 +68,7 @@ def derivative(function: Any, y: np.ndarray, f: np.ndarray, h: float = 1e-4) -> 
     return (8.0 * near - far) / (12.0 * h)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", definitions.LOSSES)
 def test_slopes_and_curvatures_are_the_derivatives_of_the_values(name: str) -> None:
     (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
     slopes, curvatures = derivative(loss.value, y, f), derivative(loss.slope, y, f)
@@ -74,7 +81,7 @@ def test_slopes_and_curvatures_are_the_derivatives_of_the_values(name: str) -> N
     assert loss.curvature(y, f).max() > 0.9 * loss.largest_curvature or loss.largest_curvature == 0.0
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", definitions.LOSSES)
 def test_a_conjugate_is_the_largest_difference_of_a_line_and_the_loss(name: str) -> None:
     (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
     s = loss.slope(y, f)
@@ -89,11 +96,11 @@ def test_a_conjugate_is_the_largest_difference_of_a_line_and_the_loss(name: str)
         assert np.isinf(loss.conjugate(y, y)).all()
     if not loss.varies:
         of_squares = loss.conjugate_square * s**2 + y * s
-        beside = EPSILON * np.abs(s) if "insensitive" in name else 0.0
+        beside = EPSILON * np.abs(s) if name == "epsilon_insensitive" else 0.0
         np.testing.assert_allclose(loss.conjugate(y, s), of_squares + beside, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", definitions.LOSSES)
 def test_parts_that_are_computed_together_have_the_bits_of_each(name: str) -> None:
     """At the kinks, too."""
     (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
@@ -151,13 +158,13 @@ def test_far_scores_neither_overflow_nor_lose_their_sign() -> None:
     np.testing.assert_allclose(loss.curvature(y, f), np.zeros(4), atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", definitions.LOSSES)
 def test_a_score_that_is_not_a_number_has_no_loss(name: str) -> None:
     with np.errstate(invalid="ignore"):
         assert np.isnan(loss_of(name).value(np.array([1.0]), np.array([np.nan]))).all()
 
 
-@pytest.mark.parametrize("name", LOSS_NAMES)
+@pytest.mark.parametrize("name", definitions.LOSSES)
 def test_arrays_of_another_namespace_and_float32_stay_what_they_are(name: str) -> None:
     (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
     strict: Any = [array_api_strict.asarray(one) for one in (y, f)]
@@ -190,9 +197,8 @@ def test_the_slopes_of_the_gpu_are_those_of_the_table(name: str) -> None:
 
 def test_losses_with_stochastic_steps_have_a_slope_in_compiled_code_and_in_the_source_of_the_gpu() -> None:
     """Losses that machines offer with exact steps alone need none."""
-    exact = {name for name in LOSS_NAMES if all(each == ("newton",) for each in loss_of(name).solvers.values())}
-    assert set(sgd_source._SLOPES) == set(LOSS_NAMES) - exact
-    assert set(steps.LOSSES) - {"softmax"} == set(LOSS_NAMES) - exact
+    stochastic = {*losses_for("classification", "sgd"), *losses_for("regression", "sgd")}
+    assert set(steps.COMPILED_LOSSES) == {*sgd_source._SLOPES, "softmax"} == stochastic
 
 
 def one_column(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, TrialSteps]:

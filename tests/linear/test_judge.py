@@ -10,6 +10,7 @@ from scipy import stats
 
 from dkl.linear.judge import (
     Folds,
+    PenaltyChoice,
     SeenRows,
     gains,
     is_clear,
@@ -21,6 +22,7 @@ from dkl.linear.judge import (
     rounds_without_gain,
 )
 from dkl.linear.minibatches import HeldOut
+from dkl.registry import PENALTY_RULES
 
 LOSSES = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12)
 
@@ -136,3 +138,24 @@ def test_models_see_all_other_folds_or_by_time_the_older_ones() -> None:
     # the oldest rows, of no fold, are as many as each fold has
     assert folds.along_time().held_out.share == pytest.approx(0.2)
     assert Folds.of(0.25, 0).along_time().held_out.share == 0.25
+
+
+@pytest.mark.parametrize("rule", PENALTY_RULES)
+@given(st.integers(0, 2**16), st.integers(1, 6), st.integers(0, 3), st.sampled_from([0, 1, 5]))
+def test_every_rule_of_the_table_chooses_a_penalty_that_was_tried(
+    rule: str, seed: int, n_tried: int, n_untried: int, n_folds: int
+) -> None:
+    """Whether folds are several, a single one, or unknown."""
+    rng = np.random.default_rng(seed)
+    by_fold = np.full((n_tried + n_untried, max(n_folds, 1)), -np.inf)
+    by_fold[:n_tried] = rng.normal(size=(n_tried, 1)) + 0.3 * rng.normal(size=(n_tried, by_fold.shape[1]))
+    known = by_fold if n_folds else np.zeros((0, 0))
+    alphas = 10.0 ** -np.arange(len(by_fold))
+    choice = PenaltyChoice(alphas, by_fold.mean(axis=1), np.zeros((0, 0)), rule=rule, fold_scores=known)
+    assert choice.best in range(n_tried)
+    assert choice.alpha == alphas[choice.best]
+
+
+def test_the_usual_rule_chooses_the_highest_score_and_of_equal_ones_the_strongest_penalty() -> None:
+    scores = np.array([0.1, 0.7, 0.7, -np.inf])
+    assert PenaltyChoice(np.array([8.0, 4.0, 2.0, 1.0]), scores, np.zeros((0, 0))).alpha == 4.0

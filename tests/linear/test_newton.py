@@ -12,6 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
 import dkl.linear.head as newton
+from dkl import registry
 from dkl.data.sources.in_memory import ArraySource
 from dkl.kernels.gram import GramSum, add_hessian, packed_size, signed_products
 from dkl.kernels.maps import map_rows
@@ -25,7 +26,7 @@ from dkl.kernels.normal_equations import (
 from dkl.linear.fitting import NEWTON_LOSSES, LinearProblem, fit_by_newton
 from dkl.linear.head import NewtonDriver, NewtonProblem
 from dkl.passes.loop import Run
-from dkl.solvers import losses
+from dkl.registry import LossEntry, losses_for
 from dkl.solvers.losses import Loss
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
@@ -331,13 +332,14 @@ class Expectile(Loss):
         return y * s + 0.5 * s**2 / np.where(s > 0.0, 1.0 - self.epsilon, self.epsilon)
 
 
-WITH_PARAMETER = sorted({*losses._WITH_EPSILON} & NEWTON_LOSSES)
+WITH_PARAMETER = [name for name in losses_for("regression", "newton") if registry.LOSSES[name].parameter]
 
 
 @pytest.mark.parametrize("name", [*WITH_PARAMETER, "expectile"])
 def test_newton_steps_fit_a_loss_with_the_parameter_that_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a loss that only has a line in the table."""
-    monkeypatch.setitem(losses._WITH_EPSILON, "expectile", Expectile)
+    entry = LossEntry("Expectile", "", {"regression": ("newton",)}, parameter="epsilon", module=__name__)
+    monkeypatch.setitem(registry.LOSSES, "expectile", entry)
     monkeypatch.setattr("dkl.linear.fitting.NEWTON_LOSSES", {*NEWTON_LOSSES, "expectile"})
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4))

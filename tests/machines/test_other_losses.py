@@ -20,9 +20,11 @@ from sklearn.metrics import (
 )
 
 import dkl
-from dkl.machines.kernel_machines import KernelRegressor
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
-from dkl.solvers.losses import loss_of, losses_with
+from dkl.registry import losses_for, losses_with
+from dkl.solvers.losses import LOG_LINK, loss_of
+from tests.definitions import losses as definitions
 
 POWER = {"poisson": 1, "gamma": 2}
 THEIRS = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
@@ -275,6 +277,36 @@ def standardised(model: KernelRegressor, X: np.ndarray, y: np.ndarray) -> tuple[
     coef, intercept = np.atleast_2d(model.linear_.coef_), np.atleast_1d(model.linear_.intercept_)
     models = np.column_stack([coef, intercept - center]) / scale
     return np.column_stack([model.features_.transform(X), np.ones(len(X))]), (y - center) / scale, models
+
+
+@pytest.mark.parametrize(
+    ("task", "loss"), [(task, loss) for task in ("classification", "regression") for loss in losses_for(task, "newton")]
+)
+def test_exact_steps_of_every_loss_end_where_a_general_solver_does(task: str, loss: str) -> None:
+    """Or lower; with a smoothed kink, as that of quantiles, within a thousandth."""
+    X, y, weight = noisy_rows(60)
+    center, scale, alpha = 0.0, 1.0, 1e-2
+    if task == "classification":
+        y = np.where(y > np.median(y), 1.0, -1.0)
+        model: Any = KernelClassifier(features(8), loss=loss, alpha=alpha, solver="newton").fit(X, y, weight)
+    else:
+        y = np.exp(np.tanh(y)) if loss in LOG_LINK else y
+        model = KernelRegressor(features(8), loss=loss, alpha=alpha, solver="newton").fit(X, y, weight)
+        center, scale = float(model.target_center_[0]), float(model.target_scale_[0])
+    coef, intercept = np.atleast_2d(model.linear_.coef_), np.atleast_1d(model.linear_.intercept_)
+    models = np.column_stack([coef, intercept - center]) / scale
+    phi, z = np.column_stack([model.features_.transform(X), np.ones(len(X))]), (y - center) / scale
+    has_quantiles = loss in losses_with("quantiles")
+
+    def objective(w: np.ndarray, definition: definitions.Loss) -> tuple[float, np.ndarray]:
+        f, penalised = phi @ w, np.append(w[:-1], 0.0)
+        slope = phi.T @ (weight * definition.slope(z, f)) / weight.sum() + alpha * penalised
+        return weight @ definition.value(z, f) / weight.sum() + 0.5 * alpha * penalised @ penalised, slope
+
+    for parameter, own in zip(model.quantiles if has_quantiles else (0.1,), models, strict=True):
+        known = (definitions.loss_of(loss, parameter),)
+        best = minimize(objective, np.zeros(phi.shape[1]), known, jac=True, method="L-BFGS-B", options={"ftol": 1e-15})
+        assert objective(own, *known)[0] <= best.fun * (1.001 if has_quantiles else 1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("alpha", [1e-2, 1e-5])

@@ -18,8 +18,7 @@ from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
-from dkl.linear import judge
-from dkl.linear.judge import PENALTIES
+from dkl.linear.judge import PENALTIES, PenaltyChoice
 from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.settings import OpenParameters, settled
@@ -27,6 +26,7 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.warm_start import working_start
 from dkl.model_io import load_model
 from dkl.protocols.records import BlockSum
+from dkl.registry import PENALTY_RULES, PenaltyRule
 from tests.linear.problems import rows
 
 
@@ -105,7 +105,7 @@ def test_maps_without_pairs_are_measured_on_a_sample() -> None:
     np.testing.assert_allclose(machine.alphas_, length / (240 * np.array(PENALTIES["squared_hinge"])), rtol=1e-5)
 
 
-def strongest(choice: judge.PenaltyChoice) -> int:
+def strongest(choice: PenaltyChoice) -> int:
     """A rule of penalties that looks at no score."""
     return 0
 
@@ -126,7 +126,7 @@ def test_a_rule_that_stochastic_steps_lack_is_refused_with_what_it_needs(
     rule: str, given: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only "auto", which leaves the choice to the machine, adapts to the solver that other parameters select."""
-    monkeypatch.setitem(judge.PENALTY_RULES, "strongest", strongest)
+    monkeypatch.setitem(PENALTY_RULES, "strongest", PenaltyRule("strongest", "", __name__))
     X, _ = rows(50, 2)
     machine = KernelRegressor("random", n_features=20, alpha=rule, random_state=0, **given)
     if rule == "auto" and "solver" not in given:

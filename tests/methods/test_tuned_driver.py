@@ -14,6 +14,7 @@ from sklearn.linear_model import Ridge
 
 import dkl.methods.density.hinge_driver as tuned_margin
 import dkl.methods.density.pass_records as tuned_records
+from dkl import registry
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.density.density_step import ThinForm, WholeForm, density_gradient
@@ -30,7 +31,7 @@ from dkl.methods.density.squared import cross_validate, solve_squared
 from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.solvers.block_pivoting import bounded_minimum, signed_minimum
 from dkl.solvers.divergence_ball import DivergenceBall
-from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
+from dkl.solvers.losses import SquaredHingeLoss
 from dkl.solvers.squared_sums import SquaredRows, SquaredSums
 from tests.definitions import tuned as definitions
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
@@ -127,7 +128,8 @@ class HalfSquaredHinge(SquaredHingeLoss):
 
 def test_a_new_loss_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the squared hinge under half the penalties is the squared hinge: tuned, judged, and in joint machines."""
-    monkeypatch.setitem(_PLAIN, "half_squared_hinge", HalfSquaredHinge())
+    entry = registry.LossEntry("HalfSquaredHinge", "max(0, 1 - y f)^2 / 2", {}, module=__name__)
+    monkeypatch.setitem(registry.LOSSES, "half_squared_hinge", entry)
     monkeypatch.setitem(TUNED_LOSSES, "half_squared_hinge", LossRow(half_squared_hinges))
     X, codes, _ = some_rows()
     whole = some_problem("squared_hinge")

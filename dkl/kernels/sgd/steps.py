@@ -15,7 +15,7 @@ __all__ = ["sgd_rows"]
 # scikit-learn's bound on slopes
 _STEEPEST = 1e12
 # Losses by number, in the order of `_slope`.
-LOSSES = (
+COMPILED_LOSSES = (
     "hinge",
     "squared_hinge",
     "modified_huber",
@@ -86,7 +86,7 @@ def sgd_rows(
     order = np.arange(len(X)) if order is None else order
     steps = rule.step_lengths(models.clock, len(order))
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
-    kinds = LOSSES.index(rule.loss), int(rule.sparse)
+    kinds = COMPILED_LOSSES.index(rule.loss), int(rule.sparse)
     scratch = np.zeros_like(coef), np.empty(len(coef)), np.empty(len(coef))
     _walk_rows((np.ascontiguousarray(X), order), (Y, S), steps, (coef, mean, b, mean_b), scratch, numbers, kinds)
     return SGDModels(coef, b, mean, mean_b, models.clock + len(order))
@@ -201,7 +201,7 @@ def _truncate(W: np.ndarray, owed: np.ndarray, k: int, debt: float, X: np.ndarra
 
 @njit(nogil=True)
 def _slope(loss: int, y: float, p: float, epsilon: float) -> float:
-    """The slope of `LOSSES[loss]` at score p, as in `dkl.solvers.losses`."""
+    """The slope of `COMPILED_LOSSES[loss]` at score p, as in `dkl.solvers.losses`."""
     if loss == 0:
         return -y if y * p <= 1.0 else 0.0
     if loss == 1:
