@@ -138,12 +138,12 @@ LOSSES = {
     "hinge": LossEntry("HingeLoss", "max(0, 1 - y f)", {"classification": ("sgd",)}, "SGDClassifier(alpha=alpha)"),
     "squared_hinge": LossEntry("SquaredHingeLoss", "max(0, 1 - y f)^2", _OF_LABELS, "LinearSVC(C=1/(alpha N))"),
     "log_loss": LossEntry(
-        "LogLoss", "log(1 + exp(-y f)); by Newton steps softmax", _OF_LABELS, "LogisticRegression(C=1/(alpha N))"
+        "LogLoss", "log(1 + exp(-y f)); all classes together by newton", _OF_LABELS, "LogisticRegression(C=1/(alpha N))"
     ),
     # Newton steps of the softmax are those of the log loss
     "softmax": LossEntry(
         "SoftmaxLoss",
-        "log sum exp(f_k) - f_y of all classes together; of two the log loss",
+        "log sum exp(f_k) - f_y of all classes together; newton fits it as log_loss",
         {"classification": ("sgd",)},
         "LogisticRegression(C=1/(alpha N))",
     ),
@@ -190,7 +190,7 @@ _FAMILIES = dict.fromkeys(
     ("Gaussian", "Laplacian", "Cauchy", "Matern", "ArcCosine", "Coordinates"), "dkl.features.families"
 ) | {"SphericalHarmonics": "dkl.features.harmonics", "SparseFrequencies": "dkl.features.sparse_frequencies"}
 # What `MarginFeatures(family=[...])` may list beside families of waves.
-_DICTIONARIES = {
+DICTIONARIES = {
     "Steps": "dkl.features.dictionaries",
     "Landmarks": "dkl.methods.dictionaries.landmarks",
 }
@@ -218,7 +218,7 @@ PUBLIC = {
     "NpzFormat": "dkl.data.ingest.npz_files",
     "Dataset": "dkl.data.dataset",
     **_FAMILIES,
-    **_DICTIONARIES,
+    **DICTIONARIES,
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     **_ESTIMATORS,
@@ -247,7 +247,7 @@ PUBLIC = {
 STORED = {
     **_ESTIMATORS,
     **_FAMILIES,
-    **_DICTIONARIES,
+    **DICTIONARIES,
     "Dictionaries": "dkl.features.dictionaries",
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",

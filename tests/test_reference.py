@@ -19,6 +19,7 @@ from sklearn.utils import estimator_html_repr
 
 import dkl
 from dkl import documented
+from dkl.registry import DICTIONARIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "examples" / "reference"
@@ -36,7 +37,8 @@ LONG = {
 
 def described() -> list[str]:
     """The names that pages describe, each as a user imports it."""
-    found = []
+    # the page of families lists the dictionaries of the registry
+    found = [f"dkl.{name}" for name in DICTIONARIES]
     for path in sorted(PAGES.glob("*.md")):
         module = ""
         # the names of an autosummary stand below it, indented

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.ext.autosummary.generate import generate_autosummary_docs
 from typer.main import get_command
 
 from dkl.cli.app import app as program
-from dkl.registry import LOSSES
+from dkl.registry import DICTIONARIES, LOSSES
 from dkl.version import __version__
 
 project, author, release = "dkl", "the dkl developers", __version__
@@ -71,10 +74,23 @@ def of_scikit_learn(app: Sphinx, what: str, name: str, thing: Any, skip: bool, o
     return True if home.startswith("sklearn.") else None
 
 
+# The summary of the registry's dictionaries on the page of families.
+DICTIONARY_SUMMARY = "\n   ".join([".. currentmodule:: dkl\n\n.. autosummary::", ":toctree: api\n", *DICTIONARIES])
+
+
+def pages_of_dictionaries(app: Sphinx) -> None:
+    """The page of each dictionary: autosummary itself makes those of names that files list."""
+    with TemporaryDirectory() as folder:
+        (listed := Path(folder, "listed.rst")).write_text(DICTIONARY_SUMMARY, encoding="utf-8")
+        generate_autosummary_docs([str(listed)], app.srcdir / "reference" / "api", app=app)
+
+
 def tables_on_pages(app: Sphinx, docname: str, source: list[str]) -> None:
-    """The help of every command below what the page of commands says itself, and the table of losses in its place."""
+    """The help of every command, and the registry's tables, in their places on pages."""
     if docname == "reference/commands":
         source[0] += "".join(map(command_as_text, get_command(program).commands.values()))
+    elif docname == "reference/families":
+        source[0] = source[0].replace("<!-- dictionaries -->", f"```{{eval-rst}}\n{DICTIONARY_SUMMARY}\n```")
     elif docname == "reference/machines":
         heads = ("`loss`", "of a row", "labels", "numbers", "scikit-learn")
         rows = (
@@ -106,4 +122,5 @@ def spelling(option: Any) -> str:
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", plain_text)
     app.connect("autodoc-skip-member", of_scikit_learn)
+    app.connect("builder-inited", pages_of_dictionaries)
     app.connect("source-read", tables_on_pages)
