@@ -36,6 +36,7 @@ from dkl.data.dataset import open_dataset
 from dkl.errors import TableDifferenceWarning
 from dkl.model_io import load_model
 from dkl.plain_text import plain_text
+from dkl.registry import PENALTY_RULES
 from tests.commands import dkl_command, facts_of
 
 SMALL = ("--features", "40", "--candidates", "200")
@@ -888,7 +889,10 @@ def test_a_failure_is_an_object_of_json_or_a_traceback_on_request(folder: Path, 
             ]
         ),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
-        (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number, 'auto' or 'evidence'"),
+        (
+            ["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"],
+            f"number, {', '.join(map(repr, PENALTY_RULES))} or 'evidence'",
+        ),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),
         (
             ["compare", "{labels.zarr}", "--features", "20,50"],
@@ -899,6 +903,7 @@ def test_a_failure_is_an_object_of_json_or_a_traceback_on_request(folder: Path, 
             "Invalid value for '--epsilon': Input should be",
         ),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "foo"], "'foo' is not one of"),
+        (["fit", "{labels.zarr}", "m.zarr", "--loss", "foo"], "'foo' is not one of"),
         (["info", "rows.zarr", "--frobnicate"], "No such option"),
         (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),
         (["demo", "--target", "label"], "--data"),

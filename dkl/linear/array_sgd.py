@@ -15,13 +15,12 @@ from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import COMPILED_LOSSES
 from dkl.linear.sgd import (
     POWER,
-    REGRESSION_LOSSES,
     StepSchedule,
     refuse_overflow,
     rows_by_model,
     steps_by_rule,
 )
-from dkl.registry import LOSSES
+from dkl.registry import LOSSES, losses_for
 from dkl.solvers.losses import LOG_LINK, answered
 
 # Losses for which scikit-learn has no stochastic steps.
@@ -330,7 +329,7 @@ def default_estimator(
         "power_t": POWER,
         "shuffle": False,
     }
-    if loss in REGRESSION_LOSSES:
+    if loss in losses_for("regression", "sgd"):
         # scikit-learn's regressor predicts one number a row
         kind = ArraySGDRegressor if loss in OWN_LOSSES or n_models > 1 else SGDRegressor
         return kind(**options, epsilon=tuple(quantiles) if loss == "pinball" else epsilon)

@@ -20,11 +20,7 @@ from dkl.kernels.tiles import spans
 from dkl.linear.adam import averaging_share
 from dkl.linear.minibatches import Minibatch, signs
 from dkl.protocols.arrays import as_columns
-from dkl.registry import losses_for
 from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, namespace_of
-
-CLASSIFICATION_LOSSES = losses_for("classification", "sgd")
-REGRESSION_LOSSES = losses_for("regression", "sgd")
 
 # The step length is eta_t = eta_0 (1 + t / t_0)^-0.75 with t_0 = 0.2 / (alpha eta_0). By default eta_0 is 4 / (mean
 # squared length of a centred row): measured on MNIST and adult. Losses with curvature are stable only while eta *

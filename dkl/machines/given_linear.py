@@ -16,13 +16,13 @@ from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.epochs import EpochDriver, EpochProblem, EstimatorState, estimator_step
 from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
+from dkl.linear.sgd import step_schedule
 from dkl.linear.target_statistics import TargetScale, target_scale
 from dkl.machines.settings import SGD_ALPHA
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.records import Cost
 from dkl.protocols.source import BlockSource
-from dkl.registry import STORED
+from dkl.registry import STORED, losses_for
 
 
 def is_of_dask_ml(estimator: object) -> bool:
@@ -42,10 +42,10 @@ def loss_of_given(estimator: Any, task: str) -> str:
     model = wrapped(estimator)
     loss = getattr(model, "loss", None)
     if task == "regression":
-        return loss if loss in REGRESSION_LOSSES else "squared_error"
+        return loss if loss in losses_for("regression", "sgd") else "squared_error"
     if hasattr(model, "predict_proba") and not hasattr(model, "decision_function"):
         return "softmax"  # the scores of such an estimator are the logarithms of its probabilities
-    return loss if loss in CLASSIFICATION_LOSSES else "hinge"
+    return loss if loss in losses_for("classification", "sgd") else "hinge"
 
 
 def check_given(name: str, estimator: Any, task: str) -> None:

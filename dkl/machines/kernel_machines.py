@@ -86,7 +86,6 @@ from dkl.machines.settings import (
     joint_name,
     settled,
     squared_loss,
-    stochastic_losses,
 )
 from dkl.machines.trials import Bench, Sample, Terms
 from dkl.machines.usual_time import UsualTime, seems_linear, usual_time
@@ -130,7 +129,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.block import Block
-from dkl.registry import LOSSES, PENALTY_RULES, learner_entry, learner_keys
+from dkl.registry import LOSSES, PENALTY_RULES, learner_entry, learner_keys, losses_for
 from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
 from dkl.solvers.round_losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalMixin, ConformalSets, no_probabilities
@@ -941,7 +940,7 @@ class KernelMachine(
             return
         # settled without rows, since an earlier fit must not influence the check
         settings = settled(self._open_parameters(), self._task)
-        if settings.solver == "sgd" and settings.loss not in stochastic_losses(self._task):
+        if settings.solver == "sgd" and settings.loss not in losses_for(self._task, "sgd"):
             of_classes = " of classes" if self._task == "classification" else ""
             raise ValueError(
                 f"loss={settings.loss!r}{of_classes} has exact steps only: set solver='newton', or leave it out"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sklearn.base import clone
 
 from dkl.linear.fitting import NEWTON_LOSSES
-from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
+from dkl.registry import losses_for
 from dkl.solvers.losses import LOG_LINK
 
 # Exact steps of losses other than the squared error are the default up to this many rows times Hessians (eight steps
@@ -110,11 +110,6 @@ class Settings:
     calibrate: bool
 
 
-def stochastic_losses(task: str) -> tuple[str, ...]:
-    """The losses of a task that have stochastic steps; the others, as the squared error of classes, have exact ones."""
-    return CLASSIFICATION_LOSSES if task == "classification" else REGRESSION_LOSSES
-
-
 def squared_loss(task: str | None) -> str:
     """The squared loss of a task: the squared hinge for labels, the squared error for numbers."""
     return "squared_hinge" if task == "classification" else "squared_error"
@@ -163,7 +158,7 @@ def settled(
     solver = opened.solver
     if solver is None:
         may_be_exact = not opened.stops_early and (opened.loss in (None, "softmax") or opened.loss in NEWTON_LOSSES)
-        only_exact = opened.loss is not None and opened.loss not in stochastic_losses(task)
+        only_exact = opened.loss is not None and opened.loss not in losses_for(task, "sgd")
         exact = may_be_exact and (opened.chooses or isinstance(opened.alpha, str) or only_exact)
         named = joint_name(opened.loss or exact_loss(opened, task, is_wide=is_wide), "newton")
         # the log loss of several classes is preconditioned by a single Gram matrix

@@ -27,13 +27,13 @@ from dkl.linear.fitting import (
 from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
-    REGRESSION_LOSSES,
     SGDState,
     first_state,
     sgd_step,
     step_schedule,
 )
 from dkl.linear.sums import reordered_minibatch, shuffled_minibatch
+from dkl.registry import losses_for
 from dkl.solvers.losses import LOG_LINK
 from tests.definitions import losses
 from tests.linear.problems import blocks_of, dataset, feature_map, play, rows
@@ -162,7 +162,7 @@ def test_a_model_of_centred_rows_is_one_of_the_rows() -> None:
     np.testing.assert_allclose(back[1], intercept, rtol=1e-13)
 
 
-@pytest.mark.parametrize("loss", REGRESSION_LOSSES)
+@pytest.mark.parametrize("loss", losses_for("regression", "sgd"))
 @pytest.mark.parametrize("heavy", [1.0, 300.0])
 def test_regression_is_stable_whatever_the_weights(loss: str, heavy: float) -> None:
     X, _ = rows(400, 2)

@@ -271,12 +271,23 @@ def noisy_rows(n: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, rng.integers(0, 3, n).astype(float)
 
 
-def standardised(model: KernelRegressor, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def standardised(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features with a column of ones, targets and models (K, m + 1) in the units that the penalty is beside."""
-    center, scale = float(model.target_center_[0]), float(model.target_scale_[0])
+    # labels are -1 and +1 in either case
+    is_number = not hasattr(model, "classes_")
+    center, scale = (float(model.target_center_[0]), float(model.target_scale_[0])) if is_number else (0.0, 1.0)
     coef, intercept = np.atleast_2d(model.linear_.coef_), np.atleast_1d(model.linear_.intercept_)
     models = np.column_stack([coef, intercept - center]) / scale
     return np.column_stack([model.features_.transform(X), np.ones(len(X))]), (y - center) / scale, models
+
+
+def objective(
+    w: np.ndarray, phi: np.ndarray, z: np.ndarray, weight: np.ndarray, alpha: float, loss: Any
+) -> tuple[float, np.ndarray]:
+    """The penalised mean loss of a model (m + 1,), and its gradient."""
+    f, penalised = phi @ w, np.append(w[:-1], 0.0)
+    slope = phi.T @ (weight * loss.slope(z, f)) / weight.sum() + alpha * penalised
+    return weight @ loss.value(z, f) / weight.sum() + 0.5 * alpha * penalised @ penalised, slope
 
 
 @pytest.mark.parametrize(
@@ -285,28 +296,19 @@ def standardised(model: KernelRegressor, X: np.ndarray, y: np.ndarray) -> tuple[
 def test_exact_steps_of_every_loss_end_where_a_general_solver_does(task: str, loss: str) -> None:
     """Or lower; with a smoothed kink, as that of quantiles, within a thousandth."""
     X, y, weight = noisy_rows(60)
-    center, scale, alpha = 0.0, 1.0, 1e-2
+    alpha = 1e-2
     if task == "classification":
         y = np.where(y > np.median(y), 1.0, -1.0)
         model: Any = KernelClassifier(features(8), loss=loss, alpha=alpha, solver="newton").fit(X, y, weight)
     else:
         y = np.exp(np.tanh(y)) if loss in LOG_LINK else y
         model = KernelRegressor(features(8), loss=loss, alpha=alpha, solver="newton").fit(X, y, weight)
-        center, scale = float(model.target_center_[0]), float(model.target_scale_[0])
-    coef, intercept = np.atleast_2d(model.linear_.coef_), np.atleast_1d(model.linear_.intercept_)
-    models = np.column_stack([coef, intercept - center]) / scale
-    phi, z = np.column_stack([model.features_.transform(X), np.ones(len(X))]), (y - center) / scale
+    phi, z, models = standardised(model, X, y)
     has_quantiles = loss in losses_with("quantiles")
-
-    def objective(w: np.ndarray, definition: definitions.Loss) -> tuple[float, np.ndarray]:
-        f, penalised = phi @ w, np.append(w[:-1], 0.0)
-        slope = phi.T @ (weight * definition.slope(z, f)) / weight.sum() + alpha * penalised
-        return weight @ definition.value(z, f) / weight.sum() + 0.5 * alpha * penalised @ penalised, slope
-
     for parameter, own in zip(model.quantiles if has_quantiles else (0.1,), models, strict=True):
-        known = (definitions.loss_of(loss, parameter),)
-        best = minimize(objective, np.zeros(phi.shape[1]), known, jac=True, method="L-BFGS-B", options={"ftol": 1e-15})
-        assert objective(own, *known)[0] <= best.fun * (1.001 if has_quantiles else 1.0 + 1e-9)
+        given = (phi, z, weight, alpha, definitions.loss_of(loss, parameter))
+        best = minimize(objective, np.zeros(phi.shape[1]), given, jac=True, method="L-BFGS-B", options={"ftol": 1e-15})
+        assert objective(own, *given)[0] <= best.fun * (1.001 if has_quantiles else 1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("alpha", [1e-2, 1e-5])
@@ -315,17 +317,11 @@ def test_the_huber_loss_ends_where_a_general_solver_does(alpha: float, epsilon: 
     X, y, weight = noisy_rows()
     model = KernelRegressor(features(), loss="huber", epsilon=epsilon, alpha=alpha, solver="newton").fit(X, y, weight)
     phi, z, models = standardised(model, X, y)
-    loss = loss_of("huber", epsilon)
-
-    def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-        f, penalised = phi @ w, np.append(w[:-1], 0.0)
-        slope = phi.T @ (weight * loss.slope(z, f)) / weight.sum() + alpha * penalised
-        return weight @ loss.value(z, f) / weight.sum() + 0.5 * alpha * penalised @ penalised, slope
-
+    given = (phi, z, weight, alpha, loss_of("huber", epsilon))
     tight = {"maxiter": 20_000, "maxfun": 50_000, "ftol": 1e-16, "gtol": 1e-11}
-    best = minimize(objective, np.zeros(phi.shape[1]), jac=True, method="L-BFGS-B", options=tight)
-    assert objective(models[0])[0] <= best.fun * (1.0 + 1e-12)
-    np.testing.assert_allclose(objective(models[0])[1], 0.0, atol=1e-9)
+    best = minimize(objective, np.zeros(phi.shape[1]), given, jac=True, method="L-BFGS-B", options=tight)
+    assert objective(models[0], *given)[0] <= best.fun * (1.0 + 1e-12)
+    np.testing.assert_allclose(objective(models[0], *given)[1], 0.0, atol=1e-9)
     np.testing.assert_allclose(phi @ models[0], phi @ best.x, atol=1e-4)
 
 
