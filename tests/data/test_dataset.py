@@ -179,15 +179,15 @@ def test_labels_can_be_compared_on_worker_processes(stored: Dataset, client: obj
     assert client.compute((ds.y == "yes").mean()).result() == np.mean(y == "yes")
 
 
-def test_twenty_thousand_blocks_are_counted_and_split_in_seconds() -> None:
-    n_blocks = 20_000
+def test_five_thousand_blocks_are_counted_and_split_in_seconds() -> None:
+    n_blocks = 5_000
     y = np.arange(n_blocks) % 2
     source = ArraySource(np.ones((n_blocks, 2), np.float32), y, n_classes=2, rows_a_block=1)
     schema = Schema(n_columns=2, dtype=source.dtype, task="classification", classes=np.arange(2))
     start = time.process_time()
     split = Dataset(source, schema).split({"train": 0.8, "test": 0.2})
-    assert split["train"].class_weights.tolist() == [8_000, 8_000]
-    assert time.process_time() - start < 20
+    assert split["train"].class_weights.tolist() == [2_000, 2_000]
+    assert time.process_time() - start < 5
 
 
 def test_no_block_has_more_than_65536_rows() -> None:

@@ -293,14 +293,14 @@ def test_text_without_a_header_has_its_names_given(tmp_path: Path) -> None:
     check(tmp_path / "rows.tsv", tmp_path, format=CsvFormat(column_names=list(FRAME.columns)))
 
 
-@pytest.mark.parametrize("program", ["R, write.csv2", "Spark", "polars, Parquet"])
+@pytest.mark.parametrize("program", ["R, write.csv2", "polars, Parquet"])
 def test_files_of_other_programs_are_learnt_from_as_the_frame(tmp_path: Path, program: str) -> None:
     """A model of the frame, of the ingested file and of the shell, which also predicts the file, answer alike."""
     if program in TEXTS:
         path = tmp_path / "rows.csv"
         path.write_bytes(TEXTS[program].bytes())
     else:
-        path = by_spark(tmp_path) if program == "Spark" else LIBRARIES[program](tmp_path)
+        path = LIBRARIES[program](tmp_path)
     settings: dict[str, Any] = {"features": "random", "n_features": 8, "random_state": 0}
     # truths in the words of another language are names
     rows = FRAME.drop(columns=["paid", "y"])

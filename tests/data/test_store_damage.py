@@ -305,7 +305,7 @@ def is_of_an_array(file: Path) -> bool:
     return file.name != "zarr.json" or json.loads(file.read_text())["node_type"] == "array"
 
 
-@pytest.mark.parametrize("whole", ["one-hot", "codes"], indirect=True)
+@pytest.mark.parametrize("whole", [pytest.param("one-hot", marks=pytest.mark.slow), "codes"], indirect=True)
 def test_flips_of_metadata_are_found_or_change_nothing(store: Path) -> None:
     truth, rng = contents(open_dataset(store)), np.random.default_rng(0)
     files = metadata_files(store)

@@ -359,9 +359,11 @@ def test_sixty_tables_are_one_model_by_each_way_in_and_in_each_form(table: Table
         assert_one_truth(table, Path(folder))
 
 
-@pytest.mark.parametrize("columns", ["a", "abc", "abcdef"])
+@pytest.mark.parametrize(
+    ("columns", "further"), [("a", {"groups": "shop"}), ("abc", {"sample_weight": "weight"}), ("abcdef", {})]
+)
 def test_a_choice_of_columns_of_parquet_files_is_fitted_as_the_same_frame_in_memory(
-    tmp_path: Path, columns: str
+    tmp_path: Path, columns: str, further: dict[str, str]
 ) -> None:
     frame = pd.DataFrame(RNG.normal(size=(400, 6)), columns=list("abcdef"))
     frame = frame.assign(y=(frame["a"] > 0).astype(int), weight=1.0 + np.arange(400) % 3, shop=np.arange(400) // 9)
@@ -369,12 +371,11 @@ def test_a_choice_of_columns_of_parquet_files_is_fitted_as_the_same_frame_in_mem
     # Dask joins small partitions of files when it optimises a graph, the more of them the fewer columns are read
     read, names = dd.read_parquet(tmp_path), list(columns)
     machine = dkl.KernelClassifier("random", n_features=30, solver="newton", random_state=0, progress=False)
-    for further in ({}, {"sample_weight": "weight"}, {"groups": "shop"}):
-        of_files, in_memory = (
-            clone(machine).fit(rows[names], rows["y"], **{role: rows[name] for role, name in further.items()})
-            for rows in (read, dd.from_pandas(frame, npartitions=4))
-        )
-        expected = in_memory.decision_function(frame[names])
-        np.testing.assert_array_equal(of_files.decision_function(frame[names]), expected)
-        np.testing.assert_array_equal(of_files.decision_function(read[names]).compute(), expected)
-        assert of_files.score(read[names], read["y"]) == in_memory.score(frame[names], frame["y"])
+    of_files, in_memory = (
+        clone(machine).fit(rows[names], rows["y"], **{role: rows[name] for role, name in further.items()})
+        for rows in (read, dd.from_pandas(frame, npartitions=4))
+    )
+    expected = in_memory.decision_function(frame[names])
+    np.testing.assert_array_equal(of_files.decision_function(frame[names]), expected)
+    np.testing.assert_array_equal(of_files.decision_function(read[names]).compute(), expected)
+    assert of_files.score(read[names], read["y"]) == in_memory.score(frame[names], frame["y"])

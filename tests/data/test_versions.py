@@ -57,7 +57,9 @@ def check_equal(ds: Dataset, *truth: np.ndarray) -> None:
     assert ds.class_weights.tolist() == [truth[2][truth[1] == label].sum() for label in ("no", "yes")]
 
 
-@pytest.mark.parametrize(("is_sparse", "weighted"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("store", "is_sparse", "weighted"), [("local", True, True), ("memory", False, False)], indirect=["store"]
+)
 def test_versions_hold_what_was_appended_less_what_was_dropped(store: str, is_sparse: bool, weighted: bool) -> None:
     weight = WEIGHT if weighted else np.ones(47)
     more = sparse.csr_array(X[:13]) if is_sparse else X[:13]
