@@ -16,18 +16,11 @@ DECLARED = dict.fromkeys(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("machine", "trials"),
-    [
-        (dkl.KernelClassifier, [0]),
-        pytest.param(dkl.KernelClassifier, None, marks=pytest.mark.slow),
-        pytest.param(dkl.KernelRegressor, None, marks=pytest.mark.slow),
-    ],
-)
-def test_the_checks_of_scikit_learn_pass_without_settings(machine: Any, trials: list[int] | None) -> None:
-    automatic = machine(effort="fast", trials=trials, random_state=0)
-    results = check_estimator(automatic, on_fail=None, expected_failed_checks=DECLARED)
+@pytest.mark.parametrize("machine", [dkl.KernelClassifier, dkl.KernelRegressor])
+def test_the_checks_of_scikit_learn_pass_without_settings(machine: Any) -> None:
+    results = check_estimator(machine(effort="fast", random_state=0), on_fail=None, expected_failed_checks=DECLARED)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     assert not failed
     assert len(results) > 45

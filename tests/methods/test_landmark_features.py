@@ -66,6 +66,7 @@ def test_it_keeps_what_models_rely_on_with_shared_candidates() -> None:
     check_learner(learner(pool="shared"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_of_scikit_learn_pass() -> None:
     reason = "landmarks are drawn from a sample of the rows: weights are repetitions in expectation"

@@ -41,6 +41,9 @@ SAMPLED = {one: dict.fromkeys(_CHECKS, _CLIMBING) for one in (PeakFeatures, Marg
 if not blas_treats_rows_alike():
     SAMPLED[LeverageFeatures] = dict.fromkeys(_CHECKS, "features are float32, and rows are rounded by their place")
 every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
+# Each of the checks of scikit-learn fits several times: a learner that draws, one of a single pass, and one of rounds.
+IN_EVERY_RUN = (RandomFeatures, AlignedFeatures, MarginFeatures)
+CHECKED = [pytest.param(one, marks=() if type(one) in IN_EVERY_RUN else pytest.mark.slow) for one in LEARNERS]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@every_learner
+@pytest.mark.parametrize("learner", CHECKED, ids=lambda learner: type(learner).__name__)
 def test_the_checks_of_scikit_learn_pass(learner: Any) -> None:
     # searches are as short as they are few: each check fits several times
     short = {"chains": 5, "steps": 2, "rounds": 1, "search_rows": 50}

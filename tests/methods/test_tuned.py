@@ -59,7 +59,9 @@ SAMPLED = {
     ("machine", "expected"),
     [
         (TunedClassifier(40, family=Gaussian(4.0), loss="squared_error", random_state=0), {}),
-        (TunedRegressor(40, family=Gaussian(4.0), random_state=0), {}),
+        pytest.param(
+            TunedRegressor(40, family=Gaussian(4.0), random_state=0), {}, marks=pytest.mark.slow, id="squared error"
+        ),
         pytest.param(
             TunedRegressor(40, family=Gaussian(4.0), solver="adam", epochs=20, random_state=0),
             SAMPLED,
