@@ -31,7 +31,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setenv("NUMBA_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         patch.syspath_prepend(str(DEPLOY))
         module = importlib.import_module("small_workers")
-        compile_for("aligned", "posterior")
+        compile_for("aligned")
         yield module
 
 
@@ -66,8 +66,8 @@ def compiled(script: Any, rows: Any) -> None:
 
 @pytest.fixture(scope="module")
 def rows(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Three times as many bytes as a worker of 500 MB may keep of them."""
-    return script.write_rows(tmp_path_factory.mktemp("rows") / "rows.zarr", 400_000, 30)
+    """Twice as many bytes as a worker of 500 MB may keep of them."""
+    return script.write_rows(tmp_path_factory.mktemp("rows") / "rows.zarr", 270_000, 30)
 
 
 def test_a_refusal_names_the_limit_that_is_enough_and_a_worker_of_it_stays_below_its_promise(
@@ -89,11 +89,11 @@ def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any,
 
         return sorted({"pandas", "pyarrow", "sklearn"} & sys.modules.keys())
 
-    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "500MB", "dashboard_address": None}
+    options = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "500MB", "dashboard_address": None}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(1, timeout=60)
         client.run(script._listen)
-        model = script.LEARNERS["posterior"]().fit(rows)
+        model = script.LEARNERS["aligned"]().fit(rows)
         n_right = model.score(rows) * rows.n_rows
         # as `dkl score`, `dkl predict` and the report do
         (accuracy,) = scores_of(held_out_answers(model, rows), ["accuracy"])
