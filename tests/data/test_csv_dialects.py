@@ -56,8 +56,7 @@ def test_the_delimiter_and_the_encoding_are_found_and_said(
     assert [rule.name for rule in ds.encoding.rules] == ["größe", "ort", "nr"]
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "iso-8859-2"])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("encoding", "packed"), [("latin-1", False), ("cp1252", True), ("iso-8859-2", False)])
 def test_letters_of_one_byte_are_named_and_can_be_said(tmp_path: Path, encoding: str, packed: bool) -> None:
     frame = FRAME.replace({"ort": {"Łódź": "Málaga", "Genève": "Lüdenscheid" if "2" in encoding else "Genève"}})
     text = frame.to_csv(index=False, sep=";").encode(encoding)

@@ -375,9 +375,15 @@ def test_ten_million_rows_of_twenty_columns_take_less_than_a_gigabyte(tmp_path):
     assert peak < 1e9, f"{peak / 2**20:.0f} MiB at {n_rows / seconds:.0f} rows/s"
 
 
-@pytest.mark.parametrize("place", ["folder", "url"])
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("splits", [{"train": 0.5, "test": 0.5}, "s"])
+@pytest.mark.parametrize(
+    ("place", "fails", "splits"),
+    [
+        ("folder", False, {"train": 0.5, "test": 0.5}),
+        ("folder", True, "s"),
+        ("url", False, "s"),
+        ("url", True, {"train": 0.5, "test": 0.5}),
+    ],
+)
 def test_a_reader_finds_rows_with_their_splits_or_no_dataset(
     place: str, fails: bool, splits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

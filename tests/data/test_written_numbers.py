@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +204,10 @@ def test_a_point_groups_digits_where_another_column_has_decimal_commas(tmp_path:
     np.testing.assert_array_equal(ds.X.compute()[:3], [[1100, 0.25], [2101, 1.25], [3102, 2.25]])
 
 
-@pytest.mark.parametrize(
-    "mark", ["-", "--", "?", ".", "*", "n/a", "None", "<NA>", "\\N", "NaN", "#N/A", "—", "missing"]
-)
-@pytest.mark.parametrize("way", ["csv", "frame"])
+MARKS = ["-", "--", "?", ".", "*", "n/a", "None", "<NA>", "\\N", "NaN", "#N/A", "—", "missing"]
+
+
+@pytest.mark.parametrize(("mark", "way"), list(zip(MARKS, cycle(["csv", "frame"]))))
 def test_marks_for_missing_values_are_missing(tmp_path: Path, mark: str, way: str) -> None:
     values = [mark if k % 3 == 0 else str(k) for k in range(90)]
     frame = pd.DataFrame({"v": values, "x": np.arange(90) / 7})
