@@ -226,7 +226,13 @@ def learned_twice(loss: str) -> tuple[RoundsProblem, Table]:
     return problem, Table(blocks)
 
 
-@pytest.mark.parametrize("loss", ["poisson", "gamma", "huber", "pinball", "squared_hinge", "log_loss", "softmax"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *("poisson", "pinball", "squared_hinge", "softmax"),
+        *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("gamma", "huber", "log_loss")),
+    ],
+)
 def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, monkeypatch: Any) -> None:
     """With rows that judge as they teach, penalties fall to nothing and the model goes on to the optimum."""
     monkeypatch.setattr(loop, "LEAST_GAIN", 1e-6)

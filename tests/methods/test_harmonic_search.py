@@ -63,12 +63,12 @@ def test_more_harmonics_than_can_be_enumerated_are_drawn_and_searched() -> None:
     family = SphericalHarmonics(8)
     assert family.size(20) > 2e6
     assert not family.is_enumerable(20)
-    X = np.random.default_rng(0).standard_normal((100, 20))
+    X = np.random.default_rng(0).standard_normal((50, 20))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     y = np.where(X[:, 0] * X[:, 1] > 0, 1, 0)
     drawn = RandomFeatures(family, n_features=40, random_state=0).fit(X)
-    assert drawn.transform(X).shape == (100, 40)
-    learner = MarginFeatures(family, n_features=3, rounds=1, chains=20, steps=3, random_state=0)
+    assert drawn.transform(X).shape == (50, 40)
+    learner = MarginFeatures(family, n_features=3, rounds=1, chains=6, steps=3, random_state=0)
     assert plan(learner, as_dataset(X, y)).n_passes > 1
     fitted = learner.fit(X, y)
     assert 1 <= fitted.feature_map_.n_features <= 3

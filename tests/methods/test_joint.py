@@ -87,8 +87,13 @@ def test_a_ball_within_some_of_the_candidates_holds_what_the_whole_ball_holds_th
     assert part.inside(np.append(7.0, np.zeros(6))).min() > 0.0
 
 
-@pytest.mark.parametrize(("k", "rho", "n_outputs"), [(2.0, 0.3, 1), (3.0, 1.5, 2), (2.0, 1e9, 1)])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "k", "rho", "n_outputs"),
+    [
+        *((loss, 3.0, 1.5, 2) for loss in LOSSES),
+        *(("hinge", 2.0, 0.3, 1), ("squared_hinge", 2.0, 1e9, 1)),
+    ],
+)
 def test_the_optimum_is_that_of_a_general_solver(loss: str, k: float, rho: float, n_outputs: int) -> None:
     n_outputs = 3 if n_outputs > 1 and loss != "squared_error" else n_outputs
     X, y = some_rows(loss, 30, n_outputs)
