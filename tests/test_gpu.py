@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -631,8 +632,7 @@ def test_logarithms_of_counts_are_those_of_the_host(dtype: str, gpu: str) -> Non
 LOSSES = ("squared_hinge", "log_loss", "squared_error", "huber", "pinball", "poisson", "gamma", "softmax")
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("weights", ["of rows", "of rows and models", "all alike"])
+@pytest.mark.parametrize(("loss", "weights"), list(zip(LOSSES, cycle(["of rows", "of rows and models", "all alike"]))))
 def test_the_host_waits_once_a_block_for_a_newton_step(
     loss: Any, weights: str, gpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1345,7 +1345,15 @@ def is_in_float32(operands: Any) -> bool:
     return any(getattr(one, "dtype", one) == "float32" for one in operands.values() if not isinstance(one, np.ndarray))
 
 
-@pytest.mark.parametrize("name", FITS)
+# fits whose passes are those of another fit here, on other targets, of another loss or in another precision
+ALIKE = {
+    *("aligned, numbers", "corrective, numbers", "joint, numbers", "joint, squared hinge", "tuned, squared hinge"),
+    *("tuned, float32", "newton, pinball", "newton, poisson", "newton, gamma"),
+    *("penalty of two classes", "explained, ramps"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow if one in ALIKE else ()) for one in FITS])
 def test_every_pass_of_every_method_waits_once_a_block_and_has_the_sums_of_the_cpu(
     name: str, gpu: str, tmp_path: Path
 ) -> None:
