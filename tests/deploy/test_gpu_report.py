@@ -123,7 +123,7 @@ def test_a_part_ends_with_its_time_and_leaves_the_next_its_own(
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 @pytest.mark.parametrize(
     "only",
-    [("rates", "rows", "machine"), pytest.param(None, marks=pytest.mark.slow)],
+    [("rates", "rows"), pytest.param(None, marks=pytest.mark.slow)],
     ids=["alone", "all"],
 )
 def test_the_parts_run_on_a_played_gpu(

@@ -193,7 +193,11 @@ def test_ids_that_say_nothing_change_nothing_but_what_is_said() -> None:
     assert any("taken as quantities" in reason for reason in model.reasons_)
 
 
-@pytest.mark.parametrize("rows", [visits, among_others], ids=["numbers", "crosses"])
+@pytest.mark.parametrize(
+    "rows",
+    # crosses in all forms of a model are in every run in tests/encodings/test_gains.py
+    [pytest.param(visits, id="numbers"), pytest.param(among_others, id="crosses", marks=pytest.mark.slow)],
+)
 def test_models_answer_alike_from_files_stores_graphs_and_row_by_row(rows: Any, tmp_path: Any) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     frame, y = rows()

@@ -227,7 +227,12 @@ NUMBERS: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     ("kind", "together"),
-    [("exact", {"groups": GROUPS}), ("stochastic", BY_TIME), ("refined", {"groups": GROUPS}), ("automatic", BY_TIME)],
+    [
+        ("exact", {"groups": GROUPS}),
+        ("stochastic", BY_TIME),
+        ("refined", {"groups": GROUPS}),
+        pytest.param("automatic", BY_TIME, marks=pytest.mark.slow),
+    ],
 )
 def test_numbers_are_fitted_though_most_blocks_hold_no_judging_row(tmp_path: Path, kind: str, together: Any) -> None:
     """The rows of a store are sorted by what holds them together, so that few of its blocks have any held-out row."""
