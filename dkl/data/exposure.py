@@ -34,6 +34,7 @@ class Exposure:
     beside : BesideFeatures
         The rows; the column is removed from its X.
     given : str, array of shape (n,), or None
+        Name of a column of the rows, or values.
 
     Attributes
     ----------
@@ -58,7 +59,7 @@ class Exposure:
             beside.leave_out(self.name)
 
     def with_exposures(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
-        """The dataset with the exposures as a row column, if there are any.
+        """The dataset with given exposures as a row column; the dataset itself if it holds them, or there are none.
 
         Parameters
         ----------

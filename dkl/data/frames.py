@@ -313,17 +313,17 @@ def _encoded_part(
 ) -> np.ndarray | sparse.csr_array:
     """The rows of one part encoded by `encoding`, (n, columns) in `dtype`, dense or CSR as the encoding is.
 
-    Rows of weight 0 are not looked at, so that no value in them raises an error, and become rows of zeros.
+    Rows of weight 0 become rows of zeros; since their values are not read, none of them raises an error.
     """
     weight = checked_weight(weight, len(rows), first_row=first_row)
     counted = rows_that_count(rows, weight)
     left_out = len(rows) - len(counted)
     try:
-        found = encoding.transform(counted, first_row=first_row, dtype=dtype, differences=differences)
+        encoded = encoding.transform(counted, first_row=first_row, dtype=dtype, differences=differences)
     except (ValueError, TypeError) as error:
         _note_uncounted_rows(error, left_out)
         raise
-    return found if weight is None else _with_rows_of_zeros(found, weight)
+    return encoded if weight is None else _with_rows_of_zeros(encoded, weight)
 
 
 def zeros_for_weightless(

@@ -133,7 +133,7 @@ def _unsupported_types_named(X: Any) -> Iterator[None]:
 
 
 def with_plain_texts(table: Any) -> Any:
-    """The table with all columns of texts, including string views and dictionaries of texts, as large strings."""
+    """The Arrow table with every column of texts (also of string views, or dictionaries) as one of large strings."""
     import pyarrow as pa
 
     check_named_once(table.column_names)

@@ -115,7 +115,7 @@ def dataset_like(wanted: Schema, place: str, X: GivenRows, y: GivenValues, sampl
 
 
 def filled_like_fit(fitted: Any, dataset: Dataset) -> Dataset:
-    """The dataset with the values of the fit in place of missing ones; itself where its rules have the same values.
+    """The dataset with missing numbers filled as in a fit; the dataset itself if they are already.
 
     A store fills missing values with the means of its own rows, and flags them.
 
@@ -141,7 +141,7 @@ def filled_like_fit(fitted: Any, dataset: Dataset) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class FilledOtherwise(Step, ColumnsMade):
-    """Rows with other values in place of missing numbers.
+    """Fills missing numbers, which the rows have a flag column for, with other values than before.
 
     Parameters
     ----------

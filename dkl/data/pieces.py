@@ -28,7 +28,7 @@ class Pieces(Generic[Rows]):
             self.n_rows += _n_rows(rows)
 
     def taken(self, n_rows: int) -> Rows:
-        """The first rows, which leave the queue; at least one."""
+        """Remove the first `n_rows` rows, at least one, from the queue, and return them."""
         self.n_rows -= n_rows
         found: list[Rows] = []
         while n_rows:

@@ -97,15 +97,15 @@ def source_of(
 
 
 def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The positions of the rows in memory that count, ascending, and their weights; None for each of them once.
+    """Positions of the rows with positive weight, ascending, and their weights; None for all rows, or all weights 1.
 
     Parameters
     ----------
     weight : ndarray of shape (n,), float64, or None
     repeats : bool
-        Whether rows with whole weights are repeated and lose their weights, so that random draws and held-out rows
-        equal those of a fit to repeated rows. Copies cost a fit as much as rows do: with more of them than a block of
-        rows, or than four for each row, weights stay weights.
+        Whether rows are repeated instead of weighted if all weights are integers, so that random draws and held-out
+        rows equal those of a fit to repeated rows. A copy costs a fit as much as a row: weights are kept if the copies
+        would be more than the rows of a block, or than four a row on average.
     """
     if weight is None or not weight.any():
         return None, weight

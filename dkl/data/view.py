@@ -216,9 +216,10 @@ class View:
     Parameters
     ----------
     before : RowSource
+        The rows that the step is applied to.
     step : Step
     n_classes : int or None
-        Number of classes, for counting rows.
+        Number of classes, so that `counts` can count the rows of each.
     """
 
     rows_a_block = None
@@ -236,8 +237,8 @@ class View:
 
     @cached_property
     def counts(self) -> RowCounts:
-        known = self.step.counts(self.before)
-        return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes) if known is None else known
+        counts = self.step.counts(self.before)
+        return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes) if counts is None else counts
 
     @property
     def n_columns(self) -> int:
@@ -310,15 +311,15 @@ class View:
 
     def blocks_without_x(self, extra: Parts = ()) -> Iterator[Block]:
         parts = (*PARTS_WITHOUT_X, *extra)
-        asked = _needed_parts(self._steps_at(0), parts)
-        if "X" in asked[0]:
+        needed = _needed_parts(self._steps_at(0), parts)
+        if "X" in needed[0]:
             reader = self.reader()
             for index in range(self.n_blocks):
                 (ticket,) = dask.compute(self.ticket(index), traverse=False)
                 yield reader.load(ticket, parts)
             return
-        for block in self.base.blocks_without_x(tuple(sorted(set(asked[0]) - set(PARTS)))):
-            yield _after(block, self._steps_at(block.index), asked)
+        for block in self.base.blocks_without_x(tuple(sorted(set(needed[0]) - set(PARTS)))):
+            yield _after(block, self._steps_at(block.index), needed)
 
     def _steps_at(self, index: int) -> tuple[BlockStep, ...]:
         return tuple(step.at(index) for step in self.steps)
@@ -355,8 +356,8 @@ class ViewReader:
         for step in steps:
             if (block := step.instead()) is not None:
                 return block
-        asked = _needed_parts(steps, tuple(dict.fromkeys([*parts, *(self.along if "X" in parts else ())])))
-        return _after(self.base.load(ticket.base, asked[0]), steps, asked)
+        needed = _needed_parts(steps, tuple(dict.fromkeys([*parts, *(self.along if "X" in parts else ())])))
+        return _after(self.base.load(ticket.base, needed[0]), steps, needed)
 
 
 def _choices_first(steps: list[Any]) -> list[Any]:
@@ -374,18 +375,18 @@ def _choices_first(steps: list[Any]) -> list[Any]:
 
 def _needed_parts(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:
     """The parts that are needed before each of the steps so that `parts`, the last ones, are available at the end."""
-    asked = [parts]
+    needed = [parts]
     for step in reversed(steps):
-        asked.append(step.asks(asked[-1]))
-    return asked[::-1]
+        needed.append(step.asks(needed[-1]))
+    return needed[::-1]
 
 
-def _after(block: Block, steps: Sequence[BlockStep], asked: Sequence[Parts]) -> Block:
+def _after(block: Block, steps: Sequence[BlockStep], needed: Sequence[Parts]) -> Block:
     """A block of the base after the steps; the block itself if all rows are selected and nothing changes."""
     chosen = np.arange(len(block.row_id))
-    for step, parts in zip(steps, asked[1:], strict=True):
+    for step, parts in zip(steps, needed[1:], strict=True):
         block, chosen = step.done(block, chosen, parts)
-    columns = {name: block.columns[name] for name in asked[-1] if name not in PARTS}
+    columns = {name: block.columns[name] for name in needed[-1] if name not in PARTS}
     return rows_left(replace(block, columns=columns), chosen)
 
 

@@ -102,13 +102,12 @@ class ColumnDecisions:
             )
 
     def warn(self, without: str, with_names: str) -> None:
-        """Issue all warnings and hints.
+        """Issue the warnings and hints on all columns.
 
         Parameters
         ----------
         without, with_names : str
-            The caller's options to leave columns out, and to use names of rows as categories; ``{}`` stands for the
-            list of columns.
+            As of `dkl.data.ingest.encoding.decide_encoding`.
         """
         warn_user(*self.warnings)
         if self.row_names:

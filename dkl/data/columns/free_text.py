@@ -103,10 +103,10 @@ class WordDirections:
 
     @classmethod
     def fitted(cls, texts: pa.Array, n: int) -> WordDirections:
-        """The directions of sampled texts."""
+        """The main directions of the tf-idf weights of sampled texts, for terms of `n` words."""
         there = _hashed(texts, n)
         frequency = np.bincount(there.indices, minlength=BUCKETS)
-        # a term of a single text says nothing about other texts; kept only if all terms are such
+        # terms that occur in a single text say nothing about others, and are left out unless all terms do
         known = np.flatnonzero(frequency >= (2 if (frequency >= 2).any() else 1))
         if len(known) > _MOST_TERMS:
             known = np.sort(known[np.argsort(-frequency[known], kind="stable")[:_MOST_TERMS]])

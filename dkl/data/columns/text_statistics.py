@@ -43,7 +43,7 @@ _SAMPLED_WORDS = 2
 
 @dataclass(frozen=True)
 class ValueStatistics:
-    """Count, sum and range of numbers (or days): of a column, or of those that texts of one form write.
+    """Count, sum and range of the numbers (or days) in a column, or of those written as texts of one form.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class ValueStatistics:
     is_whole, fits_float32 : bool
         Whether all numbers are integers of at most 2**53, and whether float32 represents each of them exactly.
     first : (int, str)
-        Row and text of the first one, of texts.
+        Row and text of the first value, if the values were read from texts.
     """
 
     count: int = 0
@@ -67,12 +67,12 @@ class ValueStatistics:
     def of(
         cls, values: np.ndarray, counts: np.ndarray | None = None, first: tuple[int, str] = (0, "")
     ) -> ValueStatistics:
-        """The statistics of finite numbers, each of which occurs once, or `counts` times."""
+        """The statistics of finite `values` (n,), which occur once each, or `counts` (n,) times."""
         if not len(values):
             return cls()
         minimum, maximum = float(values.min()), float(values.max())
         largest = max(-minimum, maximum)
-        # every float64 beyond 2**53 is a whole number, also if it is a rounded measurement
+        # beyond 2**53 every float64 is a whole number, even a rounded measurement: such numbers do not count as whole
         is_whole = largest <= EXACT and _changes_none(np.rint, values)
         with np.errstate(over="ignore"):
             fits = (is_whole and largest <= EXACT_FLOAT32) or _changes_none(

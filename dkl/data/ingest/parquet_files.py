@@ -52,20 +52,20 @@ class ParquetFormat:
 
 
 def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
-    """The columns of the data frame that was written, and the columns of the file with its unnamed index.
+    """The schema of the data frame that was written, without its unnamed index, and the names of the index's columns.
 
-    Parquet stores categories of numbers, booleans and dates as such values; only pandas' metadata says that they are
+    Parquet stores categories of numbers, booleans or dates as plain values; only pandas' metadata says that they are
     categories. Periods become times.
     """
     metadata = written.pandas_metadata or {}
     columns = [note for note in metadata.get("columns", []) if note.get("field_name")]
-    names = {note["field_name"] for note in columns if note["pandas_type"] == "categorical"}
+    categories = {note["field_name"] for note in columns if note["pandas_type"] == "categorical"}
     unnamed = {note["field_name"] for note in columns if note["name"] in (None, _NO_NAME_IN_DASK)}
-    # an index of plain row numbers is not a column of the file, and its entry is not a text
+    # a RangeIndex is not a column of the file; its entry is a mapping, not a name
     index = {name for name in metadata.get("index_columns", []) if isinstance(name, str) and name in unnamed}
     fields = []
     for field in written.remove_metadata():
-        if field.name in names and not pa.types.is_dictionary(field.type):
+        if field.name in categories and not pa.types.is_dictionary(field.type):
             field = field.with_type(pa.dictionary(pa.int32(), field.type))
         elif _frequency(field):
             field = field.with_type(pa.timestamp("ns"))

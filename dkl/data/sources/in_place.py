@@ -478,7 +478,7 @@ def compare_noted(noted: Noted) -> None:
 
 
 def _cut(rows: DenseRows | CsrRows) -> tuple[np.ndarray, int]:
-    """The first row of each block and, last, the number of rows; and how many blocks one task processes.
+    """The bounds of blocks, from 0 to the number of rows, and how many blocks one task processes.
 
     Blocks end where chunks do. A row of chunks that is larger than a block is cut into a power of two of equal parts,
     which form a node of the tree of sums, so that a single task decodes the chunks for all.

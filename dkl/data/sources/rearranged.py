@@ -73,7 +73,7 @@ class RearrangedSource(BaseSource):
     ----------
     rows : BlockSource
     made_of : mapping of int to tuple of BlockPart
-        The parts of each block that has rows, by its number.
+        The parts of each new block that has rows, by the number of the block.
     n_blocks : int
     """
 
@@ -93,13 +93,13 @@ class RearrangedSource(BaseSource):
 
     @property
     def read_nbytes(self) -> int:
-        """Bytes of a block that is read for a part of it, and of the parts before they are joined."""
+        """Bytes for reading the block that a part is from and, if blocks have several parts, for joining these."""
         is_joined = any(len(parts) > 1 for parts in self._made_of.values())
         return self._rows.read_nbytes + 2 * is_joined * self._rows.block_nbytes
 
     @property
     def stored_nbytes(self) -> int:
-        """The bytes of a block times the number of blocks that are read."""
+        """The mean stored bytes of a block with rows, times the number of parts, each of which reads a block."""
         return self._rows.stored_nbytes * self._n_read // max(int(np.count_nonzero(self._rows.block_rows)), 1)
 
     @cached_property

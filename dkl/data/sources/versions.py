@@ -75,14 +75,14 @@ class VersionSource(BaseRows):
         self.location, self.schema, self.place = first.location, first.schema, first.place
         self.n_columns, self.dtype, self.is_sparse = first.n_columns, first.dtype, first.is_sparse
         self.has_y, self.has_weight = first.has_y, first.has_weight
-        # rows of each block but the last
+        # the number of rows of every block but the last
         self.stored_block_rows = first.stored_block_rows
         self.version, self.token = 0, first.token
         self.parts: tuple[StoreSource, ...] = (first,)
-        # for each block that lost rows, a mask of the remaining rows of its part; an empty mask if there are none
+        # for each block with dropped rows, a mask of the remaining ones; an empty mask if none remains
         self.kept: dict[int, np.ndarray] = {}
         self.counts = first.counts
-        # for each block, the part that holds it, and its number there
+        # for each block of the dataset, the number of its part, and its block number within this part
         self._places = [(0, index) for index in range(first.n_blocks)]
 
     def appended(self, part: StoreSource, version: int) -> VersionSource:

@@ -88,7 +88,7 @@ def append_rows(
     schema : Schema
         The schema of `rows`.
     joins : mapping of str to str or None
-        The result of `joined_splits`.
+        The split that the new rows join in each set of splits; None for none.
     publish : callable
     """
     _check_alike(version, rows, schema)
@@ -106,7 +106,7 @@ def append_rows(
             replace(version.schema, provenance=origin, held_by=source.schema.held_by),
             n_rows=n_rows,
             storage_options=place.options,
-            # a store of a single block does not determine the rows of a block
+            # the only block of a store may be a partial one, which is no size for further blocks
             rows_a_block=source.stored_block_rows if source.n_blocks > 1 else None,
             further=version_facts(source.token, version.splits, joins),
             home=home,

@@ -230,7 +230,7 @@ def place_of(node: zarr.Array | zarr.Group) -> str:
 
 
 def listed_objects(node: zarr.Array | zarr.Group) -> dict[str, tuple[int, str]] | None:
-    """The size, and the time or tag, of each object of a zarr node; None if its store cannot list objects.
+    """Bytes, and time of change or ETag, of each object of a zarr node by name; None if its store cannot list them.
 
     Names are relative to the root of the store, as in `MeteredStore`.
     """
@@ -247,7 +247,7 @@ def listed_objects(node: zarr.Array | zarr.Group) -> dict[str, tuple[int, str]] 
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if set(protocols) & set(_UNLISTED):
         return None
-    # zarr's stores have asynchronous file systems; a synchronous one lists the objects
+    # zarr's stores use file systems in asynchronous mode; the objects are listed by one in synchronous mode
     plain = getattr(fs, "sync_fs", None) or type(fs)(
         *fs.storage_args, **{**fs.storage_options, "asynchronous": False, "skip_instance_cache": True}
     )

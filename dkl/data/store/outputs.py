@@ -72,7 +72,7 @@ def writing(location: Location) -> Iterator[None]:
 
 @contextmanager
 def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """A hidden path to which the block writes a file or folder, which is renamed to `location` at the end.
+    """A hidden path for the file or folder that the ``with`` block writes; it is renamed to `location` at the end.
 
     After an error, or a crash of the system, the former file or folder is unchanged.
 
@@ -81,7 +81,7 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
     location : Location
         A local one. Links are followed; the mode of a replaced file is kept.
     check : callable
-        Called before the renaming, which an error prevents.
+        Called before the renaming, which does not take place if it raises an error.
     """
     final = location.path
     if final.exists() and not final.is_dir() and not final.is_file():
@@ -109,7 +109,7 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
         # after a power failure the rename persists only if the folder is on the disk
         flush_name(location)
     finally:
-        # what has the hidden name now is the folder that was replaced, or one that could not be put in its place
+        # a folder that has the hidden name now is the replaced one, or one that could not be renamed
         if hidden.is_dir():
             shutil.rmtree(hidden, ignore_errors=True)
         else:

@@ -122,7 +122,7 @@ class BesideFeatures:
         self.X, self.taken = self.X.drop(columns=[name]), (*self.taken, name)
 
     def with_targets(self, y: Any, sample_weight: Any) -> tuple[BesideFeatures, Any, Any]:
-        """The rows, targets and weights without rows whose target is missing, with a warning that counts these.
+        """Drop rows without a target, with a warning that counts them; returns the remaining rows, targets and weights.
 
         Raises
         ------
@@ -134,10 +134,10 @@ class BesideFeatures:
         kept = None if hasattr(self.X, "schema") else kept_rows(self.X, y)
         if kept is None:
             return self, y, sample_weight
-        left = copy.copy(self)
-        left.X, left.row_id = rows_of(self.X, kept), np.flatnonzero(kept)
-        left._given = {role: (rows_of(values, kept), name) for role, (values, name) in self._given.items()}
-        return left, rows_of(y, kept), rows_of(sample_weight, kept)
+        remaining = copy.copy(self)
+        remaining.X, remaining.row_id = rows_of(self.X, kept), np.flatnonzero(kept)
+        remaining._given = {role: (rows_of(values, kept), name) for role, (values, name) in self._given.items()}
+        return remaining, rows_of(y, kept), rows_of(sample_weight, kept)
 
     def noted_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
         """`noted` of the dataset that `made` returns; one error lists those of rows, groups and times."""
