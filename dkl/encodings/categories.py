@@ -110,7 +110,7 @@ def with_categories(
 def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[Record], dict[str, int], int]:
     """The plan of `with_categories`: the rows as later passes see them, its records, bytes in memory and in files.
 
-    It is no replay: whichever crosses gain, a fit takes at most the bounds over all of them, which no one choice has.
+    A replay has one choice of crosses; the plan has upper bounds over all choices.
 
     Parameters
     ----------
@@ -332,7 +332,7 @@ class CategoryFit:
         return RowsInFile if self.in_files else np.zeros
 
     def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
-        """See `planned_categories`; with as many crosses and centred numbers as a fit may keep."""
+        """As `planned_categories`, without texts, and with as many crosses and centred numbers as a fit may keep."""
         triples = self.tried_triples(self.tried_crosses)
         # the last triples are the largest
         crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
@@ -354,7 +354,7 @@ class CategoryFit:
             crosses,
             sloped=centred,
         )
-        # the tables for new rows, which become part of the model, and the working arrays of one range of values
+        # bytes of the tables for new rows, a part of the model, and of the working arrays for one range of codes
         largest = min(max(key.size for key in self.keys), _MOST_VALUES)
         held = sum(8 * table.size for table in fitted.tables) + _WORKING_ARRAYS * 8 * self.folds.count * largest * width
         held += 0 if self.in_files else self.bytes

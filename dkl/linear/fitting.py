@@ -519,16 +519,16 @@ def mean_square_length(problem: LinearProblem, source: BlockSource, run: Run) ->
 
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
-    """The problem of the Newton steps; an alpha that is still to be chosen is 1.
+    """The problem of the Newton steps; its alpha is 1 if a rule still has to choose one.
 
     Raises
     ------
     ValueError
-        If the evidence of a penalty is requested for more features than a Gram matrix may have, or the log loss for so
-        many classes and features that their gradients are no single sum.
+        If the evidence of a penalty is requested for more features than a Gram matrix may have, or the log loss for
+        more than `most_log_loss_features`.
     """
     targets = newton_targets(problem, _units_of_steps(problem, summary))
-    # the default for losses that only stochastic steps have; for classes it is the squared error on -1 and +1
+    # losses that only stochastic steps offer become the squared error, of classes on targets -1 and +1
     loss = problem.loss if problem.loss in NEWTON_LOSSES else "squared_error"
     task = NewtonProblem(
         problem.feature_map,
@@ -592,7 +592,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
 def _candidates_of(
     problem: LinearProblem, task: NewtonProblem, summary: TargetMoments, square_length: float, *, single: bool = False
 ) -> Candidates:
-    """All candidates of a chosen penalty, scaled by the mean squared length of mapped rows."""
+    """The penalties to choose from, in units of the mean squared length of mapped rows."""
     start = _start(problem, summary)
     # at least half of the rows train
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))

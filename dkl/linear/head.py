@@ -60,7 +60,7 @@ _TRIAL_NUMBER_S = 5e-9
 
 
 def most_log_loss_features(n_classes: int) -> int:
-    """The most features on which a log loss of so many classes is minimised: their gradients are one sum."""
+    """The most features of a log loss of `n_classes` classes, such that one pass can sum all gradients."""
     return _GRADIENT_BYTES // (8 * n_classes) - 1
 
 
@@ -684,12 +684,12 @@ class NewtonDriver:
 
 
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
-    """The models of the next pass: unconverged, all at the start or none, with at most 64 MiB of Hessians."""
-    # the direction by conjugate gradients is complete some passes after its point was accepted
+    """Indices of unconverged models for the next pass, as many as the bounds on its Hessians or gradients allow."""
+    # after its last trial, a model by conjugate gradients may still need passes to complete a direction
     most = problem.max_steps + problem.is_wide
     waiting = np.flatnonzero(~state.done(problem) & (state.counts < most))
     if problem.is_wide:
-        # each model has a gradient, or a product, of its own
+        # each model adds a gradient, or a product with its Hessian
         return waiting[: max(1, _GRADIENT_BYTES // (8 * problem.width))]
     if problem.keeps_hessians or len(waiting) == 0:
         return waiting
