@@ -129,11 +129,11 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
         columns = ColumnChoice(bench).chosen(dataset)
         rows = columns.dataset
         if rows.total_weight < FEWEST_ROWS:
-            return plainest(bench, columns, f"{rows.n_rows} rows are too few to choose by")
+            return simplest(bench, columns, f"{rows.n_rows} rows are too few to choose by")
         try:
             advice = advise(rows, run, terms.seed, terms.advised_rows(rows))
         except RowsAlikeError:
-            return plainest(bench, columns, "the rows do not differ")
+            return simplest(bench, columns, "the rows do not differ")
         return Choice(bench, columns, advice, clock).chosen()
 
 
@@ -319,8 +319,8 @@ def held_out_variances(sample: Sample) -> tuple[float, ...]:
     return tuple(float(np.mean(variance(rows) / np.where(whole > 0.0, whole, 1.0))) for rows in masks)
 
 
-def plainest(bench: Bench, columns: Columns, why: str) -> Chosen:
-    """The plainest features, if candidates cannot be compared; folds of the rows choose the penalty alone.
+def simplest(bench: Bench, columns: Columns, why: str) -> Chosen:
+    """The simplest features, if candidates cannot be compared; folds of the rows choose the penalty alone.
 
     Raises
     ------
@@ -566,7 +566,7 @@ class PlannedChoice:
 
     def __init__(self, terms: Terms, dataset: Dataset, weights: np.ndarray | None) -> None:
         self._terms, self._dataset, self._weights = terms, dataset, weights
-        # too few rows to compare candidates have the plainest one alone, as in `plainest`
+        # too few rows to compare candidates have the simplest one alone, as in `simplest`
         is_alone = dataset.total_weight < FEWEST_ROWS
         self._sample = terms.sample(dataset, most_folds=MOST_FOLDS if is_alone else None)
         kinds = terms.contenders(dataset)
@@ -682,11 +682,11 @@ class PlannedChoice:
         # a task of a trial has no more rows than the sample
         share = min(rows.n_rows / max(int(dataset.source.block_rows.max(initial=1)), 1), 1.0)
         for one, trial, n_alike in self._tried:
-            # texts, and columns that run ahead in time, are tried with the plainest kind; categories also with a plain
+            # texts, and columns that run ahead in time, are tried with the simplest kind; categories also with a plain
             # kernel
-            is_plainest, contender = one.number == 0, one.contender
-            of_columns = of_categories if (is_plainest or contender.is_kernel) and not contender.is_learned else 0
-            times = n_alike * (len(self._sample.folds) + of_columns) + (of_texts + 2 * by_time if is_plainest else 0)
+            is_simplest, contender = one.number == 0, one.contender
+            of_columns = of_categories if (is_simplest or contender.is_kernel) and not contender.is_learned else 0
+            times = n_alike * (len(self._sample.folds) + of_columns) + (of_texts + 2 * by_time if is_simplest else 0)
             plan.add(trial, times, share=share)
 
         def n_features(one: Candidate) -> int:

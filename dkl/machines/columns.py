@@ -38,7 +38,7 @@ from dkl.protocols.records import RowSample
 _CLEARLY = 0.01
 # The same for crosses, which kernels find by themselves on more rows.
 _OF_CROSSES = 0.1
-# What may become categories, in this order; each is tried with the plainest learner and with a kernel.
+# What may become categories, in this order; each is tried with the simplest learner and with a kernel.
 _CHANGES = ("taken", "crosses")
 CATEGORY_TRIALS = 2 * len(_CHANGES)
 # The budget grows with the encoded columns, but counts at most this many for each column of the table.
@@ -86,7 +86,7 @@ class ColumnChoice:
         self._reasons: list[str] = []
 
     def chosen(self, dataset: Dataset) -> Columns:
-        """Leave out columns that run ahead in time, then texts that gain nothing, then number categories."""
+        """Leave out columns that run ahead in time, then texts that gain nothing; then put numbers for categories."""
         dataset, left_out = self._without_columns_ahead(dataset)
         self._own_columns = dataset.n_columns
         plain = self._with_gaining_texts(dataset)
@@ -99,7 +99,7 @@ class ColumnChoice:
             if looks_for_categories(self._terms, plain)
             else self._with_category_numbers(plain)
         )
-        # target means were computed without the judging rows, so every later comparison must hold out the same rows
+        # target means were computed without the held-out rows, so every later comparison must hold out the same ones
         is_numbered = rows is not plain or has_scores(rows.encoding)
         seed = self._seed if is_numbered else None
         reasons = (*category_reasons(rows.encoding), *self._reasons, *left_out)
@@ -123,8 +123,8 @@ class ColumnChoice:
         losses = []
         for stage, names in (("with", raw), ("without", [*raw, *ahead])):
             rows = gathered(without_columns(sample.rows, names), self._run, self._seed)
-            plainest = self._terms.contenders(rows)[0].learner
-            _, choice = self._bench.trial(plainest, replace(sample, rows=rows), 0, f"columns-{stage}")
+            simplest = self._terms.contenders(rows)[0].learner
+            _, choice = self._bench.trial(simplest, replace(sample, rows=rows), 0, f"columns-{stage}")
             losses.append(choice.loss)
         if not gains(losses[1], losses[0], _CLEARLY):
             return dataset, ()

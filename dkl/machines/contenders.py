@@ -150,7 +150,7 @@ def joined(first: Contender, second: Contender, n_features: int | str = "auto") 
 def contenders(
     dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs, loss: str | None = None
 ) -> list[Contender]:
-    """The kinds of features that apply to a dataset, the plainest first.
+    """The kinds of features that apply to a dataset, the simplest first.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def contenders(
         most = effort.n_features // _DESCENDING
         fewer = {"n_features": min(size, most), "refine": "auto", "scaling": scaling or "standard"}
         of_kernel = Gaussian() if isinstance(family, Laplacian) and knobs.sigma == "auto" else family
-        # a quarter of the features is the plainer model, so that they come first
+        # a quarter of the features is the simpler model, so that they come first
         waves.insert(0, Contender("refined waves", clone(searched).set_params(family=of_kernel, **fewer)))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(bins=BINS, n_features=effort.n_features)

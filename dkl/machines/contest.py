@@ -30,7 +30,7 @@ BEHIND = 0.1
 # Share of the budget up to which a learned metric is tried though no other kind is ahead of the kernels: if it is never
 # tried then, the log loss of car is 1.6 times as large; if always, five tables take 1.04 times the seconds.
 _METRIC_SHARE = 0.1
-# Relative difference of losses below which two candidates are equally good: the plainer one wins, and no larger one is
+# Relative difference of losses below which two candidates are equally good: the simpler one wins, and no larger one is
 # tried.
 EQUAL_LOSS = 0.005
 # Largest share of the budget for a comparison outside the trials: of columns with and without categories, and of the
@@ -49,7 +49,7 @@ class Candidate:
     Parameters
     ----------
     number : int
-        Kinds come first, the plainest one at 0, and variants after them.
+        Kinds come first, the simplest one at 0, and variants after them.
     contender : Contender
     parents : tuple of Candidate
         The candidate that it is a variant of, or the two that it is joined from; empty for a kind.
@@ -140,7 +140,7 @@ class Race:
     Parameters
     ----------
     contenders : list of Contender
-        The kinds, the plainest first.
+        The kinds, the simplest first.
     n_folds : int
     allowed : float
         The budget: counted work of all trials and the last fit.
@@ -314,7 +314,7 @@ class Race:
 
     @property
     def winner(self) -> Candidate:
-        """The plainest candidate among those that are as good as the best: the first with the fewest kinds.
+        """The simplest candidate among those that are as good as the best: the first with the fewest kinds.
 
         Raises
         ------

@@ -191,10 +191,10 @@ class Shape:
         if learner.get_params(deep=False).get("refine"):
             rounds, maps = float(ROUNDS_BEFORE_DESCENT), (ROUNDS_BEFORE_DESCENT + 1) / 2.0
         else:
-            # each round adds a share of the present points; some four times e-fold the first ones
+            # points grow e-fold in 1 / growth rounds, some four times; all maps cost 1 / growth times the last one
             maps = 1.0 / RoundSchedule.growth
             rounds = 4.0 * maps
-        # two chains climb for each of 1.5 candidates a point, which has a cosine and a sine
+        # chains for each candidate, candidates for each point, and half a point (cosine and sine) for each feature
         chains = CHAINS_A_CANDIDATE * RoundSchedule.candidates * D / 2.0
         climbing = chains * ascent_steps(n, d) * min(n, first_sample(n)) * (2.0 * _VALUE + 4.0 * d * SINGLE)
         return rounds * _PASS + climbing + maps * self.mapping(learner) + n * D**2 * SINGLE

@@ -32,7 +32,7 @@ class Tried:
     folds : int
         Number of folds that it was scored on.
     outcome : {"chosen", "level, less plain", "worse", "failed"} or why it was not tried
-        "level, less plain": its loss is at most that of the chosen one, which is plainer or expected to gain from more
+        "level, less plain": its loss is at most that of the chosen one, which is simpler or expected to gain from more
         landmarks. Not tried are candidates for which the budget ("takes more work") or the time limit ("takes more
         time") does not suffice, and those that a given list of trials leaves out ("not among the trials").
     """
@@ -105,7 +105,7 @@ def sentence_of(
         second = min(able, key=race.loss)
         score, own = shown_score(race, second), shown_score(race, won)
         # candidates are compared by their loss, which is more precise than their accuracy; of two that are level the
-        # plainer one wins
+        # simpler one wins
         by_loss, is_level = " by its loss" * (score > own), race.loss(second) <= race.loss(won)
         which = f"level{by_loss} with" if is_level else f"next best{by_loss}"
         compared = f"{which} {short_score(score)} of {compared}"

@@ -182,8 +182,8 @@ class _Judge:
         self._targets = (outputs - outputs.mean(axis=0)) / np.where(deviation > 0.0, deviation, 1.0)
 
     def trials(self) -> list[TriedKernel]:
-        """The usual kernel first, then other scalings of it, other bandwidths, and other kernels."""
-        in_scalings = self._of_kernels([("gaussian", 1.0, scaling) for scaling in self._scalers])
+        """Try the usual kernel first, then its other scalings, then other bandwidths and kernels in the better one."""
+        in_scalings = self._tried([("gaussian", 1.0, scaling) for scaling in self._scalers])
         if not in_scalings:
             raise RowsAlikeError(
                 f"the {self._rows.shape[0]:,} sampled rows are all equal: there is nothing to predict from; check the "
@@ -192,14 +192,14 @@ class _Judge:
         usual, *rescaled = in_scalings
         scaling = _clearly_better(in_scalings, usual).scaling
         others = [("gaussian", factor, scaling) for factor in BANDWIDTHS if factor != 1.0]
-        return [usual, *rescaled, *self._of_kernels([*others, ("laplacian", 1.0, scaling)])]
+        return [usual, *rescaled, *self._tried([*others, ("laplacian", 1.0, scaling)])]
 
-    def _of_kernels(self, kernels: list[tuple[str, float, ScalingKind | None]]) -> list[TriedKernel]:
-        """Some kernels, each with its bandwidth and scaling, without those that are not defined for the rows."""
-        return [trial for trial in Crew().map(lambda kernel: self._of_kernel(*kernel), kernels) if trial is not None]
+    def _tried(self, kernels: list[tuple[str, float, ScalingKind | None]]) -> list[TriedKernel]:
+        """The trials of kernels, each with a bandwidth factor and a scaling, that are defined for the rows."""
+        return [trial for trial in Crew().map(lambda kernel: self._trial(*kernel), kernels) if trial is not None]
 
-    def _of_kernel(self, kernel: str, factor: float, scaling: ScalingKind | None) -> TriedKernel | None:
-        """One kernel, or None where it is not defined for the rows."""
+    def _trial(self, kernel: str, factor: float, scaling: ScalingKind | None) -> TriedKernel | None:
+        """The trial of one kernel; None if it is not defined for the rows."""
         if kernel == "laplacian" and sparse.issparse(self._rows):
             # distances in the 1-norm would need dense rows
             return None

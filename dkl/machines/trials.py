@@ -120,7 +120,7 @@ class Terms:
         return self.budget.allowed(replace(shape, n_columns=n_columns))
 
     def contenders(self, dataset: Dataset, advice: Advice | None = None) -> list[Contender]:
-        """The kinds of features that apply to a dataset, the plainest first; without advice those that plans assume."""
+        """The kinds of features that apply to a dataset, the simplest first; without advice those that plans assume."""
         return contenders(dataset, advice or usual_advice(), self.budget, self.knobs, loss=self.settings.loss)
 
     def advised_rows(self, dataset: Dataset) -> int:
