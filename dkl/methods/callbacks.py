@@ -100,7 +100,7 @@ class _Tasks:
             estimator, model = self._fit_of["estimator"], model_so_far()
             if isinstance(model, type(estimator)):
                 return _fitted_attributes(model)
-            # a machine's features are unfinished: their working model predicts, but has no probabilities
+            # the features of a machine are unfinished; their own model predicts, but has no probabilities
             working = None if hasattr(estimator, "predict_proba") else getattr(model, "machine_", None)
             return None if working is None else _fitted_attributes(working)
 

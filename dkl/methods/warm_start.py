@@ -54,7 +54,7 @@ def working_start(features: FittedFeatures, n_models: int) -> np.ndarray | None:
 
 
 def goes_on(learner: WarmStarting, dataset: Dataset, parameters: Iterable[str]) -> bool:
-    """Whether `fit` continues the last fit, with `warm_start`.
+    """Whether `fit` continues the last fit; stores the parameters, and changes the checkpoint's fingerprint if so.
 
     Parameters
     ----------
@@ -81,6 +81,6 @@ def goes_on(learner: WarmStarting, dataset: Dataset, parameters: Iterable[str]) 
             "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
             f"{', '.join(changed)}; set warm_start=False to begin anew"
         )
-    # this fit starts elsewhere than the last one, so it needs another checkpoint
+    # this fit starts from another state than the last one, so it needs another checkpoint
     learner._fingerprint += " after a fit" if learner._fingerprint else ""
     return True

@@ -155,7 +155,7 @@ class CombinedFeatures(FeatureLearner):
         return named
 
     def _new(self, seed: int) -> list[Any]:
-        """A new learner for each fit; seed, size and options are those of this learner unless it has its own."""
+        """Unfitted learners for all fits; options that they lack are those of this one, sizes fit its `n_features`."""
         templates = self._unfitted_learners()
         given = [learner.get_params(deep=False).get("n_features") for learner in templates]
         sizes = [int(size) if isinstance(size, Integral) else _OF_ITS_OWN for size in given]

@@ -41,7 +41,7 @@ _MOST_ROUNDS = 40
 
 
 class JointDriver:
-    """Sinha & Duchi 2016, equation (9), by sums over blocks: no dual weight is kept, and the gap is certified."""
+    """Solves equation (9) of Sinha & Duchi 2016 by sums over blocks, to a certified gap; no dual weight is stored."""
 
     def init(self, problem: JointProblem) -> JointState:
         """Zero weights, or those of the start, before any pass; the first pass evaluates all candidates."""
@@ -62,7 +62,7 @@ class JointDriver:
         return driver_of(problem.loss).request(problem.restricted_to(state.working, state.goal), state)
 
     def step(self, problem: JointProblem, state: JointState, results: Sequence[Any]) -> JointState:
-        """The state after that pass."""
+        """The state after the pass of `request`."""
         if not state.ended:
             # the driver of tuned features returns a copy of this state with changed fields, so it stays a JointState
             solved: Any = driver_of(problem.loss).step(problem.restricted_to(state.working, state.goal), state, results)
@@ -103,7 +103,7 @@ class JointDriver:
         ]
 
     def _pricing_record(self, problem: JointProblem, state: JointState) -> BlockSum:
-        """The record that sums all candidates' features, weighted by the dual weights of the present model."""
+        """The record of the sums over rows of all candidates' features times the dual weights of the present model."""
         pool, K = problem.feature_map, problem.n_outputs
         working = pool.take(state.working)
         pools = {f"pool{k}": (pool.columns_a_frequency, pool.n_frequencies, 2) for k in range(K)}
@@ -112,7 +112,7 @@ class JointDriver:
             "feature_map": working,
             "targets": problem.targets,
             "models": state.coefficients,
-            # the dual weights that judged the last step; its width has become the state's
+            # the dual weights that the last step was judged by; the width of its smoothing is the state's by now
             "smoothing": replace(state.smoothing, ahead=state.width, follows=False),
             "loss": problem.loss,
             "pool": pool,
@@ -174,16 +174,16 @@ class JointDriver:
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """The present model, compared with the best dual point from its margins.
+    """The objective of the present model, and the best dual point from its margins.
 
     Attributes
     ----------
     objective, dual : float
-        The objectives of the model, and of the dual point: a lower bound of the minimum over all candidates.
+        The objective of the model, and that of the dual point: a lower bound of the minimum over all candidates.
     squares : ndarray of shape (D,)
-        |c_m|^2 / (2 lam), with c_m the sum of a candidate's features by the dual weights: v(alpha) of the paper.
+        |c_m|^2 / (2 lam), with c_m the sum over rows of features times dual weights: v(alpha) of the paper.
     density : ndarray of shape (D,)
-        The density in the ball that is best for these.
+        The density in the divergence ball with the largest product with `squares`.
     """
 
     objective: float

@@ -257,7 +257,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         self.weights_[state.working] = density / density.sum()
         self.divergence_, self.rho_ = divergence(self.weights_, problem.penalty.k), problem.penalty.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
-        # if more candidates have weight than wanted, the largest stay, and the model loses the others
+        # if more candidates have weight than `n_features` allows, those with the largest weights are kept
         choice = choose_features(self.weights_, self._n_kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients

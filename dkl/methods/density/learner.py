@@ -332,7 +332,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, scale: TargetScale | None
     ) -> TunedProblem:
         """The problem of equation (22), for the full-gradient solver."""
-        # stored sums may have any number of rows, and be in units of other rows
+        # stored sums may be those of other rows, whose number and units of targets are not known here
         keeps_sums = self.sums is not None
         return TunedProblem(
             reference,

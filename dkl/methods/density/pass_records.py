@@ -48,7 +48,7 @@ class FoldSums:
     n_folds : int
         F.
     n_rows : int or None
-        If there are no more than half as many rows as columns, they come to the driver themselves.
+        If there are at most half as many rows as columns, the driver gets the mapped rows instead of sums.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class FoldSums:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether the rows themselves come to the driver."""
+        """Whether the driver gets the mapped rows instead of sums."""
         return self.n_rows is not None and 2 * self.n_rows <= self.feature_map.n_features
 
     def records(self) -> list[Record]:

@@ -50,7 +50,7 @@ class TunedProblem:
         Of mapped rows and of the products of their pairs; for the squared error and below lam = 1e-6 these are float64
         in any case.
     n_rows : int or None
-        If given, few rows are solved for in the dimension of the rows.
+        None if unknown. The squared error of few rows is minimised in the dimension of the rows.
     deviations : callable or None
         For the squared error on stored sums, whose targets may be in units of other rows: computes from the targets'
         means and variances (K,) the divisor that standardises them. None uses targets as they are.

@@ -55,9 +55,9 @@ def solve_squared(
     starts = _starts(penalty, start, sums.n_outputs, shared)
     with one_blas_thread():
         if shared:
-            return SquaredFit.of(rows, penalty, lam, starts[0], tol).judged(penalty)
+            return SquaredFit.of(rows, penalty, lam, starts[0], tol).solution(penalty)
         fits = [SquaredFit.of(rows.output(k), penalty, lam, begin, tol) for k, begin in enumerate(starts)]
-        return stacked([fit.judged(penalty) for fit in fits])
+        return stacked([fit.solution(penalty) for fit in fits])
 
 
 def cross_validate(
@@ -99,14 +99,14 @@ def stacked(each: Sequence[TunedSolution]) -> TunedSolution:
 
 @dataclass(frozen=True, eq=False)
 class SquaredFit:
-    """The best density for some rows, with its weights.
+    """The density, and the weights for it, with the least tuned squared error on some rows.
 
     Parameters
     ----------
     rows : Centred
     lam : float
     fit : DensityFit
-        The fit of the rows' data term.
+        The result of the Newton steps on the density.
     """
 
     rows: Centred
@@ -115,7 +115,7 @@ class SquaredFit:
 
     @classmethod
     def of(cls, rows: Centred, penalty: DensityTerm, lam: float, start: np.ndarray, tol: float) -> SquaredFit:
-        """Newton steps on the density from a start (D,); the targets' variance completes the objective."""
+        """Newton steps on the density from `start` (D,); half the targets' variance is the objective's constant."""
         offset = 0.5 * float(rows.variance.sum())
         return cls(rows, lam, tuned_density([_form(rows, lam)], penalty, start, offset=offset, tol=tol))
 
@@ -124,10 +124,10 @@ class SquaredFit:
         """w, (m, K)."""
         return self.fit.weights[0]
 
-    def judged(self, penalty: DensityTerm) -> TunedSolution:
+    def solution(self, penalty: DensityTerm) -> TunedSolution:
         """The model with its residual and duality gap.
 
-        The dual point is the gradient of the data term at this model, so that this term adds nothing to the gap.
+        The dual point is the gradient of the data term at this model: only the penalties contribute to the gap.
         """
         weights = self.weights
         duals = self.rows.duals(weights)

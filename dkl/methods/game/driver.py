@@ -85,11 +85,11 @@ class GameDriver:
         )
 
     def request(self, problem: GameProblem, state: GameState) -> Sequence[Record] | None:
-        """The records of the next pass."""
+        """The records of the next pass, by the phase of the game; None at its end."""
         if state.phase == "open":
             return opening_records(problem, state)
         if state.phase == "resume":
-            # the records that the last round of the former fit left out
+            # the former fit ended before the pass that would have followed its last round
             reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
             if problem.pool is not None:
                 return [reduction]
@@ -100,7 +100,7 @@ class GameDriver:
             return [verify_record(problem, state)]
         if state.phase == "step":
             step = step_record(problem, state)
-            # rows of the next search, if this round cannot be the last by rounds or features (it can be by the gap)
+            # also a sample for the next search, unless the limit on rounds or features makes this round the last
             is_below_limit = len(state.mass) + len(state.chosen) < problem.rules.most
             if problem.pool is not None or not is_below_limit or len(state.history) + 1 >= problem.rules.rounds:
                 return [step]

@@ -72,7 +72,7 @@ class PlayedGame:
     columns : DualColumns
     seed : int
     terms : dict
-        Values by name that a continued game must share: its dual weights are feasible for no others.
+        Parameters by name that a continued game must share, since the dual weights are feasible for no others.
     """
 
     state: GameState | ExcessiveGapState

@@ -80,7 +80,7 @@ def narrow(edges: np.ndarray, sums: Mapping[str, np.ndarray], upper: float) -> M
 def _narrow_block(
     edges: np.ndarray, sums: Mapping[str, np.ndarray], target: float, ends: np.ndarray
 ) -> tuple[np.ndarray, float, bool]:
-    """Next edges of one dual block, its multiplier, and whether that is exact."""
+    """The next edges for one dual block, the best estimate of its multiplier, and whether that is exact."""
     # g(mu) = sum_i c_i clip(mu - l_i, 0, upper) at the edges, from slopes and moments of the breakpoints before each
     slopes, moments = np.cumsum(sums["slopes"])[:-1], np.cumsum(sums["moments"])[:-1]
     heights = slopes * edges - moments
@@ -149,7 +149,7 @@ def project_dual(
 
 def keep_found(search: Multipliers, earlier: Multipliers) -> Multipliers:
     """The new state, in which multipliers that were exact before are unchanged."""
-    # each dual block has its own projection; one whose multiplier is exact keeps it while the others are narrowed
+    # each dual block has its own projection; an exact multiplier is kept while those of other blocks are refined
     return replace(
         search,
         values=np.where(earlier.found, earlier.values, search.values),

@@ -124,11 +124,11 @@ def feasible(
 def breakpoint_sums(
     values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float, edges: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Sums by which sum_i c_i y_i clip(values_i - mu y_i, 0, upper) is a piecewise linear function of mu at `edges`.
+    """Sums that give f(mu) = sum_i c_i y_i clip(values_i - mu y_i, 0, upper) at each mu of `edges`.
 
-    The function is c_+ upper - sum_i c_i clip(mu - l_i, 0, upper), c_+ the weight of the rows with y = +1 and l_i =
-    values_i - upper for them, -values_i for the others: piecewise linear with breakpoints l_i and l_i + upper, at which
-    its slope changes by -c_i and +c_i.
+    f(mu) = c_+ upper - sum_i c_i clip(mu - l_i, 0, upper), where c_+ is the weight of the rows with y = +1, and l_i is
+    values_i - upper for them and -values_i for the others. It is piecewise linear with breakpoints l_i and
+    l_i + upper, at which its slope changes by -c_i and +c_i.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def breakpoint_sums(
     -------
     dict of ndarray
         "slopes" and "moments" (K, M + 1): sums of c and of c p over the breakpoints p (c negative for l_i + upper), by
-        the bin that p is in: bin j holds edges[j - 1] < p <= edges[j]. "breaks" (K, M + 1): their number where c > 0.
+        the bin that p is in: bin j holds edges[j - 1] < p <= edges[j]. "breaks" (K, M + 1): their number for c > 0.
         "positive" (K,): c_+. "ends" (2, K): the largest of -l_i and of l_i + upper.
     """
     if is_on_gpu(values):
@@ -162,10 +162,10 @@ def breakpoint_sums(
         sums["breaks"][k] = np.bincount(bins, counted, size)
     sums["positive"] = weight @ (signs > 0.0)
     # the outermost breakpoints of training rows bracket every multiplier; -inf if the block has no training rows
-    played = np.where(weight[:, None] > 0.0, low, np.nan)
+    in_training = np.where(weight[:, None] > 0.0, low, np.nan)
     sums["ends"] = np.full((2, K), -np.inf)
     if (weight > 0.0).any():
-        sums["ends"] = np.stack([np.nanmax(-played, axis=0), np.nanmax(played + upper, axis=0)])
+        sums["ends"] = np.stack([np.nanmax(-in_training, axis=0), np.nanmax(in_training + upper, axis=0)])
     return sums
 
 

@@ -683,7 +683,7 @@ def _candidate_counts(problem: CorrectiveProblem, state: CorrectiveState) -> tup
 
 
 def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
-    """Points that a round adds to `n_points`: at most so many that the Gram columns of their candidates take 64 MiB."""
+    """Points that a round adds to `n_points`; the Gram columns of their candidates take at most 64 MiB."""
     most = most_candidates(problem.parts, n_points) / problem.schedule.candidates
     return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
 

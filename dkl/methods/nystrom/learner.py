@@ -27,8 +27,8 @@ _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
 def unwritten_zeros(size: int) -> np.ndarray:
     """A float64 matrix of `size` rows and columns of zeros, whose pages take no memory until they are written.
 
-    A plan has such a matrix for each number of landmarks that may be tried. `numpy.zeros` would write to all of it
-    where the C library takes it from memory that this process has freed before: 288 MB at 6,000 landmarks.
+    A plan has such a matrix for each number of landmarks that may be tried, and never writes to it. `numpy.zeros`
+    writes to all pages if the C library reuses memory that the process has freed.
 
     Raises
     ------

@@ -103,7 +103,7 @@ class PeakState:
 
 
 class PeakDriver:
-    """Bullins, Zhang & Zhang 2018, Algorithm 1, on any number of rows.
+    """Searches for peaks of the potential by Algorithm 1 of Bullins, Zhang & Zhang 2018, on any number of rows.
 
     A pass draws a row sample, on which peaks are searched. The next pass verifies them on all rows and draws a sample
     of twice the size, which is searched only if the verified potentials are well below the sampled ones: two passes if
@@ -142,7 +142,7 @@ class PeakDriver:
             first = len(state.verified)
             state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
             compared = first + problem.space.distinct(state.points[first:], state.verified[first:], _COMPARED_PEAKS)
-            # random draws and given points have the sampled potential 0, which no verified one is below
+            # random draws and given points count as 0 on the sample, so that none asks for a larger one
             potentials = state.sampled[compared], state.verified[compared]
             rows = grown_sample(state.sample_rows, *potentials, most=problem.most_rows)
             if len(results) == 1 or rows == state.sample_rows:

@@ -26,7 +26,7 @@ from dkl.solvers.kernel_alignment import effective_features
 class PosteriorFeatures(Certified, SelectingLearner):
     """Features drawn from a pseudo-posterior over a pool of candidates, learned by one pass over the rows.
 
-    Each candidate frequency w is a kernel cos(w.(x - x')) with an empirical loss L(w) over all pairs of rows; the
+    Each candidate frequency w has a kernel cos(w.(x - x')) with an empirical loss L(w) over all pairs of rows; the
     weights are proportional to exp(-beta sqrt(n) L(w)). For class labels only.
 
     Parameters
@@ -36,7 +36,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
     n_candidates : int
         The number of candidate frequencies.
     n_features : int
-        The most output columns: a pair has two, and a frequency drawn twice occurs once.
+        The most output columns: a cos-sin pair has two, and a frequency drawn twice occurs once.
     beta : float
         0 is plain sampling; larger values select more strongly. Changing it needs no pass: see `with_beta`.
     estimator : {"draw", "support", "auto"}

@@ -110,7 +110,7 @@ class CandidatePoints:
         return np.where(self._is_left, np.concatenate(parts), 0.0)
 
     def take(self, point: int) -> None:
-        """Add a point to the chosen ones: later scores count what the other points gain beyond it.
+        """Add a point to the chosen ones: later scores are the gains of other points in addition to it.
 
         The system and the slopes of the others become their Schur complements after its columns.
         """

@@ -176,7 +176,7 @@ class RoundsState(WithHistory):
 
 
 def first_state(problem: RoundsProblem) -> RoundsState:
-    """The constant only, before thresholds are computed."""
+    """The state before the first pass: the constant is the only atom, and the columns have no thresholds yet."""
     d, K = problem.n_columns, problem.n_models
     return RoundsState(
         phase="sample",
