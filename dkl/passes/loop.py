@@ -529,7 +529,7 @@ def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
 
 
 class SumReduction:
-    """Accumulators, which are added, or of which the larger value is taken."""
+    """The reduction of a `BlockSum`: accumulators of blocks are added, or their larger values taken."""
 
     def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
         self.record, self._kept_bytes = record, kept_bytes
@@ -543,7 +543,7 @@ class SumReduction:
         if self.record.kept_as and self._kept_bytes:
             operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
         returned = in_smaller_tiles(self.record.function)(block, operands)
-        # raises the errors that the function has found in rows on a GPU without waiting
+        # raises errors in rows on a GPU that the function found without waiting for the GPU
         refuse_now()
         absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
         if absent:

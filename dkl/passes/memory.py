@@ -110,10 +110,10 @@ def _items_of_work(
     return items
 
 
-def _beside_caches(
+def _with_caches(
     work: Mapping[str, int], source: BlockSource, records: Sequence[Record], limits: Limits, room: Room
 ) -> MemoryProjection:
-    """The sum of the items of work and of caches with these limits."""
+    """The projection of the items of work together with caches of these limits."""
     items, kept = dict(work), kept_bytes(source, records)
     if kept or (records and isinstance(records[0], Fold)):
         items["cache of mapped pieces"] = min(limits.piece_bytes, kept)
@@ -235,7 +235,7 @@ def least_memory(
     """The projection with one block at a time, `least_ahead` ahead and no cache, which is the minimum for a pass."""
     check_accumulators(records)
     limits = Limits(1, least_ahead, 0)
-    return _beside_caches(_items_of_work(source, records, limits, in_driver=in_driver), source, records, limits, room)
+    return _with_caches(_items_of_work(source, records, limits, in_driver=in_driver), source, records, limits, room)
 
 
 def fit_limits(
@@ -251,15 +251,15 @@ def fit_limits(
     in_driver: bool = True,
     device: Device = "cpu",
 ) -> MemoryProjection:
-    """The projection with the most blocks in progress, and at most `ahead` read ahead of each, that fits the room.
+    """The projection with the most blocks in progress, and then the most (up to `ahead`) read ahead, that fits `room`.
 
-    Fewer than `least_ahead` are not tried: so many wait in each process for every block in progress if rows are sent.
+    At least `least_ahead` are read ahead: where rows are sent, that many wait for each block in progress.
 
     The cheapest memory is given up first: the cache (blocks are read again), then reading ahead, then blocks in
     progress. Results do not depend on it: tiles and the tree depend on the shape of the data alone.
 
-    With `cached` blocks of this pass stay for the next one. With `others_stay` those that earlier passes have kept of
-    other rows do, as far as there is room beside the projection, which does not count them.
+    `cached` keeps blocks of this pass for the next one. `others_stay` keeps blocks of other rows that earlier passes
+    have cached, in memory that the projection, which does not count them, leaves free.
 
     Raises
     ------
@@ -274,22 +274,21 @@ def fit_limits(
     for tasks, waiting in choices:
         limits = Limits(tasks, waiting, 0)
         work = _items_of_work(source, records, limits, in_driver=in_driver)
-        bare = _beside_caches(work, source, records, limits, room)
+        bare = _with_caches(work, source, records, limits, room)
         if bare.fits:
             if device != "cpu":
-                # as much as there is room for: without it CuPy copies rows on the stream that computes, block by block
+                # as much pinned memory as fits: without it CuPy copies rows on the stream that computes, block by block
                 staged = staging_bytes(tasks, int((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS)))
-                bare = _beside_caches(work, source, records, replace(limits, staged=staged), room)
+                bare = _with_caches(work, source, records, replace(limits, staged=staged), room)
             if not cache:
                 return bare
-            # the rest goes to the cache, whose place the compiler takes, minus the gaps that the allocator leaves
-            # between its blocks
+            # the cache gets the rest, without the allocator's gaps; the compiler can take its memory from the cache
             left = math.floor((room.nbytes - bare.total + room.compiler) / (1.0 + ALLOCATOR_GAPS))
             # blocks first: a byte of them saves as much time as many bytes of mapped rows
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
             limits = replace(bare.limits, cache_bytes=blocks, piece_bytes=whole - blocks if pieces else 0)
-            projection = _beside_caches(work, source, records, limits, room)
+            projection = _with_caches(work, source, records, limits, room)
             if others_stay:
                 return replace(projection, limits=replace(limits, cache_bytes=max(0, whole - pieces)))
             return projection

@@ -259,7 +259,7 @@ def _grown(room: Room, memory: ProcessMemory) -> Room:
 
 
 def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> Iterable[Line]:
-    """All lines that a process must stay below."""
+    """The limits in bytes that a process must stay below, with their reasons and remedies."""
     if memory_limit is not None:
         why = f"may use {format_bytes(memory_limit)} in all (memory_limit)"
         yield Line(memory_limit, why, 1.0, "memory_limit='{}'")

@@ -118,7 +118,7 @@ class RowColumns:
         return columns.at(int(attributes[VERSION_KEY]))
 
     def at(self, version: int) -> RowColumns:
-        """The columns at a version, the last or the one before (see `keeps_last`).
+        """The columns at the current version, or with `keeps_last` at the one before it.
 
         Raises
         ------

@@ -112,7 +112,7 @@ class Session:
     def plan(
         self, records: Sequence[Record], memory_limit: int | str | None, device: Device, *, is_read_again: bool = True
     ) -> None:
-        """Set the limits of a process; MemoryLimitError if the pass does not fit."""
+        """Set `projection`, the memory and limits of one process in this pass; MemoryLimitError if it does not fit."""
         # the worker with the most threads holds the most blocks at once
         n_threads = max(Counter(self.slots).values())
         modules = modules_of(records, self.source.reader())
@@ -129,7 +129,7 @@ class Session:
                 n_threads=1 if may_spill else n_threads,
                 room=room_of(memories, memory_limit),
                 cached=self.is_kept and is_read_again and not may_spill,
-                # trials on a sample in memory are between two passes over all rows
+                # trials on a sample in memory run between passes over all rows, whose cached blocks stay
                 others_stay=not self.is_kept and not may_spill,
                 in_driver=not self.backend.is_cluster,
                 ahead=0
@@ -149,8 +149,8 @@ class Session:
         try:
             self.projection = within()
         except MemoryLimitError:
-            # A worker may have grown during a fit by more than the plan left for it. Small results on the disk cost
-            # the fit less than its end: a pass with one block at a time may reach the bytes at which Dask pauses it.
+            # A worker may have grown during a fit by more than was planned. Rather than end the fit, a pass takes one
+            # block at a time, and up to the memory at which Dask pauses the worker, though Dask may spill results.
             with suppress(MemoryLimitError):
                 self.projection = within(may_spill=True)
                 return

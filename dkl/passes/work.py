@@ -32,15 +32,15 @@ class Limits:
     cache_bytes : int
         Bytes of blocks kept for the next pass.
     piece_bytes : int
-        Bytes of pieces of a fold kept for the next one that shares them.
+        Bytes of prepared pieces kept for later folds with the same `kept_as`.
     staged : int
         Bytes of pinned memory through which rows are copied to the GPU; 0 leaves the copies to CuPy.
     gpu_rows : int or None
         Bytes of rows that each GPU keeps for the next pass; None for a share of its free memory.
     sharing : int
-        Processes of the machine, which share the memory of its GPUs.
+        Processes on one machine, which share the memory of its GPUs.
     processes : int
-        All processes of the pass.
+        Processes of the pass on all machines.
     """
 
     # limits change how much is in progress, but never a bit of the results
