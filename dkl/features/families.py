@@ -60,6 +60,11 @@ class FiniteFamily(Family, Protocol):
         ...
 
 
+def is_finite(family: object) -> bool:
+    """Whether a family is a `FiniteFamily`; a plan asks thousands of times, and `isinstance` tries all methods."""
+    return hasattr(family, "pool")
+
+
 class WithoutBandwidth:
     """Base class of families whose features do not depend on a bandwidth."""
 

@@ -55,7 +55,7 @@ from dkl.machines.suggest import (
     advise,
 )
 from dkl.machines.trials import Bench, Judged, Sample, Terms, gathered, gathered_bytes
-from dkl.methods.base import FeatureLearner
+from dkl.methods.base import FeatureLearner, replayed_once
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.passes.loop import PlanEndsError, PlannedRun
 from dkl.progress import in_notebook
@@ -575,7 +575,8 @@ class PlannedChoice:
         # one-hot columns are the same in any scaling
         self._race = race_of(terms, kinds, columns, self._sample, () if np.all(dataset.passthrough) else scalings)
         self._takes_log_loss = not is_alone and may_take_log_loss(terms, dataset)
-        self._tried = self._replayed(kinds[:1] if is_alone else self._reachable())
+        with replayed_once():
+            self._tried = self._replayed(kinds[:1] if is_alone else self._reachable())
 
     def _reachable(self) -> list[Contender]:
         """Every candidate that trials can reach within the budget, for any losses."""

@@ -62,7 +62,7 @@ class Contender:
         kind, _, others = self.name.removesuffix(")").partition(" (")
         # a later size or bandwidth replaces an earlier one in the name
         kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
-        return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
+        return Contender(f"{kind} ({'; '.join([*kept, what])})", type(self.learner)(**{**self.given, **parameters}))
 
     @cached_property
     def given(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Contender:
 
 def combined(parts: Sequence[Contender]) -> CombinedFeatures:
     """The learner of the features of several kinds, side by side."""
-    return CombinedFeatures([clone(part.learner) for part in parts])
+    return CombinedFeatures([part.learner for part in parts])
 
 
 def joined(first: Contender, second: Contender, n_features: int | str = "auto") -> Contender:

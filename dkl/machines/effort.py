@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkl.features.families import FiniteFamily
+from dkl.features.families import is_finite
 from dkl.linear import head
 from dkl.linear.judge import ENOUGH_ROWS, LEAST_SEEN, MOST_FOLDS, NEIGHBOURS, OTHER_PENALTIES, PENALTIES
 from dkl.machines.suggest import JUDGED_ROWS
@@ -140,17 +140,17 @@ class Shape:
 
     def features_of(self, learner: FeatureLearner) -> int:
         """The largest number of features D that a learner can have on these rows."""
-        parameters = learner.get_params(deep=False)
+        parameters = vars(learner)
         if parts := parameters.get("features"):
             return sum(self.features_of(part) for part in parts)
         size, family = parameters.get("n_features"), parameters.get("family")
-        if size is None or (family is not None and isinstance(family, FiniteFamily)):
+        if size is None or is_finite(family):
             return self.n_columns if size is None else min(int(size), self.n_columns)
         return min(int(size), self.n_rows) if "landmarks" in parameters else int(size) * parameters.get("bags", 1)
 
     def mapping(self, learner: FeatureLearner) -> float:
         """Work of mapping all rows to features once."""
-        parameters = learner.get_params(deep=False)
+        parameters = vars(learner)
         if parts := parameters.get("features"):
             return sum(self.mapping(part) for part in parts)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
@@ -167,7 +167,7 @@ class Shape:
     def learning(self, learner: FeatureLearner) -> float:
         """Work of learning the features themselves, without the linear model."""
         n, d, K, D = self.n_rows, self.n_columns, self.n_models, self.features_of(learner)
-        parameters = learner.get_params(deep=False)
+        parameters = vars(learner)
         if parts := parameters.get("features"):
             return sum(self.learning(part) for part in parts)
         if D > head.MOST_FEATURES:
@@ -188,7 +188,7 @@ class Shape:
     def _searching(self, learner: FeatureLearner) -> float:
         """Work of the rounds that search for waves: ascents on a sample, and passes that map all rows."""
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
-        if learner.get_params(deep=False).get("refine"):
+        if vars(learner).get("refine"):
             rounds, maps = float(ROUNDS_BEFORE_DESCENT), (ROUNDS_BEFORE_DESCENT + 1) / 2.0
         else:
             # points grow e-fold in 1 / growth rounds, some four times; all maps cost 1 / growth times the last one
@@ -204,7 +204,7 @@ class Shape:
 
         The gradient takes as long as the map.
         """
-        planned = descent(learner.get_params(deep=False).get("refine", 0), self.n_rows)
+        planned = descent(vars(learner).get("refine", 0), self.n_rows)
         visited = replace(self, n_rows=min(self.n_rows, planned.epoch_rows or self.n_rows))
         return planned.epochs * (2.0 * _PASS + visited.n_rows * _DESCENT + 2.0 * visited.mapping(learner))
 

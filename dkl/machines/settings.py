@@ -68,7 +68,9 @@ class Knobs:
         return next((name for name in ("family__sigma", "kernel__sigma") if name in deep), None)
 
     def with_pinned(self, learner: FeatureLearner) -> FeatureLearner:
-        """A copy of a learner in which the pinned parameters are set, as far as it has them."""
+        """A copy of a learner with the pinned parameters, as far as it has them; itself if none is pinned."""
+        if self == Knobs():
+            return learner
         copied, parameters = clone(learner), learner.get_params(deep=False)
         if self.n_features != "auto" and "n_features" in parameters:
             copied.set_params(n_features=self.n_features)

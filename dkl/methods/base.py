@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, replace
 from functools import cache, partial
 from typing import Any, ClassVar, Self
@@ -74,6 +75,21 @@ from dkl.solvers.losses import LOG_LINK
 
 # Share of the rows held out for target means of categories, for learners that hold out no rows themselves.
 _JUDGING_SHARE = 0.1
+# Within `replayed_once`: the replayed copy of a learner and its plan, by class, rows and parameters.
+_REPLAYED: ContextVar[dict[Any, Any] | None] = ContextVar("replayed", default=None)
+
+
+@contextmanager
+def replayed_once() -> Iterator[None]:
+    """Replay equal learners once inside, and share their plans.
+
+    The same features are parts of many candidates of a choice.
+    """
+    before = _REPLAYED.set({})
+    try:
+        yield
+    finally:
+        _REPLAYED.reset(before)
 
 
 @estimator
@@ -277,7 +293,20 @@ class FeatureLearner(
         return learner, plan
 
     def planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
-        """A copy with the feature map of `planned_map`, and the passes that lead to it, for plans of what follows."""
+        """A copy with the feature map of `planned_map`, and the passes that lead to it, for plans of what follows.
+
+        Within `replayed_once` equal learners share them.
+        """
+        known = _REPLAYED.get()
+        if known is None or "_context" in vars(self):
+            return self._planned(dataset)
+        key = type(self), id(dataset), repr(sorted(self.get_params(deep=False).items()))
+        if key not in known:
+            known[key] = self._planned(dataset)
+        learner, plan = known[key]
+        return copy.copy(learner), plan
+
+    def _planned(self, dataset: Dataset) -> tuple[Self, PlannedRun]:
         learner, plan = self._replay(dataset)
         learner.feature_map_ = self.planned_map(learner._used(dataset))
         for problem in (each for each in plan.problems if isinstance(each, PreparationProblem)):

@@ -83,7 +83,6 @@ def check_room(
         With the number of bytes.
     """
     family = learner._planned_family()
-    room = own_room(learner.memory_limit)
     entries = n_columns * np.dtype(learner.dtype).itemsize
     each = _STRUCTURED if getattr(family, "sampling", "") == "structured" else entries
     if hasattr(family, "share"):
@@ -99,7 +98,10 @@ def check_room(
     n_mapped = min(n_mapped, cached_tile(n_features, learner.dtype)) if n_features else 0
     needed = frequencies + int(n_points) * n_columns * _NUMBER
     needed += n_mapped * n_features * np.dtype(learner.dtype).itemsize
-    if needed > max(room.nbytes, _DRAWN):
+    if needed <= _DRAWN:
+        return
+    room = own_room(learner.memory_limit)
+    if needed > room.nbytes:
         items = [f"{drawn:,} frequencies"] * bool(drawn) + [f"{int(n_points):,} points"] * bool(n_points)
         mapped = f", and {n_mapped} mapped rows" * bool(n_mapped)
         raise MemoryLimitError(
@@ -291,8 +293,11 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
 def _check_coefficients(learner: PlannedMixin, rows: Dataset) -> None:
     """Raise an error if the coefficients of a linear model on all features of a fit do not fit into memory."""
     n_features = learner.planned_features(rows)
-    needed, room = _COEFFICIENTS * _NUMBER * n_features, own_room(learner.memory_limit)
-    if needed > max(room.nbytes, _DRAWN):
+    needed = _COEFFICIENTS * _NUMBER * n_features
+    if needed <= _DRAWN:
+        return
+    room = own_room(learner.memory_limit)
+    if needed > room.nbytes:
         raise MemoryLimitError(
             f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on these "
             f"features, their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer "
