@@ -13,10 +13,18 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, formed
 from dkl.features.scaling import Scaler
-from dkl.kernels.explanations import ColumnWaves, columns_map, factor_sums, sums_without, wave_sums
-from dkl.kernels.tiles import SCALED_BYTES, spans
+from dkl.kernels.explanations import (
+    LEFT_OUT_FREQUENCIES,
+    ColumnWaves,
+    columns_map,
+    factor_sums,
+    sums_without,
+    wave_sums,
+)
+from dkl.kernels.tiles import SCALED_BYTES, SUM_ROWS, spans
 from dkl.passes.devices import computing_device
 from dkl.passes.loop import run_pass
+from dkl.passes.session import compile_ahead
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -40,6 +48,7 @@ def read_rows(
     """The results of the records from one pass on the model's `device`; that of `ROWS` is a `SampledRows`."""
     where = computing_device(str(getattr(model, "device", "cpu")))
     publish = resolve_progress(progress)
+    compile_ahead(dataset.source, records, where)
     run = run_pass(dataset.source, records, publish=publish, memory_limit=memory_limit, device=where)
     return [
         SampledRows.of_block(result, dataset.n_rows) if isinstance(result, Block) else result for result in run.results
@@ -88,8 +97,10 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
     entries = sum(len(columns) for columns in groups)
 
     def cost(rows: int, columns: int) -> Cost:
-        # a tile of rows, its transpose, the angles of whole rows, and those without a group
-        return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 4 * SCALED_BYTES)
+        # float64: a tile of rows, what scaling makes of it, and its transpose; the angles of a tile, and a copy of them
+        tile = 8 * min(rows, SUM_ROWS) * (3 * columns + 2 * min(m, LEFT_OUT_FREQUENCIES))
+        flops = rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups))
+        return Cost(flops, min(tile, 4 * SCALED_BYTES))
 
     operands = {"feature_map": feature_map, "groups": tuple(groups), "dtype": dtype}
     return BlockSum("dependence", sums_without, accumulators, operands, cost)

@@ -28,7 +28,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 # Frequencies of a tile of the product with all columns, in `left_out_sums`.
-_FREQUENCIES = 768
+LEFT_OUT_FREQUENCIES = 768
 
 
 def left_out_sums(
@@ -78,7 +78,7 @@ def left_out_sums(
                 # a single row would be a matrix-vector product, whose bits depend on its address in memory
                 tile, own = np.concatenate([tile, tile]), np.pad(own, ((0, 0), (0, 1)))
             by_column = np.ascontiguousarray(tile.T)
-            for chosen in spans(m, even_step(m, _FREQUENCIES)):
+            for chosen in spans(m, even_step(m, LEFT_OUT_FREQUENCIES)):
                 angles = W[chosen] @ by_column
                 # w.x without a group's columns is the whole product minus the few terms of the group, which is far
                 # cheaper than a product of the other columns
