@@ -294,6 +294,16 @@ def leave_quickly() -> None:
     atexit.register(gc.freeze)
 
 
+# Caches of this process for the next pass (each with `nbytes` and `clear`), which it drops if their memory is needed.
+KEPT: list[Any] = []
+
+
+def drop_kept() -> None:
+    """Drop what this process keeps for the next pass."""
+    for kept in KEPT:
+        kept.clear()
+
+
 class _Given:
     """Bytes of files in the memory of this process, which are mostly code of libraries.
 
@@ -386,8 +396,8 @@ def compiler_bytes(held: int) -> int:
 
 
 @cache
-def compile_alone(drop_kept: Callable[[], None]) -> None:
-    """Have this process call `drop_kept` before it compiles a kernel of dkl, and give back the compiler after it.
+def compile_alone() -> None:
+    """Have this process drop what it keeps before it compiles a kernel of dkl, and give back the compiler after it.
 
     So the compiler, of which some 60 MiB are mapped, is never in memory beside what is kept for the next pass.
     """

@@ -38,7 +38,7 @@ def load(modules: Collection[str]) -> None:
     import numpy as np
 
     from dkl.kernels.sincos import cos_sin_rows
-    from dkl.passes.room import drop_kept, held_bytes, note_loading, own_memory
+    from dkl.passes.room import held_bytes, note_loading, own_memory
 
     is_first = not cos_sin_rows.signatures
     if all(name in sys.modules for name in modules) and not is_first:
@@ -53,7 +53,7 @@ def load(modules: Collection[str]) -> None:
             importlib.import_module(name)
             give_back_memory()
     if is_first:
-        compile_alone(drop_kept)
+        compile_alone()
         cos_sin_rows(*np.zeros((3, 1)))
         # of what starts the compiler, the second kernel maps again what passes use, too
         give_back_memory()

@@ -23,8 +23,10 @@ from dkl.data.store.foreign import SHARED
 from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
 from dkl.process import (
+    KEPT,
     compiled_later,
     compiler_bytes,
+    drop_kept,
     free_memory,
     give_back_memory,
     mapped_later,
@@ -44,8 +46,7 @@ _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 # Bytes by which a worker may grow in fits after it has loaded dkl: 2 to 35 MiB were measured for one fit. And what a
 # further fit may still add in a worker that has grown so far already.
 _GROWN_BYTES, _LEAST_GROWN_BYTES = 40 << 20, 12 << 20
-# what a process keeps for the next pass, and drops if its memory is needed
-_KEPT: tuple[Any, ...] = (LOADER, PIECES, SHARED, STAGING)
+KEPT.extend((LOADER, PIECES, SHARED, STAGING))
 
 
 @dataclass(frozen=True)
@@ -361,7 +362,7 @@ def held_bytes() -> int:
         # its allocator releases nothing for a thread that has never allocated
         arrow.allocate_buffer(1)
         arrow.default_memory_pool().release_unused()
-    return this_process().memory_info().rss - sum(kept.nbytes for kept in _KEPT) + mapped_later()
+    return this_process().memory_info().rss - sum(kept.nbytes for kept in KEPT) + mapped_later()
 
 
 def own_cores(memories: Sequence[ProcessMemory]) -> int:
@@ -407,15 +408,16 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
     return sorted(name for name in names if name and name.startswith("dkl."))
 
 
-def drop_kept() -> None:
-    """Drop what this process keeps for the next pass."""
-    for kept in _KEPT:
-        kept.clear()
+def give_up_kept(dask_worker: Worker | None = None) -> None:
+    """Drop what this process keeps for the next pass, and return freed memory to the machine.
 
-
-def give_up_kept() -> None:
-    """Drop what this process keeps for the next pass, and return freed memory to the machine."""
+    A Dask worker also drops the samples that it took of its calls for Dask's dashboard: it keeps those of an hour, and
+    held 7 MiB more of them after each fit of a minute.
+    """
     drop_kept()
+    if dask_worker is not None:
+        dask_worker.profile_history.clear()
+        dask_worker.profile_keys_history.clear()
     gc.collect()
     give_back_memory()
 

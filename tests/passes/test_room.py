@@ -23,7 +23,7 @@ from dkl.linear.judge import Folds
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.room import planned_work
 from dkl.model_selection.folds import fold_views
-from dkl.passes.backends import choose_backend
+from dkl.passes.backends import ClusterBackend, choose_backend
 from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.room import ProcessMemory, checked_limit, modules_of, own_memory, own_room, room_of
@@ -372,3 +372,20 @@ def test_a_pass_of_workers_that_have_grown_during_a_fit_may_reach_the_bytes_at_w
     expected = nullcontext() if runs else pytest.raises(MemoryLimitError, match="Dask moves its results to disk at")
     with dask.config.set(scheduler="threads"), expected:
         run_pass(Source((5, 8)), [moments()])
+
+
+def test_workers_without_room_drop_the_samples_of_their_calls(client: Any) -> None:
+    """Dask keeps those of an hour for its dashboard, by which a worker grew 7 MiB in each fit of a minute."""
+
+    def sampled(dask_worker: Any) -> None:
+        for history in (dask_worker.profile_history, dask_worker.profile_keys_history):
+            history.append((0.0, {}))
+
+    def oldest(dask_worker: Any) -> list[float]:
+        histories = dask_worker.profile_history, dask_worker.profile_keys_history
+        return [when for history in histories for when, _ in history if when == 0.0]
+
+    client.run(sampled)
+    assert all(client.run(oldest).values())
+    ClusterBackend(client).give_up_kept()
+    assert not any(client.run(oldest).values())
