@@ -10,9 +10,10 @@ from dkl.data.checks import check_order
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
-from dkl.data.row_sources import source_of
+from dkl.data.row_sources import source_like_fit, source_of
 
 
 def as_dataset(
@@ -25,6 +26,7 @@ def as_dataset(
     categorical: Collection[str] = (),
     looks: bool = False,
     repeats: bool = False,
+    encoding: TableEncoding | None = None,
 ) -> Dataset:
     """A Dataset from rows of any kind; arrays in memory are neither copied nor read more than once.
 
@@ -49,6 +51,8 @@ def as_dataset(
         Whether rows are numbered as if a row of whole weight w were there w times, and a row of weight 0 were not.
         Samples and folds, which are drawn by row number, are then those of the repeated rows
         (`dkl.data.row_sources.counted_rows`).
+    encoding : TableEncoding, FittedEncoding or None
+        The rules of an earlier fit, by which the rows of a Dask frame are encoded; None learns rules from the rows.
 
     Returns
     -------
@@ -77,8 +81,11 @@ def as_dataset(
                 f"made: dkl.ingest(..., categorical={others}), or create_dataset(..., categorical={others}) of a frame"
             )
         return X.used_whole(y, sample_weight, task)
-    of_targets: dict[str, Any] = {"task": task, "classes": classes}
-    source, schema = source_of(X, y, sample_weight, categorical=categorical, looks=looks, repeats=repeats, **of_targets)
+    of_targets: dict[str, Any] = {"task": task, "classes": classes, "repeats": repeats}
+    if encoding is not None:
+        source, schema = source_like_fit(X, y, sample_weight, encoding, **of_targets)
+    else:
+        source, schema = source_of(X, y, sample_weight, categorical=categorical, looks=looks, **of_targets)
     if name := _target_name(X, y):
         schema = replace(schema, provenance={**schema.provenance, "target": name})
     return Dataset(source, schema)

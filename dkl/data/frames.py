@@ -7,6 +7,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
@@ -20,6 +21,7 @@ from dask import delayed, is_dask_collection
 from dask._task_spec import Task
 from dask.delayed import Delayed
 from dask.utils import ensure_dict
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.data.checks import (
@@ -39,7 +41,7 @@ from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import Cut, weights_beside, with_whole_rows
 from dkl.data.sources.tasks import are_separate, culled, one_task
 from dkl.data.store.blocking import block_bounds
-from dkl.process import give_back_memory, return_freed_memory, worker_of_task
+from dkl.process import drop_kept, give_back_memory, return_freed_memory, worker_of_task
 
 T = TypeVar("T")
 
@@ -80,15 +82,25 @@ def no_column_message(name: str, argument: str, columns: list[Any]) -> str:
     )
 
 
+# Whether this thread reads a partition for a pass, whose plan counts what the process keeps meanwhile.
+_FOR_PASS: ContextVar[bool] = ContextVar("for a pass", default=False)
+
+
 @dataclass(frozen=True)
 class _Reading:
-    """Computes one partition, a task of Dask without dependencies, such as the read of a file."""
+    """Computes one partition, a task of Dask without dependencies, such as the read of a file.
+
+    On a worker what passes have kept is dropped before, unless a pass reads: no plan has counted the two together.
+    """
 
     task: Any
 
     def __call__(self) -> Any:
         if worker_of_task() is None:
             return self.task()
+        if not _FOR_PASS.get():
+            drop_kept()
+            return_freed_memory()
         _let_arrow_return_memory()
         rows = self.task()
         # Arrow reads in threads of its own, whose heaps keep some MiB each
@@ -134,7 +146,7 @@ class RawParts:
     known_lengths : list of int or None
         The number of rows of each part; None while partitions are not counted.
     most_nbytes : int
-        Peak bytes of a process while it reads the largest partition of a Dask frame; 0 before `learned`.
+        Peak bytes of a process while it reads the largest partition of a Dask frame; 0 while none is counted.
     """
 
     parts: list[Any]
@@ -161,7 +173,9 @@ class RawParts:
         """The number of rows of each part; partitions are read for it, unless they were before."""
         if self.known_lengths is None:
             # messages name rows by their numbers, and blocks need known sizes
-            self.known_lengths = list(dask.compute(*(delayed(len)(part) for part in self.parts)))
+            counts = dask.compute(*(delayed(_counted)(part) for part in self.parts))
+            self.known_lengths = [n_rows for n_rows, _ in counts]
+            self.most_nbytes = max(nbytes for _, nbytes in counts)
         return self.known_lengths
 
     @property
@@ -237,6 +251,39 @@ class RawParts:
         return da.concatenate(chunks)
 
 
+def map_raw(
+    function: Callable[..., Any],
+    shared: tuple[Any, ...],
+    X: Any,
+    n_columns: int | None,
+    dtype: DTypeLike,
+    *,
+    strict: bool | None,
+    weight: Any = None,
+    counts: bool = False,
+) -> da.Array:
+    """`function(*shared, rows, strict=strict, weight=weight)` of each partition of a Dask frame, or chunk of an array.
+
+    Each of `shared` is one task for all of them. With `n_columns=None`, for a frame alone, results have one dimension.
+    Partitions are read to be counted if there are weights or `counts` is set; else the numbers of rows are unknown.
+    """
+    shared = tuple(delayed(each, pure=True) for each in shared)
+    if not is_frame(X):
+        X = with_whole_rows(X if weight is None else lazy_zeros_for_weightless(X, weight))
+        chunks, meta = (X.chunks[0], (n_columns,)), np.empty((0, 0), dtype)
+        return da.map_blocks(function, *shared, X, strict=strict, chunks=chunks, meta=meta)
+    check_names(X)
+    task = delayed(function, pure=True)
+    if weight is None and not counts:
+        found = [(task(*shared, part, strict=strict), np.nan) for part in partitions(X)]
+    else:
+        raw = RawParts.of(X, weight)
+        beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)
+        found = [(task(*shared, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
+    wide = () if n_columns is None else (n_columns,)
+    return da.concatenate([da.from_delayed(part, shape=(n, *wide), dtype=dtype) for part, n in found])
+
+
 @dataclass(frozen=True)
 class _Raw:
     """Computes the rows of a partition by its own tasks."""
@@ -244,7 +291,11 @@ class _Raw:
     part: Delayed
 
     def __call__(self) -> _RawRows:
-        return _RawRows(dask.get(self.part.__dask_graph__(), self.part.key))
+        before = _FOR_PASS.set(True)
+        try:
+            return _RawRows(dask.get(self.part.__dask_graph__(), self.part.key))
+        finally:
+            _FOR_PASS.reset(before)
 
 
 @dataclass(frozen=True)
@@ -270,6 +321,11 @@ class _EncodeRows:
 
     def __call__(self, rows: Any, start: int) -> np.ndarray | sparse.csr_array:
         return _encoded_part(self.encoding, rows, None, self.first_row + start, self.encoding.dtype)
+
+
+def _counted(part: Any) -> tuple[int, int]:
+    """The number of rows of a partition, and the peak bytes of a process while it reads it."""
+    return len(part), _bytes_while_read(part)
 
 
 def _bytes_while_read(rows: Any) -> int:

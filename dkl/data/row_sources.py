@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
 from dkl.data.frames import (
+    RawParts,
     encode_raw,
     in_words_of_arrays,
     in_words_of_frames,
@@ -94,6 +95,15 @@ def source_of(
     for warn in deferred:
         warn()
     return source, schema.encoded_by(encoding)
+
+
+def source_like_fit(
+    X: GivenRows, y: GivenValues, sample_weight: GivenValues, encoding: TableEncoding, **of_targets: Any
+) -> tuple[ArraySource | DaskSource, Schema]:
+    """The blocks of a Dask frame encoded by the rules of a fit, and their schema; partitions are read to be counted."""
+    raw = RawParts.of(X, sample_weight)
+    rows = raw.encoded(encoding)
+    return _source_of_arrays(rows, y, sample_weight, raw=raw.cut(encoding), **of_targets)
 
 
 def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray | None, np.ndarray | None]:

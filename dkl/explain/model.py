@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import weights_of
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.linear.answers import Scorer
-from dkl.methods.validation import check_columns, encoded_rows
+from dkl.methods.validation import check_columns, dataset_like_fit
 from dkl.protocols.estimators import FittedModel
 
 
@@ -104,8 +103,7 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
     ValueError
         If the columns are not those of `fit`.
     """
-    sample_weight = weights_of(X, sample_weight)
-    dataset = as_dataset(encoded_rows(estimator, X, sample_weight), None, sample_weight)
+    dataset = dataset_like_fit(estimator, X, None, weights_of(X, sample_weight))
     check_columns(estimator, dataset)
     return dataset
 

@@ -71,7 +71,7 @@ def answer_chunk(function: Any, rows: Any) -> np.ndarray:
     return answers
 
 
-def answer_raw(function: Any, encoding: Any, rows: Any, *, strict: bool, weight: Any = None) -> np.ndarray:
+def answer_raw(function: Any, encoding: Any, rows: Any, *, strict: bool | None, weight: Any = None) -> np.ndarray:
     """`function` of the raw rows of one chunk or partition, of which a slice at a time is encoded.
 
     Parameters
@@ -80,7 +80,8 @@ def answer_raw(function: Any, encoding: Any, rows: Any, *, strict: bool, weight:
         (encoded rows of shape (n, d), number of the first row) to an array of n rows, each from its own row alone.
     encoding : TableEncoding
     rows : frame or ndarray
-    strict : bool
+    strict : bool or None
+        As of `dkl.data.frames.encoded_by`.
     weight : ndarray of shape (n,) or None
     """
     # loads Arrow, as the encoding has done

@@ -30,7 +30,7 @@ from dkl.atomic import atomic, forget_fit
 from dkl.data.checks import as_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import encoded_by, is_raw
+from dkl.data.frames import encoded_by, is_frame, is_raw, map_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import as_dask_array, with_whole_rows
@@ -39,6 +39,7 @@ from dkl.events import Subscriber
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.kernels.threads import one_blas_thread
+from dkl.linear.answers import answer_raw
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, EstimatorState, estimator_step
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.passes.loop import Run
@@ -57,7 +58,7 @@ class _BlockAnswer:
     feature_map: FeatureMap | None
     method: str
 
-    def __call__(self, rows: Any) -> np.ndarray | sparse.sparray:
+    def __call__(self, rows: Any, first_row: int = 0) -> np.ndarray | sparse.sparray:
         with one_blas_thread():
             mapped = rows if self.feature_map is None else map_rows(as_rows(rows), self.feature_map)
             return getattr(self.estimator, self.method)(mapped)
@@ -469,7 +470,13 @@ class BlockIncremental(DocumentedMixin, Incremental):
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
         """The result of an estimator's method: at once for rows in memory, lazily by blocks for Dask collections."""
         check_is_fitted(self, "estimator_")
-        rows, answer = self._encoded_rows(X), _BlockAnswer(self.estimator_, self.feature_map, method)
+        answer, encoding = _BlockAnswer(self.estimator_, self.feature_map, method), getattr(self, "encoding_", None)
+        if dask.is_dask_collection(X) and is_frame(X) and encoding is not None:
+            example = answer(np.zeros((1, encoding.n_columns), encoding.dtype)) if meta is None else meta
+            if not sparse.issparse(example):
+                width, raw = None if example.ndim == 1 else example.shape[1], (answer, encoding)
+                return map_raw(answer_raw, raw, X, width, example.dtype, strict=None, counts=True)
+        rows = self._encoded_rows(X)
         rows = rows.X if isinstance(rows, Dataset) else rows
         if len(np.shape(rows)) == 2 and np.shape(rows)[1] != self.n_features_in_:
             raise ValueError(

@@ -19,13 +19,12 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import with_exposure_of_fit
 from dkl.data.fewer_columns import left_out_of, without_columns
 from dkl.data.frames import (
-    RawParts,
     check_names,
     encoded_by,
     is_frame,
     is_raw,
     lazy_zeros_for_weightless,
-    partitions,
+    map_raw,
     zeros_for_weightless,
 )
 from dkl.data.ingest.columns import names_of_columns
@@ -328,6 +327,28 @@ def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:
     return rows
 
 
+def dataset_like_fit(
+    estimator: BaseEstimator, X: Any, y: Any = None, sample_weight: Any = None, **of_targets: Any
+) -> Dataset:
+    """Further rows and targets as a Dataset, encoded as in `fit`, whose columns the caller checks.
+
+    Partitions of a Dask frame are encoded by the tasks of each pass, a block at a time, as they are in a fit.
+
+    Parameters
+    ----------
+    estimator : fitted BaseEstimator
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+    y, sample_weight : array of shape (n,) or None
+    **of_targets
+        `task` and `classes`, as of `dkl.data.coerce.as_dataset`.
+    """
+    X, encoding = as_known_rows(X), getattr(estimator, "encoding_", None)
+    if dask.is_dask_collection(X) and is_frame(X) and encoding is not None:
+        check_names(X)
+        return as_dataset(X, y, sample_weight, encoding=encoding, **of_targets)
+    return as_dataset(encoded_rows(estimator, X, sample_weight), y, sample_weight, **of_targets)
+
+
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
     """A Dask array of encoded rows; missing values are filled if `fit` filled them.
 
@@ -337,11 +358,11 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight:
     if encoding is not None and is_raw(encoding, X):
         # without the model: a worker that loads its class loads scikit-learn, and holds some 60 MiB more
         dtype = np.float64 if is_frame(X) else encoding.dtype
-        return _map_raw(encoded_chunk, (encoding,), X, encoding.n_columns, dtype, strict=strict, weight=weight)
+        return map_raw(encoded_chunk, (encoding,), X, encoding.n_columns, dtype, strict=strict, weight=weight)
     if is_frame(X):
         check_names(X)
         _check_width(estimator, len(X.columns), width := estimator.n_features_in_)
-        return _map_raw(rows_like_those_of_fit, (estimator,), X, width, np.float64, strict=strict, weight=weight)
+        return map_raw(rows_like_those_of_fit, (estimator,), X, width, np.float64, strict=strict, weight=weight)
     X = as_dask_array(X, "X")
     return X if weight is None else lazy_zeros_for_weightless(X, weight)
 
@@ -382,7 +403,7 @@ def lazy_answers(
     if isinstance(X, Dataset):
         rows = checked_dataset(estimator, X).X
     elif is_raw(encoding, X):
-        return _map_raw(answer_raw, (answer, encoding), X, n_columns, dtype, strict=strict, weight=weight)
+        return map_raw(answer_raw, (answer, encoding), X, n_columns, dtype, strict=strict, weight=weight)
     else:
         rows = dask_rows(estimator, X, strict=strict, weight=weight)
     if rows.ndim != 2:
@@ -392,36 +413,6 @@ def lazy_answers(
     # one task holds the model for all blocks
     shared, chunks = dask.delayed(answer, pure=True), (rows.chunks[0], (n_columns,))
     return da.map_blocks(answer_chunk, shared, rows, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
-
-
-def _map_raw(
-    function: Callable[..., Any],
-    shared: tuple[Any, ...],
-    X: Any,
-    n_columns: int,
-    dtype: DTypeLike,
-    *,
-    strict: bool,
-    weight: Any,
-) -> da.Array:
-    """`function(*shared, rows, strict=strict, weight=weight)` of each partition of a Dask frame, or chunk of an array.
-
-    Each of `shared` is one task for all of them.
-    """
-    shared = tuple(dask.delayed(each, pure=True) for each in shared)
-    if not is_frame(X):
-        X = with_whole_rows(X if weight is None else lazy_zeros_for_weightless(X, weight))
-        chunks, meta = (X.chunks[0], (n_columns,)), np.empty((0, 0), dtype)
-        return da.map_blocks(function, *shared, X, strict=strict, chunks=chunks, meta=meta)
-    check_names(X)
-    task = dask.delayed(function, pure=True)
-    if weight is None:
-        found = [(task(*shared, part, strict=strict), np.nan) for part in partitions(X)]
-    else:
-        raw = RawParts.of(X, weight)
-        beside = zip(raw.parts, raw.weights, raw.lengths, strict=True)
-        found = [(task(*shared, part, strict=strict, weight=of_part), n) for part, of_part, n in beside]
-    return da.concatenate([da.from_delayed(part, shape=(n, n_columns), dtype=dtype) for part, n in found])
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:
