@@ -165,7 +165,7 @@ def test_a_date_without_its_days_and_a_name_of_many_are_shown_in_words() -> None
     days = replace(encoding.rules[0], parts=("weekday", "yearday"))
     rows = replace(encoding, rules=(days,)).transform(frame[["since"]])
     for row, time in enumerate(since[:50]):
-        assert written_time(rows[row], days.parts) == f"{time.day_name()}, day {time.dayofyear}"
+        assert written_time(rows[row], days.parts) == f"{time.day_name()}, day {time.day_of_year}"
     model = dkl.KernelRegressor(dkl.RandomFeatures(n_features=10, random_state=0), random_state=0, progress=False)
     found = contributions(model.fit(frame, y), frame[:1], frame)
     count = int((frame["town"] == frame["town"][0]).sum())
