@@ -113,9 +113,9 @@ def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray |
     ----------
     weight : ndarray of shape (n,), float64, or None
     repeats : bool
-        Whether rows are repeated instead of weighted if all weights are integers, so that random draws and held-out
-        rows equal those of a fit to repeated rows. A copy costs a fit as much as a row: weights are kept if the copies
-        would be more than the rows of a block, or than four a row on average.
+        Whether a row of integer weight w becomes w rows of weight 1, so that samples and held-out rows are drawn as in
+        a fit to repeated rows. Since a fit takes as long for a copy as for a row, weights stay weights if their sum
+        exceeds `MAX_BLOCK_ROWS`, or `_MOST_COPIES` times the number of rows with positive weight.
     """
     if weight is None or not weight.any():
         return None, weight

@@ -27,6 +27,7 @@ from dkl.encodings.gains import ADOPTED_GAIN, clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
 from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
+from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.loop import PlannedRun, Run, run_pass
 from dkl.protocols.arrays import dense_rows
@@ -52,6 +53,8 @@ _MOST_CROSSES, _MOST_NUMBERS = 8, 200
 _COLUMNS_OF_GAINS = 64
 # The number of codes whose moments are summed at once.
 _AT_ONCE = 1 << 13
+# Least-squares models of crosses, one for each target, that are fitted together: their moments take some 200 KiB.
+_MODELS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -283,23 +286,27 @@ class NumberTrial(CategoryFit):
     def _cross_gains(
         self, crosses: Sequence[tuple[str, ...]], crossed: dict[tuple[str, ...], CategoryKey]
     ) -> dict[tuple[str, ...], float]:
-        """The gain of each cross, all of pairs or all of triples: all models of a target are fitted at once."""
-        if not crosses:
-            return {}
-        of_crosses = [self._cross_moments(names, crossed) for names in crosses]
-        per_target = []
-        for t in range(self.n_targets):
-            moments, answers = (np.stack(sums) for sums in zip(*(each[t] for each in of_crosses), strict=True))
-            totals = self.totals.only(t)
-            per_target.append(held_out_gains(moments, answers, totals.squares[0], totals))
-        return {names: clear_mean_gain([gains[i] for gains in per_target]) for i, names in enumerate(crosses)}
+        """The gain of each cross, all of pairs or all of triples; the models of several crosses are fitted together."""
+        found: dict[tuple[str, ...], float] = {}
+        for some in spans(len(crosses), max(_MODELS_AT_ONCE // self.n_targets, 1)):
+            of_crosses = [self._cross_moments(names, crossed) for names in crosses[some]]
+            per_target = []
+            for t in range(self.n_targets):
+                moments, answers = (np.stack(sums) for sums in zip(*(each[t] for each in of_crosses), strict=True))
+                totals = self.totals.only(t)
+                per_target.append(held_out_gains(moments, answers, totals.squares[0], totals))
+            found |= {
+                names: clear_mean_gain([gains[i] for gains in per_target]) for i, names in enumerate(crosses[some])
+            }
+        return found
 
     def _cross_moments(
         self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each target the moments of the means of pairs or triples of values beside those of their parts.
+        """For each target the moments (F, k, k) and answers (F, k) of one cross, as `held_out_gains` takes them.
 
-        The parts are single values and, of triples, pairs.
+        The k columns of its least-squares model are 1, the target means of the values of each of its columns and, of a
+        triple, of each pair of them, and last the target means of the cross itself, whose gain is measured.
         """
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
@@ -385,8 +392,7 @@ def _moments_of(weight: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[
     """
     k = u.shape[2]
     moments, answers = np.zeros((len(u), k, k)), np.zeros((len(u), k))
-    for first in range(0, u.shape[1], _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
+    for part in spans(u.shape[1], _AT_ONCE):
         weighted = weight[:, part, None] * u[:, part]
         moments += weighted.swapaxes(1, 2) @ u[:, part]
         answers += np.einsum("fv,fvi->fi", target[:, part], u[:, part])

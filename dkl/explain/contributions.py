@@ -252,7 +252,7 @@ class ContributionsDisplay(Display):
     def from_estimator(
         cls, model: FittedModel, rows: object, background: object, *, row: int = 0, **options: Any
     ) -> Self:
-        """Compute and draw: `options` are those of `dkl.explain.contributions`."""
+        """Compute contributions; `plot` draws those of one row. `options`: of `dkl.explain.contributions`."""
         return cls(contributions(model, rows, background, **options), row)
 
     @property

@@ -218,7 +218,7 @@ class DependenceDisplay(Display):
 
     @classmethod
     def from_estimator(cls, model: FittedModel, X: object, columns: Any, **options: Any) -> Self:
-        """Compute and draw: `columns` and `options` are those of `dkl.explain.partial_dependence`."""
+        """Compute the dependence on `columns`, which `plot` draws. `options`: of `dkl.explain.partial_dependence`."""
         dependence = partial_dependence(model, X, columns, **options)
         return cls(dependence if isinstance(dependence, list) else [dependence])
 

@@ -215,7 +215,7 @@ class ImportanceDisplay(Display):
 
     @classmethod
     def from_estimator(cls, model: FittedModel, X: object, *, most: int = 20, **options: Any) -> Self:
-        """Measure and draw: `options` are those of `dkl.explain.importance`."""
+        """Compute the importance of all columns, which `plot` draws. `options`: of `dkl.explain.importance`."""
         return cls(importance(model, X, **options), most)
 
     @property

@@ -327,7 +327,10 @@ def _files_and_reader(
 def _holdout_choices(
     group: str | None, time: str | None, by_group: str | None, by_time: str | None, splits: Any
 ) -> tuple[HeldBy | None, str | None, str | None, Any]:
-    """What rows are held out by, the columns of groups and of times, and the splits (`DEFAULT_SHARES` if held out)."""
+    """Return "group", "time" or None (how rows are held out), the column of groups, that of times, and the splits.
+
+    Splits that are not given are `DEFAULT_SHARES` if rows are held out by group or time, else None.
+    """
     check_one_kind(by_group, by_time)
     for name, kept, by in (("group", group, by_group), ("time", time, by_time)):
         if kept is not None and by is not None and kept != by:

@@ -161,7 +161,7 @@ class Staging:
         rename(path, target, folder=self.handle, identity=_token_at)
 
     def discard(self) -> None:
-        """Remove the written files; those of a remote target only if no other writer has taken it over."""
+        """Delete the files of this writer; in a remote target nothing is deleted if it holds another writer's token."""
         if self.target.is_local:
             # after an error in one thread of zarr, others may still be writing
             for pause in _PAUSES:
