@@ -372,6 +372,8 @@ def mean_over_folds(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     All choices begin with the same penalties, and those that every fold has tried are compared: jointly fitted classes
     end in each fold after the first penalty that gains nothing.
     """
+    if len(choices) == 1:
+        return choices[0]
     tried = slice(min(len(choice.scores) for choice in choices))
     found = replace(
         choices[0],

@@ -28,7 +28,6 @@ from dkl.linear.minibatches import HeldOut
 from dkl.machines.contenders import BINS, Contender
 from dkl.machines.contest import EQUAL_LOSS, FEWEST_ROWS, SIDE_SHARE
 from dkl.machines.effort import JUDGING_SHARE
-from dkl.machines.suggest import GROWTH
 from dkl.machines.trials import Bench, Sample, Terms, gathered
 from dkl.plain_text import first_few
 from dkl.protocols.block import Block
@@ -225,7 +224,7 @@ def _plain_models(terms: Terms, dataset: Dataset, change: str) -> tuple[Contende
     kernels = [one for one in candidates if one.is_kernel and not one.is_learned]
     kernel = (kernels or candidates)[-1]
     if kernels and change == "crosses" and terms.knobs.n_features == "auto":
-        size = min(int(GROWTH * terms.budget.n_features), terms.budget.most_features)
+        size = min(2 * terms.budget.n_features, terms.budget.most_features)
         kernel = kernel.changed(f"up to {size:,}", n_features=size)
     return candidates[0], kernel
 

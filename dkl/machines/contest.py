@@ -93,12 +93,18 @@ class Candidate:
         return size is not None and before is not None and size > before
 
     @property
+    def has_other_bandwidth(self) -> bool:
+        """Whether it is a kernel with another bandwidth than the one that it is a variant of."""
+        factors = [one.contender.given.get("sigma_factor") for one in (self, *self.parents)]
+        return len(factors) == 2 and factors[0] != factors[1]
+
+    @property
     def comes_first(self) -> bool:
-        """Whether it is a kernel that is larger for the first time, or one with another bandwidth there."""
+        """Whether it is a kernel in another bandwidth than its kind, or one that is larger for the first time."""
         if not self.contender.is_kernel or len(self.parents) != 1:
             return False
         (parent,) = self.parents
-        return not parent.parents if self.is_grown else parent.comes_first
+        return parent.grown_kernel is None if self.is_grown else self.has_other_bandwidth and not parent.parents
 
     @property
     def grown_kernel(self) -> Candidate | None:
@@ -335,16 +341,11 @@ class Race:
     def _is_needless(self, kind: Candidate) -> bool:
         """Whether a kind is skipped because the losses of other kinds show that it would not win.
 
-        Waves are searched for with one kernel only, the one whose random waves have the lower loss. A kernel in a
-        learned metric is skipped if its trial takes more than `_METRIC_SHARE` of the budget, unless the loss of some
-        kind is lower by more than `BEHIND` than that of the best kernel with all columns alike: only then may leaving
-        columns out gain.
+        A kernel in a learned metric is skipped if its trial takes more than `_METRIC_SHARE` of the budget, unless the
+        loss of some kind is lower by more than `BEHIND` than that of the best kernel with all columns alike: only then
+        may leaving columns out gain.
         """
         able, contender = [one for one in self.kinds if one.choices], kind.contender
-        if contender.is_searched and not contender.is_refined:
-            drawn = [one for one in able if one.contender.is_drawn]
-            best = min(drawn, key=Candidate.loss) if len(drawn) > 1 else kind
-            return repr(best.contender.learner.family) != repr(contender.learner.family)
         if not contender.is_learned or self.judging(contender, False) <= _METRIC_SHARE * self.allowed:
             return False
         of_kernels = [one.loss() for one in able if one.contender.is_kernel]
@@ -367,11 +368,14 @@ class Race:
         ]
         # a search that found fewer features than it was allowed would find no more with a larger limit
         found = [one for one in found if not (one.parents[0].found_features and one.is_grown)]
+        # bandwidths are compared before a kernel has more landmarks, where a trial takes least
+        found = [one for one in found if not (one.parents[0].grown_kernel and one.has_other_bandwidth)]
         # candidates of other kinds make errors on other rows than the best
         other = self._best_of_other_kinds(best)
         if self.join is not None and other is not None:
             found.insert(0, Candidate(0, self.join(best.contender, other.contender), (best, other)))
-        # up to a thousand landmarks gain most often, so that they come first, then the joined candidate, then the rest
+        # bandwidths of a kernel and up to a thousand landmarks gain most often, so that they come first, then the join,
+        # then the rest
         known = {one.contender.key for one in self.candidates}
         for one in sorted(found, key=_comes_later):
             if one.contender.key not in known:
@@ -383,7 +387,7 @@ class Race:
             is_behind = folds > 0 and one.loss() >= best.loss(folds)
             # where another bandwidth has gained, one in the other direction would not
             is_opposite = one.parents == best.parents and len(one.parents) == 1 and not (one.is_grown or best.is_grown)
-            if one.left_out or folds >= self.rounds or is_behind or is_opposite:
+            if one.left_out or folds >= self.rounds or is_behind or is_opposite or self._is_outdone(one):
                 continue
             # a candidate cannot win without all folds of the others, and is not started if the budget does not allow
             # these
@@ -391,6 +395,13 @@ class Race:
                 return one
             one.left_out = "takes more work"
         raise Ended(self._why_none_is_left())
+
+    def _is_outdone(self, one: Candidate) -> bool:
+        """Whether it is a larger kernel, and with as few landmarks as before another bandwidth is clearly better."""
+        if not (one.comes_first and one.is_grown):
+            return False
+        rivals = [each for each in self.candidates if each.parents == one.parents and each.has_other_bandwidth]
+        return any(each.choices and gains(each.ratio(one.parents[0]), 1.0, EQUAL_LOSS) for each in rivals)
 
     def _why_none_is_left(self) -> str:
         """The phrase for a race in which no further candidate can be tried."""
@@ -531,5 +542,7 @@ class Race:
 
 
 def _comes_later(one: Candidate) -> int:
-    """Sort key of new variants: large kernels first, then the joined candidate, then the rest."""
-    return 0 if one.comes_first else 1 if len(one.parents) > 1 else 2
+    """Sort key of new variants: bandwidths of a kernel, its larger version, the joined candidate, and then the rest."""
+    if one.comes_first:
+        return int(one.is_grown)
+    return 2 if len(one.parents) > 1 else 3

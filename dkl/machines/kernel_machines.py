@@ -1011,7 +1011,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     Parameters
     ----------
     features : "auto", feature learner, learner's name, or list of learners and names
-        "auto" compares kinds of features on a sample of the rows (the columns themselves, random and searched waves,
+        "auto" compares kinds of features on a sample of the rows (the columns themselves, random and refined waves,
         steps of columns, a kernel at landmarks), then larger ones and pairs of kinds, and uses those with the least
         loss on held-out rows; `reasons_` lists what was tried. A learner is cloned; a name ("margin", "steps",
         "nystrom", "aligned", ...) is that learner with its defaults; a list is the `CombinedFeatures` of its parts.
