@@ -429,8 +429,8 @@ def test_what_users_import_documents_every_parameter(name: str) -> None:
     [
         ("machines.kernel_machines", 10),
         ("methods.aligned.learner", 6),
-        ("methods.margin.learner", 8),
-        ("methods.peaks.learner", 7),
+        ("methods.margin.learner", 7),
+        ("methods.peaks.learner", 6),
     ],
 )
 def test_the_way_from_fit_to_a_sine_names_functions_that_exist(start: str, most: int) -> None:

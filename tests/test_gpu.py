@@ -66,7 +66,7 @@ from dkl.methods.leverage.sums import cross_gram_sums
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.potential_sums import PotentialProblem, potential_sums
 from dkl.methods.random_features import RandomFeatures
-from dkl.methods.rounds.sums import GramChange, RoundTask, round_sums
+from dkl.methods.rounds.loop import GramChange, RoundTask, round_sums
 from dkl.passes.devices import computing_device
 from dkl.passes.loop import SumReduction, run_pass
 from dkl.passes.memory import blocks_ahead, fit_limits

@@ -15,8 +15,8 @@ from dkl.kernels.maps import design_rows, map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin.driver import column_numbers
-from dkl.methods.rounds import sums as rounds
-from dkl.methods.rounds.sums import GramChange, HeldTargets, RoundTask, round_block, round_sums
+from dkl.methods.rounds import loop as rounds
+from dkl.methods.rounds.loop import GramChange, HeldTargets, RoundTask, round_block, round_sums
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 from tests.definitions import losses

@@ -31,9 +31,9 @@ from dkl.methods.margin.driver import (
 )
 from dkl.methods.room import planned_kinds
 from dkl.methods.rounds import driver as families
-from dkl.methods.rounds.loop import best_round
+from dkl.methods.rounds import loop
+from dkl.methods.rounds.loop import HeldTargets, best_round
 from dkl.methods.rounds.problem import RoundsProblem, first_state
-from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.passes.room import own_room
 from dkl.solvers.losses import loss_of
@@ -504,14 +504,14 @@ def test_more_features_than_a_round_has_room_for_take_more_rounds(n_rows: int, m
     X = generator.standard_normal((n_rows, 3))
     y = X[:, 0] * X[:, 1] > 0.0
     most: list[int] = []
-    accumulator = one_family.Accumulator
+    accumulator = loop.Accumulator
 
     def seen(shape: tuple[int, ...], *rest: str) -> Any:
         most.append(8 * int(np.prod(shape)))
         return accumulator(shape, *rest)
 
     monkeypatch.setattr(one_family, "LARGEST_ACCUMULATOR", 1 << 17)
-    monkeypatch.setattr(one_family, "Accumulator", seen)
+    monkeypatch.setattr(loop, "Accumulator", seen)
     dkl.plan(dkl.MarginFeatures(n_features=200), X, y)
     features = dkl.MarginFeatures(n_features=200, random_state=0).fit(X, y)
     assert features.transform(X[:2]).shape == (2, 200)

@@ -24,9 +24,8 @@ from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.rounds import loop
 from dkl.methods.rounds.dictionary import SCORE_PENALTY, CandidatePoints, SampleSlopes, greedy_points
 from dkl.methods.rounds.driver import RoundsDriver, verified_candidates
-from dkl.methods.rounds.loop import best_round
+from dkl.methods.rounds.loop import HeldTargets, best_round
 from dkl.methods.rounds.problem import RoundsProblem, are_old_columns, candidate_map, model_map
-from dkl.methods.rounds.sums import HeldTargets
 from dkl.planning import plan
 from dkl.solvers.losses import loss_of
 from dkl.solvers.round_losses import round_loss

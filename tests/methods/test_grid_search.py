@@ -10,8 +10,8 @@ import pytest
 
 from dkl.features.families import Gaussian
 from dkl.kernels.nufft import FrequencyGrid, why_no_nufft
+from dkl.methods.peaks.driver import PeakTargets
 from dkl.methods.peaks.grid_driver import GridDriver, GridProblem, GridState
-from dkl.methods.peaks.sums import PeakTargets
 from dkl.passes.checkpoint import decode_state, encode_state
 from tests.methods.test_peaks import blocks_of, result_of
 

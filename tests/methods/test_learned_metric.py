@@ -20,7 +20,7 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.scale import scale_rows
 from dkl.methods.fit_context import FitContext
 from dkl.methods.metric.driver import MetricDriver, MetricProblem
-from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.rounds.loop import HeldTargets
 from dkl.planning import plan
 from dkl.testing import check_learner
 from tests.methods.play import Table, blocks_of

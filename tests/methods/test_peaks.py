@@ -13,8 +13,7 @@ from dkl.features.families import Gaussian
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points
-from dkl.methods.peaks.sums import PeakTargets, peak_sums
+from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_points, peak_sums
 from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum

@@ -24,8 +24,8 @@ from dkl.kernels.step_tiles import SHARED_SUMS, HistogramSums, write_codes
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.fit_context import FitContext
 from dkl.methods.rounds.driver import RoundsDriver
+from dkl.methods.rounds.loop import HeldTargets
 from dkl.methods.rounds.problem import first_state
-from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.steps.atoms import parents_of, scored_atoms, split_scores, with_atoms
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.learner import StepFeatures

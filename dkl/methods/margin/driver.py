@@ -5,14 +5,14 @@ First the problem, the schedule of the rounds and their state between passes; th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
-from dkl.features.feature_map import columns_of
+from dkl.features.feature_map import FeatureMap, columns_of
 from dkl.features.frequencies import further_seed
 from dkl.kernels.maps import design_rows
 from dkl.methods.frequency_search.frequency_space import FrequencySpace, forming_seconds, search_seconds
@@ -20,17 +20,19 @@ from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentia
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
 from dkl.methods.rounds.loop import (
     BETWEEN_ROUNDS,
+    GramChange,
+    HeldTargets,
     Rounds,
+    RoundTask,
     WithHistory,
     best_round,
     bordered,
     padded_models,
     reason_to_end,
 )
-from dkl.methods.rounds.sums import GramChange, HeldTargets, RoundTask, round_block
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
-from dkl.protocols.records import LARGEST_ACCUMULATOR, SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import LARGEST_ACCUMULATOR, SINCOS_FLOPS, Cost, Record, RowSample
 from dkl.solvers.line_search import falls_enough
 from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
@@ -294,6 +296,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     """
 
     reported = ("n_features", "loss", "held_out_loss", "duality_gap")
+    pass_names: ClassVar[Mapping[str, str]] = {"search": "corrective round"}
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._rows = SearchedRows(kept_bytes)
@@ -382,8 +385,8 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         searches = not state.is_full and _candidate_counts(problem, state)[0] > 0
         return _sample_record(problem, state) if searches else None
 
-    def _sums(self, problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
-        """The sums of the pass that evaluates a state's working model and verifies its candidates."""
+    def _task(self, problem: CorrectiveProblem, state: CorrectiveState) -> tuple[RoundTask, FeatureMap]:
+        """The sums that evaluate a state's working model and verify its candidates."""
         old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
         width = len(old) + len(new)
         # A Gram matrix of all rows is constant; one weighted by curvature follows the model. Its upper triangle of
@@ -406,19 +409,20 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             has_dual=True,
             change=GramChange(old, previous, tuple(panels)) if panels else None,
         )
-        feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
+        return task, problem.space.feature_map(np.concatenate([state.points, state.candidates]))
+
+    def _cost(self, problem: CorrectiveProblem, task: RoundTask, feature_map: FeatureMap) -> Callable[[int, int], Cost]:
+        (_, K, width), itemsize = task.trials.shape, np.dtype(problem.dtype).itemsize
+        n_old, panels = width - task.n_new, () if task.change is None else task.change.panels
+        products = 4.0 * K * width + 2.0 * width * task.n_new + (n_old**2 if panels else 0)
+        product = max(((stop - start) * (n_old - start) for start, stop in panels), default=0)
 
         def cost(rows: int, columns: int) -> Cost:
             mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
-            products = 4.0 * problem.n_models * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
-            itemsize = np.dtype(problem.dtype).itemsize
-            product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
             tile = min(rows, design_rows(width - 1, problem.dtype)) * width
             return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
 
-        accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
-        operands = {"feature_map": feature_map, "task": task, "targets": problem.targets}
-        return BlockSum("corrective round", round_block, accumulators, operands, cost)
+        return cost
 
     def _judged_state(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]

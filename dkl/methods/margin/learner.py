@@ -8,9 +8,8 @@ From `fit` to a sine, in a round of a single family (`tests/test_architecture.py
     methods/base.py: FeatureLearner.fit
     methods/margin/learner.py: MarginFeatures._learn, CorrectiveSolver.problem
     methods/margin/driver.py: CorrectiveDriver
-    methods/rounds/loop.py: Rounds.request, Rounds.step
+    methods/rounds/loop.py: Rounds.request, Rounds.step, round_block, round_sums
     passes/loop.py: Run.drive, run_pass, sum_blocks
-    methods/rounds/sums.py: round_block, round_sums
     kernels/maps.py: design_tiles, row_mapper
     kernels/sincos.py: write_waves
 
@@ -64,8 +63,8 @@ from dkl.methods.room import check_room
 from dkl.methods.rounds.dictionary import Dictionary
 from dkl.methods.rounds.driver import RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
+from dkl.methods.rounds.loop import HeldTargets
 from dkl.methods.rounds.problem import RoundsProblem, model_map
-from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
 from dkl.passes.loop import PlanEndsError, PlannedRun, check_reach

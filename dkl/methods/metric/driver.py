@@ -15,8 +15,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.kernels.threads import one_blas_thread
 from dkl.linear.judge import rounds_without_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
-from dkl.methods.rounds.loop import WithHistory
-from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.rounds.loop import HeldTargets, WithHistory
 from dkl.protocols.arrays import dense_rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive

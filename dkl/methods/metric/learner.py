@@ -16,7 +16,7 @@ from dkl.linear.target_statistics import TargetScale, model_targets, target_unit
 from dkl.methods.base import FeatureLearner
 from dkl.methods.metric.driver import MetricDriver, MetricProblem
 from dkl.methods.preparation.bandwidth import median_distance
-from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.rounds.loop import HeldTargets
 
 MetricKind = Literal["diagonal", "full"]
 

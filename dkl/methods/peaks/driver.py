@@ -9,18 +9,59 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import together_on_host, with_targets
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.scale import scale_rows
+from dkl.kernels.sums import encode_targets, feature_sums
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
-from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.losses import namespace_of
 
 # Number of highest peaks whose verified potentials decide whether the sample was large enough.
 _COMPARED_PEAKS = 10
 # Bytes of the tiles of scaled and of mapped rows.
 _SCRATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class PeakTargets:
+    """The weight columns S of rows, whose potential is searched for peaks; each sums to 0 over all rows.
+
+    Parameters
+    ----------
+    n_classes : int or None
+        None for regression.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    center : ndarray of shape (K,) or (t,)
+        The share of each class in the total weight, or the mean of each target.
+    scale : ndarray of shape (t,) or None
+        The standard deviation of each target; None divides by nothing.
+    """
+
+    n_classes: int | None
+    class_weight: np.ndarray | None
+    center: np.ndarray
+    scale: np.ndarray | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns of S: one for two classes, whose potentials are equal."""
+        return 1 if self.n_classes == 2 else len(self.center)
+
+    def __call__(self, block: Block) -> np.ndarray:
+        """S of a block's rows, (n_b, K), including their weights, on the device of the block's targets."""
+        encoded, xp = encode_targets(block, self.n_classes, self.class_weight), namespace_of(block.y)
+        center = xp.asarray(self.center)
+        if self.n_classes is None:
+            centred = encoded[:, :-1] - center * encoded[:, -1:]
+            return centred if self.scale is None else centred / xp.asarray(self.scale)
+        # 1{y_i = k} minus the share of class k, so that the potential at frequency 0, which carries no information, is
+        # 0
+        centred = encoded - center * encoded.sum(axis=1, keepdims=True)
+        return centred[:, : self.n_columns]
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +266,19 @@ def verification_record(targets: PeakTargets, candidates: FeatureMap, dtype: str
 
     # usually the first sample is large enough, and one verification suffices
     return BlockSum("verification", peak_sums, accumulators, operands, cost, usual_calls=1)
+
+
+def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of the candidates' features with the weight columns S, and of |S| and of its squares, over a block.
+
+    A row of weight w counts as w rows, each of which is paired with itself: its square is S^2 / w.
+    """
+    targets: PeakTargets = operands["targets"]
+    targeted = with_targets(block)
+    S = targets(targeted)
+    features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"], stay=True)
+    squares = (S**2 / targeted.weights[:, None]).sum(axis=0)
+    return together_on_host({"features": features, "absolutes": abs(S).sum(axis=0), "squares": squares})
 
 
 def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -12,11 +12,10 @@ from scipy import ndimage
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
-from dkl.kernels.nufft import ACCURACY, FrequencyGrid
+from dkl.kernels.nufft import ACCURACY, FrequencyGrid, grid_sums, scattered_sums, variation_sums
 from dkl.kernels.scale import scale_rows
 from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
-from dkl.methods.peaks.driver import verification_record, verified_potentials
-from dkl.methods.peaks.sums import PeakTargets, cell_sums
+from dkl.methods.peaks.driver import PeakTargets, verification_record, verified_potentials
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 
@@ -214,6 +213,19 @@ def cell_record(problem: GridProblem, state: GridState) -> BlockSum:
     name = "frequency grid" if first else "frequency cells"
     # the fast transform of scattered points exists on the host only
     return BlockSum(name, cell_sums, accumulators, operands, cost, on_host=True)
+
+
+def cell_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of exp(i w.x) over a block at the first grid (operand "cells" is None) or at the centres of other cells.
+
+    Operands: "problem" (a `GridProblem`), "cells".
+    """
+    problem = operands["problem"]
+    X, S = scale_rows(block.X, problem.origin.scaler, "float64"), problem.targets(block)
+    if operands["cells"] is not None:
+        return {"features": scattered_sums(X, S, operands["cells"], problem.center)}
+    variation = variation_sums(X, S, problem.grid.spacing / 2.0, problem.center)
+    return {"features": grid_sums(X, S, problem.grid), "variation": variation, "absolutes": np.abs(S).sum(axis=0)}
 
 
 def _state_and_open_cells(

@@ -5,9 +5,8 @@ exist):
 
     methods/base.py: FeatureLearner.fit
     methods/peaks/learner.py: PeakFeatures._learn, AscentSearch.problem
-    methods/peaks/driver.py: PeakDriver, verification_record
+    methods/peaks/driver.py: PeakDriver, verification_record, peak_sums
     passes/loop.py: Run.drive, run_pass, sum_blocks
-    methods/peaks/sums.py: peak_sums
     kernels/sums.py: feature_sums
     kernels/sincos.py: add_sums
 
@@ -33,9 +32,8 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy, check_searchable
 from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.methods.parameters import PEAKS, Constraints, estimator, family_of, kept_frequencies
-from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points, filled
+from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_points, filled
 from dkl.methods.peaks.grid_driver import REACH, GridDriver, GridProblem, GridState
-from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.room import check_room
 from dkl.methods.warm_start import goes_on
 from dkl.passes.devices import driving_device

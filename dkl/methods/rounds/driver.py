@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
-from dkl.features.feature_map import combined_map
+from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.frequencies import further_seed
 from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
@@ -16,7 +18,19 @@ from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS, collected_bytes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.methods.rounds.dictionary import CandidatePoints, SampleSlopes
-from dkl.methods.rounds.loop import BETWEEN_ROUNDS, Rounds, best_round, bordered, padded_models, reason_to_end
+from dkl.methods.rounds.loop import (
+    BETWEEN_ROUNDS,
+    GRAM_ROWS,
+    GramChange,
+    Histograms,
+    Rounds,
+    RoundTask,
+    best_round,
+    bordered,
+    padded_models,
+    reason_to_end,
+    row_codes,
+)
 from dkl.methods.rounds.problem import (
     RoundsProblem,
     RoundsState,
@@ -25,7 +39,6 @@ from dkl.methods.rounds.problem import (
     first_state,
     model_map,
 )
-from dkl.methods.rounds.sums import GRAM_ROWS, GramChange, Histograms, RoundTask, round_block, row_codes
 from dkl.methods.steps.atoms import (
     codes_bytes,
     histogram_bytes,
@@ -39,7 +52,7 @@ from dkl.methods.steps.atoms import (
 )
 from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.protocols.records import BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.systems import solve_positive
 
@@ -74,6 +87,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     """
 
     reported = ("n_features", "held_out_loss")
+    pass_names: ClassVar[Mapping[str, str]] = {"refit": "rounds: refit", "search": "rounds: search"}
 
     def init(self, problem: RoundsProblem) -> RoundsState:
         """A model of the constant only."""
@@ -154,8 +168,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             return None
         return _sample_record(problem)
 
-    def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum:
-        feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
+    def _task(self, problem: RoundsProblem, state: RoundsState) -> tuple[RoundTask, FeatureMap]:
+        feature_map, K = model_map(problem, state), problem.n_models
         m, is_square = feature_map.n_features, problem.loss.is_square
         if state.phase == "refit":
             is_old = are_old_columns(problem, state, *state.known)
@@ -168,35 +182,30 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             else:
                 start = padded_models(state.coefficients, is_old, m)
                 whole = GramChange(slice(0, m), None, ((0, m),), GRAM_ROWS)
-            task = RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start, change=whole)
-        else:
-            candidates, parents = candidate_map(problem, state), parents_of(problem, state)
-            feature_map = feature_map if candidates is None else combined_map([feature_map, candidates])
-            wide, old = feature_map.n_features, np.arange(m)
-            trials = padded_models(state.trials.reshape(-1, m), old, wide).reshape(-1, K, wide)
-            task = RoundTask(
-                problem.loss,
-                trials,
-                slice(m, wide),
-                problem.dtype,
-                # candidates use the curvatures at which the working model's system was summed, so that both fit
-                # together
-                curved=None if is_square or candidates is None else padded_models(state.coefficients, old, wide),
-                histograms=Histograms(parents, state.bins) if len(parents) else None,
-            )
-        accumulators = {name: Accumulator(shape) for name, shape in task.shapes.items()}
-        nbytes, width = sum(accumulator.nbytes for accumulator in accumulators.values()), task.trials.shape[2]
+            return RoundTask(problem.loss, np.zeros((0, K, m)), new, problem.dtype, at=start, change=whole), feature_map
+        candidates, parents = candidate_map(problem, state), parents_of(problem, state)
+        feature_map = feature_map if candidates is None else combined_map([feature_map, candidates])
+        wide, old = feature_map.n_features, np.arange(m)
+        task = RoundTask(
+            problem.loss,
+            padded_models(state.trials.reshape(-1, m), old, wide).reshape(-1, K, wide),
+            slice(m, wide),
+            problem.dtype,
+            # candidates use the curvatures at which the working model's system was summed, so that both fit together
+            curved=None if is_square or candidates is None else padded_models(state.coefficients, old, wide),
+            histograms=Histograms(parents, state.bins) if len(parents) else None,
+        )
+        return task, feature_map
+
+    def _cost(self, problem: RoundsProblem, task: RoundTask, feature_map: FeatureMap) -> Callable[[int, int], Cost]:
+        (n_trials, K, width), d = task.trials.shape, problem.n_columns
         products = task.n_new if task.change is None else width
-        each = mapping_flops(d, feature_map) + 2.0 * width * (products + K * (1 + len(task.trials)))
+        each = mapping_flops(d, feature_map) + 2.0 * width * (products + K * (1 + n_trials))
         if task.histograms is not None:
             each += STEP_FLOPS * len(task.histograms.parents) * d * (1 + K)
-        scratch = nbytes + (_collected_bytes(problem) if state.phase == "search" else _gram_bytes(problem))
-
-        def cost(rows: int, columns: int) -> Cost:
-            return Cost(flops=each * rows, scratch_bytes=scratch)
-
-        operands = {"targets": problem.targets, "feature_map": feature_map, "task": task}
-        return BlockSum(f"rounds: {state.phase}", round_block, accumulators, operands, cost=cost)
+        scratch = sum(8 * math.prod(shape) for shape in task.shapes.values())
+        scratch += _collected_bytes(problem) if n_trials else _gram_bytes(problem)
+        return lambda rows, columns: Cost(flops=each * rows, scratch_bytes=scratch)
 
     def _first_state(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         rows = self._rows.block.drawn_from(problem.n_rows)

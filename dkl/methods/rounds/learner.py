@@ -15,8 +15,8 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import TargetScale, model_targets
 from dkl.methods.parameters import check_quantiles
 from dkl.methods.rounds.driver import SETTLING
+from dkl.methods.rounds.loop import HeldTargets
 from dkl.methods.rounds.problem import RoundsProblem
-from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import LOG_LINK, Loss
 from dkl.solvers.round_losses import ROUND_LOSSES, round_loss
 

@@ -10,8 +10,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.step_projection import MOST_FACTORS, STEP, StepProjection
 from dkl.methods.rounds.dictionary import Dictionary
-from dkl.methods.rounds.loop import WithHistory
-from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.rounds.loop import HeldTargets, WithHistory
 from dkl.methods.steps.binning import ColumnBins
 from dkl.solvers.losses import Loss
 

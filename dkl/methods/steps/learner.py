@@ -20,8 +20,8 @@ from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, estimator, weight_of
 from dkl.methods.rounds.driver import RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, monotone_signs, rounds_problem
+from dkl.methods.rounds.loop import HeldTargets
 from dkl.methods.rounds.problem import RoundsProblem, RoundsState, first_state
-from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.atoms import with_atoms
 from dkl.protocols.held_together import are_times
