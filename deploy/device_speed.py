@@ -16,7 +16,6 @@ from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.kernels.device import Device, on_host, rows_on
-from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
 from dkl.kernels.sums import feature_squares, feature_sums
@@ -24,7 +23,7 @@ from dkl.linear.array_sgd import ArraySGDClassifier
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.sums import squared_block
-from dkl.methods.rounds.sums import GramChange, RoundTask, round_sums
+from dkl.methods.rounds.loop import GramChange, RoundTask, round_sums
 from dkl.passes.loop import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.arrays import Rows
@@ -126,10 +125,6 @@ def device_speeds(
         "sums of squared features": (
             lambda rows: feature_squares(rows, np.abs(signs), feature_map),
             *(n_rows, 0, product),
-        ),
-        "sums of gradients, 1,024 rows": (
-            lambda rows: gradient_sums(rows, signs[: len(rows)], feature_map),
-            *(1_024, 0, 3.0 * product),
         ),
         "map of 8,192 rows": (
             lambda rows: on_host(map_rows(rows, feature_map)),

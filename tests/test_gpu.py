@@ -45,7 +45,6 @@ from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.explanations import left_out_sums
 from dkl.kernels.generic import projected
-from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.gram import GramSum, add_few, add_hessian, packed_size
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
@@ -565,7 +564,6 @@ SUMS: dict[str, Any] = {
     "features": lambda X, S: feature_sums(X, S, waves(), "float64"),
     "features of landmarks": lambda X, S: feature_sums(X, S, landmark_map(), "float64"),
     "squares": lambda X, S: feature_squares(X, S[:, 0], waves(), "float64"),
-    "gradients": lambda X, S: device.gradient_sums(X, S, waves(), np.dtype("float64")),
     "slopes": lambda X, S: squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), "float64"),
     "left out": lambda X, S: left_out_sums(X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], "float64"),
 }
@@ -1048,7 +1046,6 @@ BLOCKS: dict[str, Any] = {
     "steps": scaled_map(step_map()),
     "slopes of 1 model": lambda X: squared_slopes(X, np.ones(ROWS_OF_A_BLOCK), COUNTED, np.ones((1, 16))),
     "slopes of 10 models": lambda X: squared_slopes(X, np.ones(ROWS_OF_A_BLOCK), COUNTED, np.ones((10, 16))),
-    "gradients in frequencies, 10 weights a row": lambda X: gradient_sums(X, np.ones((ROWS_OF_A_BLOCK, 10)), COUNTED),
     "squared error, with its Hessian": newton_step("squared_error", 1, (0, 17)),
     "squared error, gradient": newton_step("squared_error", 1, None),
     "squared hinge, three classes, with Hessians": newton_step("squared_hinge", 3, (0, 17)),

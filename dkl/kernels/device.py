@@ -645,26 +645,6 @@ def _columns(s: Array, n_rows: int) -> Any:
 
 
 @in_smaller_tiles
-def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
-    """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
-    xp, dtype, S = array_module(X), checked_dtype(dtype), _columns(S, X.shape[0])
-    # U and V of `dkl.kernels.gradients.gradient_sums`, added in float64
-    total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
-    together = _at_once(feature_map.n_columns, S.shape[1], dtype)
-    for rows, tile in dense_tiles(X, feature_map, dtype, width=together * feature_map.n_columns):
-        scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
-        z = generic.angles(xp, scaled, feature_map, dtype)
-        waves = xp.cos(z).T, xp.sin(z).T
-        for some in spans(S.shape[1], together):
-            # the products with several columns of weights are side by side, s_ik x_i in (n, K d)
-            weights = xp.asarray(S[rows, some], dtype=dtype)
-            weighted = xp.reshape(weights[:, :, None] * scaled[:, None, :], (len(z), -1))
-            for part, wave in enumerate(waves):
-                total[part, :, some] += xp.reshape(xp.matmul(wave, weighted), total[part, :, some].shape)
-    return on_host(total) * feature_map.amplitudes[:, None, None]
-
-
-@in_smaller_tiles
 def squared_slopes(X: Rows, s: Array, feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> Any:
     """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU, where the result stays."""
     xp, S = array_module(X), _columns(s, X.shape[0])

@@ -65,11 +65,6 @@ class TrialSteps:
     directions: np.ndarray
     steps: np.ndarray
 
-    @property
-    def point(self) -> np.ndarray:
-        """The g models at which gradient and Hessian are evaluated."""
-        return self.coefficients + self.steps[:, :1] * self.directions
-
     @cached_property
     def both(self) -> np.ndarray:
         """The coefficients, then the directions, (2 g, m + 1)."""

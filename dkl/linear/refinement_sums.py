@@ -14,15 +14,12 @@ from dkl.features.projections import DenseProjection, Projection, SparseProjecti
 from dkl.kernels import generic
 from dkl.kernels.compiled import njit
 from dkl.kernels.device import array_module, arrived, is_on_gpu, place, sent, with_targets
-from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
 from dkl.linear.minibatches import shuffled_rows
 from dkl.protocols.arrays import dense_rows, stacked
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
-
-__all__ = ["expansion_gradient"]
 
 RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
 # The losses with a gradient everywhere, which the descent needs.
@@ -32,6 +29,15 @@ REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
 _FREQUENCIES = 512
 
 _MINIBATCH_BYTES, _MINIBATCH_ROWS = 1 << 24, 4096
+
+
+def check_fourier(feature_map: FeatureMap) -> None:
+    """Raise ValueError unless the features are cosines or sines."""
+    if not feature_map.is_fourier:
+        raise ValueError(
+            f"gradients in the frequencies are defined for 'cos-sin' and 'cos' maps, and these are "
+            f"{feature_map.activation!r} features; learn Fourier features, such as RandomFeatures(Gaussian())"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +109,7 @@ class Expansion:
 
 
 def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype: str = "float32") -> ScaledRows:
-    """Raw rows, scaled for `expansion_gradient`; sparse rows stay sparse if their scaling allows it.
+    """Raw rows, scaled for `ExpansionGradients`; sparse rows stay sparse if their scaling allows it.
 
     Rows on a GPU stay there, and become dense.
     """
@@ -116,48 +122,22 @@ def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype
     return ScaledRows(X, constant)
 
 
-def expansion_gradient(
-    rows: ScaledRows,
-    targets: np.ndarray,
-    weight: np.ndarray | None,
-    feature_map: FeatureMap,
-    expansion: Expansion,
-    *,
-    loss: RefinedLoss,
-    alpha: float = 0.0,
-) -> Expansion:
+class ExpansionGradients:
     """The gradient of the regularised loss of a batch, in frequencies, coefficients and intercepts.
 
     The loss is ``(1/n) sum_i s_i sum_k l(y_ik, f_k(x_i)) + alpha/2 |coef|^2``; with the angles z = W x, the waves c, s
-    and the loss's slope g in f, the gradient in w_j is sum_i a_j (coef_sin,j c_ij - coef_cos,j s_ij) g_i x_i.
+    and the loss's slope g in f, the gradient in w_j is sum_i a_j (coef_sin,j c_ij - coef_cos,j s_ij) g_i x_i. What
+    depends on the feature map alone is computed once, for many batches of few rows.
 
     Parameters
     ----------
-    rows : ScaledRows
-        n >= 1 rows. Targets, weights and the expansion must be on their device, and the gradient is, too.
-    targets : array of shape (n, K)
-        -1 and +1 for "squared_hinge" and "log_loss", any numbers for "squared_error".
-    weight : ndarray of shape (n,) or None
-        s; None is 1 each.
     feature_map : FeatureMap
         Its phases, amplitudes and sparsity pattern are used; its frequencies are not.
-    expansion : Expansion
+    like : Expansion
+        Of the device, dtype and shapes of all expansions.
     loss : {"squared_hinge", "log_loss", "squared_error"}
         As defined in `dkl.solvers.losses`.
     alpha : float
-    """
-    return ExpansionGradients(feature_map, expansion, loss=loss, alpha=alpha)(rows, targets, weight, expansion)
-
-
-class ExpansionGradients:
-    """`expansion_gradient` of many batches of few rows: what depends on the feature map alone is computed once.
-
-    Parameters
-    ----------
-    feature_map, loss, alpha
-        As in `expansion_gradient`.
-    like : Expansion
-        Of the device, dtype and shapes of all expansions.
     """
 
     def __init__(self, feature_map: FeatureMap, like: Expansion, *, loss: RefinedLoss, alpha: float) -> None:
@@ -171,7 +151,11 @@ class ExpansionGradients:
     def __call__(
         self, rows: ScaledRows, targets: np.ndarray, weight: np.ndarray | None, expansion: Expansion
     ) -> Expansion:
-        """The gradient on a batch of rows."""
+        """The gradient on a batch of n >= 1 rows; targets, weights, the expansion and the gradient are on their device.
+
+        Targets (n, K) are -1 and +1 for "squared_hinge" and "log_loss", any numbers for "squared_error"; the weights s,
+        (n,), are 1 each if they are None.
+        """
         # cos z and sin z of all angles z = W x + b, which are features, or their derivatives
         waves, features = self._waves_of(rows, expansion.entries)
         scores = features @ expansion.coef.T + expansion.intercept

@@ -12,10 +12,10 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap, shares_of_lengths
-from dkl.kernels.gradients import check_fourier
 from dkl.linear.fitting import LinearProblem, fit_by_newton, target_moments
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
+from dkl.linear.refinement_sums import check_fourier
 from dkl.linear.summary import TargetMoments
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import Run

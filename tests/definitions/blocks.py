@@ -189,18 +189,6 @@ def squares_of(features: np.ndarray, s: np.ndarray, feature_map: FeatureMap) -> 
     return total
 
 
-def gradient_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
-    scaled, W = scale_rows(X, feature_map.scaler), feature_map.projection.dense()
-    total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
-    for i, x in enumerate(scaled):
-        for j in range(feature_map.n_frequencies):
-            z = angle(x, j, feature_map, W)
-            for k in range(S.shape[1]):
-                total[0, j, k] += feature_map.amplitudes[j] * S[i, k] * math.cos(z) * x
-                total[1, j, k] += feature_map.amplitudes[j] * S[i, k] * math.sin(z) * x
-    return total
-
-
 def potentials(X: Any, S: np.ndarray, W: np.ndarray, dtype: str = "float64") -> np.ndarray:
     """sum_k |sum_i S_ik exp(i w.x_i)|^2."""
     rows, weights = rows_of(X), np.asarray(S, dtype=np.float64).reshape(X.shape[0], -1)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import dkl
-from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows, map_spans, row_tile
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
@@ -18,7 +17,6 @@ from tests.definitions import explain, game, leverage, losses, rounds, tuned
 from tests.kernels.cases import (
     DTYPES,
     FAMILIES,
-    FOURIER,
     PRECISION,
     SCALINGS,
     STORAGES,
@@ -37,7 +35,7 @@ def test_every_public_function_has_its_definition() -> None:
     for module in pkgutil.walk_packages(dkl.__path__, "dkl."):
         if module.name.startswith("dkl.kernels.") or module.name.endswith(("sums", "rounds.loop")):
             names |= set(getattr(importlib.import_module(module.name), "__all__", ()))
-    assert {"feature_sums", "feature_squares", "gradient_sums", "map_rows", "scale_rows"} <= names
+    assert {"feature_sums", "feature_squares", "map_rows", "scale_rows"} <= names
     parts = (definitions, leverage, game, rounds, tuned, explain, losses)
     defined = set().union(*(vars(part) for part in parts))
     assert sorted(names - defined) == []
@@ -87,20 +85,6 @@ def test_rows_are_scaled_before_they_are_projected(family: str, storage: str, sc
     np.testing.assert_allclose(sums, definitions.feature_sums(X, S, feature_map), **close)
     squares = feature_squares(given, S[:, 0], feature_map, "float64")
     np.testing.assert_allclose(squares, definitions.feature_squares(X, S[:, 0], feature_map), **close)
-    if family in FOURIER:
-        gradients = gradient_sums(given, S, feature_map, "float64")
-        np.testing.assert_allclose(gradients, definitions.gradient_sums(X, S, feature_map), **close)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("family", FOURIER)
-def test_gradient_sums_are_their_definition(family: str, storage: str, dtype: str) -> None:
-    X, S = holey_rows(N, D_IN), np.random.default_rng(1).standard_normal((N, 2))
-    feature_map = weighted_map(FAMILIES[family], M, D_IN, dtype)
-    found = gradient_sums(stored(X, storage), S, feature_map, dtype)
-    expected = definitions.gradient_sums(X, S, feature_map)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * PRECISION[dtype] * np.sqrt(N))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,13 +11,11 @@ import pytest
 
 from dkl.kernels import device, generic
 from dkl.kernels.cuda_source import kernel_source
-from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.protocols.block import Block
 from tests.kernels.cases import (
     FAMILIES,
-    FOURIER,
     PRECISION,
     SCALINGS,
     STORAGES,
@@ -121,8 +119,6 @@ def test_a_gpu_gives_the_sums_of_the_cpu(family: str, storage: str, dtype: str) 
         lambda rows, dtype: feature_squares(rows, S[:, 0], feature_map, dtype),
         lambda rows, dtype: device.on_host(map_rows(rows, feature_map, dtype)),
     ]
-    if family in FOURIER:
-        calls.append(lambda rows, dtype: gradient_sums(rows, S[:, :2], feature_map, dtype))
     for call in calls:
         # angles of hundreds of radians are rounded by more, on either device
         exact = call(X, "float64")

@@ -13,10 +13,10 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, SparseProjection
 from dkl.kernels.maps import map_rows
 from dkl.linear.adam import adam_update
-from dkl.linear.refinement_sums import REFINED_LOSSES, Expansion, expansion_gradient, scaled_rows
+from dkl.linear.refinement_sums import REFINED_LOSSES, Expansion, ExpansionGradients, scaled_rows
 from tests.definitions import losses
 from tests.definitions import refinement as definitions
-from tests.kernels.cases import SCALINGS, STORAGES, holey_rows, scalable, scaler, stored
+from tests.kernels.cases import FAMILIES, SCALINGS, STORAGES, holey_rows, scalable, scaler, stored, weighted_map
 
 N, D_IN, M, K = 17, 5, 7, 3
 
@@ -49,13 +49,20 @@ def sparse_form(feature_map: FeatureMap) -> FeatureMap:
     return replace(feature_map, projection=SparseProjection.from_rows(feature_map.projection.dense(), supports))
 
 
+def test_features_that_are_not_waves_are_refused() -> None:
+    ramps = weighted_map(FAMILIES["ramp"], 4, D_IN, "float32")
+    with pytest.raises(ValueError, match="these are 'arc-cosine' features"):
+        Expansion.of(ramps, np.zeros((1, 4)), np.zeros(1), "float32")
+
+
 @pytest.mark.parametrize("pairing", ["cos-sin", "cos"])
 @pytest.mark.parametrize("loss", REFINED_LOSSES)
 def test_the_gradient_is_its_definition(loss: Any, pairing: str) -> None:
     feature_map = pair_map(pairing)
     X, weight, expansion = holey_rows(N, D_IN), np.random.default_rng(5).random(N), model(feature_map)
     rows = scaled_rows(X, feature_map, "float64")
-    gradient = expansion_gradient(rows, targets_of(loss), weight, feature_map, expansion, loss=loss, alpha=0.3)
+    gradient_of = ExpansionGradients(feature_map, expansion, loss=loss, alpha=0.3)
+    gradient = gradient_of(rows, targets_of(loss), weight, expansion)
     parts = definitions.expansion_gradient(X, targets_of(loss), weight, feature_map, expansion, loss=loss, alpha=0.3)
     for got, wanted in zip((gradient.entries, gradient.coef, gradient.intercept), parts, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12)
@@ -82,7 +89,7 @@ def test_the_gradient_is_the_slope_of_the_loss_on_mapped_rows(loss: Any, form: s
 
     values = np.concatenate([start.entries.ravel(), start.coef.ravel(), start.intercept])
     rows = scaled_rows(X, feature_map, "float64")
-    gradient = expansion_gradient(rows, targets, None, feature_map, start, loss=loss, alpha=0.1)
+    gradient = ExpansionGradients(feature_map, start, loss=loss, alpha=0.1)(rows, targets, None, start)
     slope = np.concatenate([gradient.entries.ravel(), gradient.coef.ravel(), gradient.intercept])
     np.testing.assert_allclose(slope, approx_fprime(values, objective, 1e-7), rtol=0, atol=2e-5)
 
@@ -97,7 +104,8 @@ def test_sparse_rows_give_the_gradient_of_the_same_rows_written_out(scaling: str
         X = scalable(holey_rows(N, D_IN), scaling)
         rows = scaled_rows(stored(X, storage), feature_map, "float64")
         expansion, targets = model(feature_map), targets_of("log_loss")
-        gradients.append(expansion_gradient(rows, targets, None, feature_map, expansion, loss="log_loss"))
+        gradient_of = ExpansionGradients(feature_map, expansion, loss="log_loss", alpha=0.0)
+        gradients.append(gradient_of(rows, targets, None, expansion))
     np.testing.assert_allclose(gradients[0].entries, gradients[1].entries, rtol=0, atol=1e-12)
     np.testing.assert_allclose(gradients[0].coef, gradients[1].coef, rtol=0, atol=1e-12)
 
@@ -107,7 +115,7 @@ def test_sparse_frequencies_have_the_dense_gradient_at_their_entries() -> None:
     dense = replace(feature_map, projection=DenseProjection(feature_map.projection.dense()))
     rows, targets = scaled_rows(holey_rows(N, D_IN), dense, "float64"), targets_of("squared_hinge")
     few, full = (
-        expansion_gradient(rows, targets, None, one, model(one), loss="squared_hinge").entries
+        ExpansionGradients(one, model(one), loss="squared_hinge", alpha=0.0)(rows, targets, None, model(one)).entries
         for one in (feature_map, dense)
     )
     supports = feature_map.projection.matrix != 0  # type: ignore[attr-defined]
@@ -117,8 +125,8 @@ def test_sparse_frequencies_have_the_dense_gradient_at_their_entries() -> None:
 def test_float32_is_as_near_as_its_rounding() -> None:
     feature_map, X, targets = pair_map(scaling="standard"), holey_rows(N, D_IN), targets_of("log_loss")
     single, double = (
-        expansion_gradient(
-            scaled_rows(X, feature_map, dtype), targets, None, feature_map, model(feature_map, dtype), loss="log_loss"
+        ExpansionGradients(feature_map, model(feature_map, dtype), loss="log_loss", alpha=0.0)(
+            scaled_rows(X, feature_map, dtype), targets, None, model(feature_map, dtype)
         )
         for dtype in ("float32", "float64")
     )

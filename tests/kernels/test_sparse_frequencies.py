@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, SparseProjection
 from dkl.kernels.few_entries import has_few_entries
-from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from tests.definitions import blocks as definitions
@@ -105,8 +104,6 @@ def test_they_equal_the_matrix_that_they_stand_for(kind: str, storage: str, scal
         lambda one: feature_sums(given, S[:, 0], one, dtype),
         lambda one: feature_squares(given, S[:, 0], one, dtype),
     ]
-    if kind != "ramp":
-        functions.append(lambda one: gradient_sums(given[:200], S[:200, :1], one, dtype))
     for function in functions:
         np.testing.assert_allclose(function(feature_map), function(twin), rtol=0, atol=tolerance * np.sqrt(1100))
 

@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 from dkl.features.families import Coordinates, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, StructuredProjection
-from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from tests.kernels.cases import DTYPES, FAMILIES, FOURIER, PRECISION, STORAGES, holey_rows, stored, weighted_map
@@ -145,12 +144,11 @@ def test_the_bits_do_not_depend_on_the_call_or_the_thread(d: int, storage: str) 
     X, S = stored(holey_rows(3000, d), storage), np.random.default_rng(1).standard_normal((3000, 2))
     feature_map = weighted_map(FAMILIES["gaussian"], 800, d, "float32")
     with threadpool_limits(1):
-        first = feature_sums(X, S, feature_map), gradient_sums(X, S[:, :1], feature_map), map_rows(X, feature_map)
+        first = feature_sums(X, S, feature_map), map_rows(X, feature_map)
         with ThreadPoolExecutor(4) as pool:
             sums = [pool.submit(feature_sums, X, S, feature_map) for _ in range(8)]
-            gradients = [pool.submit(gradient_sums, X, S[:, :1], feature_map) for _ in range(2)]
             maps = [pool.submit(map_rows, X, feature_map) for _ in range(2)]
-        for expected, others in zip(first, (sums, gradients, maps), strict=True):
+        for expected, others in zip(first, (sums, maps), strict=True):
             for other in others:
                 np.testing.assert_array_equal(other.result(), expected)
 
@@ -219,34 +217,8 @@ def test_other_arithmetic_is_refused() -> None:
         feature_sums(np.ones((3, 5)), np.ones(3), feature_map, "float16")
 
 
-def test_gradients_of_features_that_are_not_waves_are_refused() -> None:
-    feature_map = weighted_map(FAMILIES["ramp"], 4, 5, "float32")
-    with pytest.raises(ValueError, match="these are 'arc-cosine' features"):
-        gradient_sums(np.ones((3, 5)), np.ones(3), feature_map)
-
-
 def test_quantile_scaling_of_wide_sparse_rows_is_refused() -> None:
     X = sparse.csr_array((3, 5_000))
     feature_map = weighted_map(Coordinates(), 4, 5_000, "float32", "quantile")
     with pytest.raises(ValueError, match=r"scaling by quantiles .* have 5000 columns .* scaling='unit'"):
         feature_sums(X, np.ones(3), feature_map)
-
-
-@pytest.mark.parametrize("family", ["gaussian", "phase", "structured"])
-def test_gradients_are_the_slopes_of_the_potential(family: str) -> None:
-    """Of v = |sums|^2 in each frequency, by central differences."""
-    X, s = holey_rows(60, 4), np.random.default_rng(1).standard_normal(60)
-    drawn = weighted_map(FAMILIES[family], 6, 4, "float64")
-    W = drawn.projection.dense().astype(np.float64)
-
-    def sums(matrix: np.ndarray) -> np.ndarray:
-        return feature_sums(X, s, replace(drawn, projection=DenseProjection(matrix)), "float64")[:, :, 0]
-
-    U, V = gradient_sums(X, s, drawn, "float64")[:, :, 0]
-    value = sums(W)
-    slope = 2 * (value[1, :, None] * U - value[0, :, None] * V) if len(value) == 2 else -2 * value[0, :, None] * V
-    for column in range(4):
-        step = np.zeros_like(W)
-        step[:, column] = 1e-5
-        difference = (np.sum(sums(W + step) ** 2, axis=0) - np.sum(sums(W - step) ** 2, axis=0)) / 2e-5
-        np.testing.assert_allclose(slope[:, column], difference, rtol=1e-6, atol=1e-6)

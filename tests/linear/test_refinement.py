@@ -17,7 +17,7 @@ from dkl.features.projections import SparseProjection
 from dkl.linear.fitting import LinearProblem, Run, fit_by_newton
 from dkl.linear.minibatches import _MOST_ORDERS, _ORDERS, HeldOut, RowTargets, shuffled_rows, signs
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step
-from dkl.linear.refinement_sums import Expansion, expansion_gradient, refinement_minibatch, scaled_rows
+from dkl.linear.refinement_sums import Expansion, ExpansionGradients, refinement_minibatch, scaled_rows
 from dkl.linear.scores import decision_values
 from dkl.methods.refining import Refined, fit_and_refine, refine_features
 from dkl.passes.checkpoint import Checkpoint
@@ -150,14 +150,8 @@ def test_steps_are_those_of_adam_on_the_batches_in_their_order() -> None:
             0, X[order[start : start + 20]], codes[order[start : start + 20]], None, order[start : start + 20]
         )
         at = Expansion(values[: M * D_IN].reshape(M, D_IN), values[M * D_IN : -1].reshape(1, -1), values[-1:])
-        gradient = expansion_gradient(
-            scaled_rows(batch.X, problem.feature_map, "float64"),
-            np.where(batch.y == 1, 1.0, -1.0)[:, None],
-            None,
-            problem.feature_map,
-            at,
-            loss="squared_hinge",
-            alpha=1e-5,
+        gradient = ExpansionGradients(problem.feature_map, at, loss="squared_hinge", alpha=1e-5)(
+            scaled_rows(batch.X, problem.feature_map, "float64"), np.where(batch.y == 1, 1.0, -1.0)[:, None], None, at
         )
         slope = np.concatenate([gradient.entries.ravel(), gradient.coef.ravel(), gradient.intercept])
         mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2

@@ -85,9 +85,7 @@ class ExcessiveGapState(RoundsState):
     primal : ndarray of shape (D, parts, K)
         w of the current pair, which satisfies the excessive gap condition with alpha.
     dual_sums : ndarray of shape (D, parts, K)
-        A' alpha of the pair; `dual_total` and `dual_squares` are the sum of alpha and of its squares.
-    hat_sums : ndarray of shape (D, parts, K)
-        A' alpha of the intermediate point of a dual step.
+        A' alpha of the pair.
     smoothing : ndarray of shape (2,)
         mu_1 and mu_2.
     norm : float
@@ -102,11 +100,8 @@ class ExcessiveGapState(RoundsState):
     point: np.ndarray
     primal: np.ndarray
     dual_sums: np.ndarray
-    hat_sums: np.ndarray
     best: np.ndarray
     smoothing: np.ndarray
-    dual_total: float = 0.0
-    dual_squares: float = 0.0
     norm: float = 0.0
     step: float = 1.0
     upper: float = np.inf
@@ -144,7 +139,6 @@ class ExcessiveGapDriver:
             point=zero,
             primal=zero,
             dual_sums=zero,
-            hat_sums=zero,
             best=zero,
             smoothing=np.ones(2),
             edges=edges,
@@ -368,9 +362,8 @@ def _state_after_sums(
         state = _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
     if move != "respond":
         total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
-        state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
         lower = least_value(problem, total, squares, float(np.square(state.dual_sums).sum(axis=(1, 2)).max()))
-        state = replace(state, lower=max(state.lower, lower))
+        state = replace(state, bounds=sums["bounds"], lower=max(state.lower, lower))
     return _state_with_history(problem, state) if move == "ascend" else state
 
 
@@ -400,7 +393,7 @@ def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.n
     hat_sums = (1.0 - tau) * state.dual_sums + tau * answer
     reply = group_proximal(hat_sums, state.smoothing[0])
     primal = (1.0 - tau) * state.primal + tau * reply
-    return replace(state, move="ascend", hat_sums=hat_sums, point=reply, primal=primal)
+    return replace(state, move="ascend", point=reply, primal=primal)
 
 
 def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
