@@ -156,7 +156,7 @@ class _Fourier(_Drawn):
     def validate(self) -> None:
         name = type(self).__name__
         is_word = isinstance(self.sigma, str) and self.sigma == "median"
-        if not (is_word or _is_positive(self.sigma)):
+        if not (is_word or is_positive(self.sigma)):
             raise ValueError(f"{name}: sigma is {self.sigma!r}; it must be a positive finite number or 'median'")
         if self.pairing not in get_args(Pairing):
             raise ValueError(f"{name}: pairing is {self.pairing!r}; it must be one of {get_args(Pairing)}")
@@ -340,7 +340,7 @@ class Matern(_Fourier):
     norm: ClassVar[Norm | None] = "l2"
 
     def validate(self) -> None:
-        if not _is_positive(self.nu):
+        if not is_positive(self.nu):
             raise ValueError(f"Matern: nu is {self.nu!r}; the smoothness must be a positive finite number")
         super().validate()
 
@@ -467,7 +467,7 @@ class Coordinates(WithoutBandwidth):
         return X @ Y.T
 
 
-def _is_positive(value: object) -> bool:
+def is_positive(value: object) -> bool:
     """Whether a parameter is a positive, finite real number; True counts as no number."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < np.inf
 

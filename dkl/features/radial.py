@@ -1,4 +1,4 @@
-"""Values and slopes of kernels that depend on the distance, for gradients of models on landmarks."""
+"""Slopes of kernels that depend on the distance, for gradients of models on landmarks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from dkl.features.families import Gaussian, Matern
 def has_radial_slope(kernel: Any) -> bool:
     """Whether `radial_slope` has a formula for a kernel."""
     return isinstance(kernel, Gaussian) or (isinstance(kernel, Matern) and kernel.nu in (0.5, 1.5, 2.5))
-
-
-def radial_value(kernel: Any, distances: np.ndarray) -> np.ndarray:
-    """k(r) of a kernel k(|x - z|), at distances r; parameters and errors as for `radial_slope`."""
-    if not has_radial_slope(kernel):
-        raise TypeError(f"{kernel!r} has no slope in closed form; take Gaussian or Matern(0.5, 1.5 or 2.5)")
-    sigma = float(kernel.sigma)
-    if isinstance(kernel, Gaussian):
-        return np.exp(-0.5 * (distances / sigma) ** 2)
-    r = np.sqrt(2.0 * kernel.nu) * distances / sigma
-    return {0.5: 1.0, 1.5: 1.0 + r, 2.5: 1.0 + r + r**2 / 3.0}[kernel.nu] * np.exp(-r)
 
 
 def radial_slope(kernel: Any, distances: np.ndarray) -> np.ndarray:

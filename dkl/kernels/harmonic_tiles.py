@@ -13,7 +13,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection, HarmonicTerms
 from dkl.kernels.compiled import njit
 from dkl.kernels.refusals import refuse_later
-from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, dot
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.arrays import Array, Rows
 
@@ -236,16 +236,7 @@ def _add_sums(values: np.ndarray, weights: np.ndarray, power: int, total: np.nda
     """total[j, k] += weights[k] . values[j]^power."""
     for j in range(values.shape[0]):
         for k in range(weights.shape[0]):
-            total[j, k] += _dot(values[j], weights[k]) if power == 1 else _dot_squares(values[j], weights[k])
-
-
-@njit(nogil=True, fastmath=REDUCTION)
-def _dot(values: np.ndarray, w: np.ndarray) -> float:
-    """w . values; additions may be reordered for vector code."""
-    total = w.dtype.type(0)
-    for i in range(len(w)):
-        total += w[i] * values[i]
-    return total
+            total[j, k] += dot(weights[k], values[j]) if power == 1 else _dot_squares(values[j], weights[k])
 
 
 @njit(nogil=True, fastmath=REDUCTION)

@@ -130,6 +130,15 @@ def add_multiple(x: np.ndarray, factor: float, out: np.ndarray) -> None:
 
 
 @njit(nogil=True, fastmath=REDUCTION)
+def dot(x: np.ndarray, y: np.ndarray) -> float:
+    """x.y in their own precision; additions may be reordered for vector code."""
+    total = x.dtype.type(0)
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
+@njit(nogil=True, fastmath=REDUCTION)
 def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     """w . (cos, sin)(2 pi z), for one column of weights, without storing the waves."""
     cosines = w.dtype.type(0)

@@ -28,14 +28,14 @@ _COLLECTED_ROWS = 8192
 def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, buffer: np.ndarray | None = None) -> np.ndarray:
     """The atoms of each row with amplitudes, of shape (n, m); in the first rows and columns of `buffer`, if given."""
     out = np.empty((X.shape[0], feature_map.n_frequencies), dtype) if buffer is None else buffer[: X.shape[0]]
-    for rows, tile in _row_tiles(X, feature_map):
+    for rows, tile in row_tiles(X, feature_map):
         write_atoms(tile, *_parts(feature_map), out[rows])
     return out[:, : feature_map.n_frequencies]
 
 
 def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Tiles of rows in float64 with their atoms (t, m), in memory that the next tile overwrites."""
-    tiles = _row_tiles(X, feature_map)
+    tiles = row_tiles(X, feature_map)
     buffer = np.empty((min(tiles.step, X.shape[0]), feature_map.n_frequencies), dtype)
     for rows, tile in tiles:
         phi = buffer[: len(tile)]
@@ -43,7 +43,7 @@ def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[t
         yield rows, tile, phi
 
 
-def _row_tiles(X: Rows, feature_map: FeatureMap) -> RowTiles:
+def row_tiles(X: Rows, feature_map: FeatureMap) -> RowTiles:
     """The rows in float64, which represents every stored value exactly, so that thresholds separate the same rows."""
     return RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS)
 

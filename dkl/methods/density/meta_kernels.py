@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from dkl.features.families import Gaussian, Matern
+from dkl.features.families import Gaussian, Matern, is_positive
 
 
 @runtime_checkable
@@ -211,7 +210,7 @@ class SumMetaKernel:
             _checked_kernel(kernel)
         if self.weights is None:
             return
-        if len(self.weights) != len(self.kernels) or not all(_is_positive(weight) for weight in self.weights):
+        if len(self.weights) != len(self.kernels) or not all(is_positive(weight) for weight in self.weights):
             raise ValueError(
                 f"SumMetaKernel: weights is {self.weights!r}; it must hold a positive finite number for each of the "
                 f"{len(self.kernels)} kernels"
@@ -278,15 +277,10 @@ def _checked_kernel(kernel: object) -> MetaKernel:
     return kernel
 
 
-def _is_positive(value: object) -> bool:
-    """Whether a value is a positive finite number; False for True."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < math.inf
-
-
 def _check_positive(kernel: _Smooth, name: str) -> None:
     """Raise ValueError if a parameter is not a positive finite number."""
     value = getattr(kernel, name)
-    if not _is_positive(value):
+    if not is_positive(value):
         raise ValueError(f"{type(kernel).__name__}: {name} is {value!r}; it must be a positive finite number")
 
 

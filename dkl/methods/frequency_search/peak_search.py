@@ -20,7 +20,7 @@ from dkl.kernels.compiled import njit
 from dkl.kernels.device import Device, array_module, normal_source, on_host, rows_on
 from dkl.kernels.moments import dense_sums
 from dkl.kernels.products import sparse_row_product
-from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, TURN, add_multiple, cos_sin, cos_sin_rows
+from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, cos_sin, cos_sin_rows, dot
 from dkl.kernels.sums import add_sparse_sums
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import cache_tile, checked_dtype, checked_weights, spans
@@ -392,16 +392,7 @@ def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
     """x.y, with a sum for each tile of rows, added in float64."""
     total = 0.0
     for start in range(0, len(x), _ROWS):
-        total += _dot(x[start : start + _ROWS], y[start : start + _ROWS])
-    return total
-
-
-@njit(nogil=True, fastmath=REDUCTION)
-def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    """x.y of one tile, in its own precision and in the fastest order."""
-    total = x.dtype.type(0)
-    for i in range(len(x)):
-        total += x[i] * y[i]
+        total += dot(x[start : start + _ROWS], y[start : start + _ROWS])
     return total
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection, in_metric
-from dkl.features.radial import radial_slope, radial_value
+from dkl.features.radial import radial_slope
 from dkl.features.scaling import Scaler
 from dkl.kernels import generic
 from dkl.kernels.device import array_module, beside_rows, dense_tiles, in_float64, is_on_gpu, together_on_host
@@ -89,7 +89,7 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     sums |= {name: xp.zeros((n_landmarks, K)) for name in ("gradient", "held_gradient")}
     Z, R = xp.asarray(in_metric(model.landmarks, model.metric)), xp.asarray(model.metric)
     for rows, tile in model.tiles(block):
-        similarities = radial_value(model.kernel, _distances(in_metric(tile, R), Z))
+        similarities = model.kernel.of_distances(_distances(in_metric(tile, R), Z) / float(model.kernel.sigma))
         for prefix, own in (("", weight[rows]), ("held_", held[rows])):
             used = _weighted_positions(own)
             # a matrix times its own transpose takes half of the operations of a general product

@@ -30,9 +30,8 @@ from dkl.kernels.device import (
 from dkl.kernels.gram import rows_at, signed_products, summed_product
 from dkl.kernels.maps import design_tiles, map_rows, row_mapper
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, HistogramSums, step_tiles, write_codes
+from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, HistogramSums, row_tiles, step_tiles, write_codes
 from dkl.kernels.threads import one_blas_thread, product
-from dkl.kernels.tiles import RowTiles
 from dkl.linear.judge import last_gain, rounds_without_gain
 from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.methods.steps.binning import ColumnBins
@@ -363,7 +362,7 @@ class RoundTask:
 def row_codes(X: Rows, feature_map: FeatureMap, bins: ColumnBins) -> np.ndarray:
     """The bins of all values of a block, uint8 of shape (n, d)."""
     codes = np.empty(X.shape, np.uint8)
-    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS):
+    for rows, tile in row_tiles(X, feature_map):
         write_codes(tile, bins.edges, bins.n_edges, codes[rows])
     return codes
 
@@ -584,5 +583,5 @@ def _tiles(X: Rows, feature_map: FeatureMap, task: RoundTask) -> Iterator[tuple[
         yield from step_tiles(X, feature_map, dtype)
         return
     mapped = row_mapper(X, feature_map, dtype)
-    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS):
+    for rows, tile in row_tiles(X, feature_map):
         yield rows, tile, mapped(rows)
