@@ -228,8 +228,8 @@ def learned_twice(loss: str) -> tuple[RoundsProblem, Table]:
 @pytest.mark.parametrize(
     "loss",
     [
-        *("poisson", "pinball", "squared_hinge", "softmax"),
-        *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("gamma", "huber", "log_loss")),
+        *("poisson", "pinball", "softmax"),
+        *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("gamma", "huber", "log_loss", "squared_hinge")),
     ],
 )
 def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, monkeypatch: Any) -> None:
@@ -301,6 +301,7 @@ def test_a_run_that_was_broken_off_draws_its_sample_again_and_ends_with_the_same
         np.testing.assert_array_equal(getattr(other, name), getattr(state, name))
 
 
+@pytest.mark.slow
 def test_dictionaries_that_compete_do_better_than_each_alone() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2_000, 4))

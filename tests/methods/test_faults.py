@@ -51,7 +51,8 @@ def learned(model: dkl.KernelClassifier) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("stretch", [pytest.param("potentials", marks=pytest.mark.slow), "epoch 2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("stretch", ["potentials", "epoch 2"])
 def test_a_worker_killed_in_the_middle_of_a_fit_changes_no_bit(tmp_path: Path, mortal: object, stretch: str) -> None:
     generator = np.random.default_rng(0)
     X = generator.standard_normal((6_000, 8)).astype(np.float32)

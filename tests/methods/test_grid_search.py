@@ -52,9 +52,7 @@ def rows(d: int, n: int = 1_500) -> tuple[np.ndarray, np.ndarray]:
     return X, (np.sin(X @ np.array([4.0, -3.0, 2.0])[:d]) + 0.3 * np.sin(X[:, 0]) > 0.1).astype(np.int64)
 
 
-@pytest.mark.parametrize(
-    ("d", "reach", "refinements"), [(1, 30, 0), (1, 30, 8), (2, 20, 1), (2, 20, 8), (3, 12, 0), (3, 12, 8)]
-)
+@pytest.mark.parametrize(("d", "reach", "refinements"), [(1, 30, 8), (2, 20, 1), (3, 12, 0), (3, 12, 8)])
 def test_the_certificate_holds_everywhere_in_the_box(d: int, reach: int, refinements: int) -> None:
     X, y = rows(d)
     problem = problem_of(X, y, reach, refinements=refinements, tol=0.03)
@@ -80,7 +78,7 @@ def test_the_certificate_of_a_coarse_grid_holds_where_the_grid_misses_the_peak()
     assert highest <= state.bound
 
 
-@pytest.mark.parametrize(("d", "reach"), [(1, 40), (2, 24), (3, 14)])
+@pytest.mark.parametrize(("d", "reach"), [(1, 40), (2, 24)])
 def test_the_highest_peak_is_the_global_one(d: int, reach: int) -> None:
     X, y = rows(d)
     problem = problem_of(X, y, reach)

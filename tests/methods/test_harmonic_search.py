@@ -70,7 +70,4 @@ def test_more_harmonics_than_can_be_enumerated_are_drawn_and_searched() -> None:
     assert drawn.transform(X).shape == (50, 40)
     learner = MarginFeatures(family, n_features=3, rounds=1, chains=6, steps=3, random_state=0)
     assert plan(learner, as_dataset(X, y)).n_passes > 1
-    fitted = learner.fit(X, y)
-    assert 1 <= fitted.feature_map_.n_features <= 3
-    again = learner.fit(X, y)
-    np.testing.assert_array_equal(again.frequencies_, fitted.frequencies_)
+    assert 1 <= learner.fit(X, y).feature_map_.n_features <= 3

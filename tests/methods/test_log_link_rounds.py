@@ -92,7 +92,11 @@ def test_a_list_of_dictionaries_learns_counts_with_exposure_weights_and_several_
 
 @pytest.mark.parametrize(
     "learner",
-    [MarginFeatures(n_features=20), StepFeatures(n_features=20), MarginFeatures(list(LISTED), n_features=20)],
+    [
+        MarginFeatures(n_features=20),
+        pytest.param(StepFeatures(n_features=20), marks=pytest.mark.slow),
+        pytest.param(MarginFeatures(list(LISTED), n_features=20), marks=pytest.mark.slow),
+    ],
     ids=["waves", "steps", "list"],
 )
 def test_rounds_have_the_quantiles_and_the_threshold_that_they_are_given(learner: Any) -> None:
@@ -234,9 +238,9 @@ def test_rounds_end_at_the_penalised_optimum_of_losses_without_curvature_and_of_
 @pytest.mark.parametrize(
     "learner",
     [
-        MarginFeatures(n_features=30, random_state=0),
+        pytest.param(MarginFeatures(n_features=30, random_state=0), marks=pytest.mark.slow),
         StepFeatures(n_features=60, random_state=0),
-        MarginFeatures([Gaussian(), Steps()], n_features=40, random_state=0),
+        pytest.param(MarginFeatures([Gaussian(), Steps()], n_features=40, random_state=0), marks=pytest.mark.slow),
     ],
 )
 def test_outliers_mislead_rounds_of_their_loss_less_than_squares(learner: Any) -> None:

@@ -29,7 +29,6 @@ from dkl.methods.margin.driver import CorrectiveProblem
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.rounds.problem import RoundsProblem
-from dkl.testing.learners import check_learner
 from tests.methods.play import blocks_of
 from tests.methods.test_game import killed_once
 
@@ -55,10 +54,6 @@ def bits_of(fitted: MarginFeatures) -> list[bytes]:
     history = np.array([list(entry.values()) for entry in fitted.history_])
     parts = (dense(fitted.frequencies_), fitted.weights_, fitted.coef_, fitted.intercept_, history)
     return [np.ascontiguousarray(part).tobytes() for part in parts]
-
-
-def test_it_is_a_feature_learner() -> None:
-    check_learner(MarginFeatures(n_features=10, chains=10, steps=2))
 
 
 @pytest.mark.parametrize("loss", [None, "log_loss", "squared_error"])
@@ -191,6 +186,7 @@ def test_no_frequency_is_longer_than_max_norm(plain_share: float) -> None:
     assert np.linalg.norm(dense(bounded.frequencies_), axis=1).max() <= bound * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_later_points_live_on_columns_that_go_together_where_there_are_such() -> None:
     noise = np.random.default_rng(0).standard_normal((5_100, 328)).astype(np.float32)
     smooth = np.mean([noise[:, j : j + 320] for j in range(8)], axis=0)
@@ -258,6 +254,7 @@ def test_nothing_but_plain_draws_are_random_features() -> None:
     assert len(np.unique(dense(more.frequencies_), axis=0)) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [0.06, 0.04])
 def test_few_rows_take_plain_draws_unless_a_search_gains_more_than_chance_does(
     gain: float, monkeypatch: pytest.MonkeyPatch
@@ -390,12 +387,9 @@ def test_two_worker_processes_give_the_bits_of_one_thread(tmp_path: Path, client
 @pytest.mark.parametrize(
     "parameters",
     [
-        {},
         {"n_features": "auto", "patience": 2},
-        {"rounds": 2},
         {"plain_share": None},
-        {"family": None, "scaling": "standard"},
-        {"features_per_round": 4},
+        {"family": None, "scaling": "standard", "features_per_round": 4},
     ],
 )
 def test_the_plan_is_an_upper_bound_of_what_runs(parameters: dict[str, Any]) -> None:
@@ -463,6 +457,7 @@ def test_on_few_rows_it_is_not_worse_than_plain_features(task: str) -> None:
     assert np.mean(differences) >= -np.std(differences, ddof=1) / np.sqrt(5)
 
 
+@pytest.mark.slow
 def test_on_few_rows_of_numbers_a_search_takes_half_the_features_of_plain_draws() -> None:
     """Friedman's function: terms of one and two columns, beside five columns of noise."""
     settings: dict[str, Any] = {"solver": "newton", "alpha": "auto", "random_state": 0, "progress": False}

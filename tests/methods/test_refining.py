@@ -61,7 +61,7 @@ def test_held_out_rows_have_a_lower_loss_after_it(task: str, loss: str | None) -
         assert np.mean(predicted == codes) > (0.7 if task == "three" else 0.8)
 
 
-@pytest.mark.parametrize(("task", "often"), [("three", 18), ("regression", 25)])
+@pytest.mark.parametrize(("task", "often"), [("three", 18), pytest.param("regression", 25, marks=pytest.mark.slow)])
 def test_a_descent_that_is_stopped_again_and_again_ends_with_the_same_bits(
     tmp_path: Path, task: str, often: int
 ) -> None:
@@ -126,6 +126,7 @@ def test_automatic_epochs_step_through_two_million_rows_at_most(n_rows: int, epo
     assert (given.epochs, given.patience, given.epoch_rows) == (7, 7, None)
 
 
+@pytest.mark.slow
 def test_waves_that_are_far_from_the_true_ones_are_found_by_the_descent() -> None:
     """Twelve cosines of random directions among eight of 28 columns: a search alone comes near them, no more."""
     generator = np.random.default_rng(7)
@@ -143,6 +144,7 @@ def test_waves_that_are_far_from_the_true_ones_are_found_by_the_descent() -> Non
     assert scores[1] > 0.9 > scores[0]
 
 
+@pytest.mark.slow
 def test_class_weights_count_in_the_descent() -> None:
     """One row in ten is of the second class; weights that make up for it move the model towards that class."""
     generator = np.random.default_rng(5)

@@ -41,8 +41,8 @@ SAMPLED = {one: dict.fromkeys(_CHECKS, _CLIMBING) for one in (PeakFeatures, Marg
 if not blas_treats_rows_alike():
     SAMPLED[LeverageFeatures] = dict.fromkeys(_CHECKS, "features are float32, and rows are rounded by their place")
 every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
-# Each of the checks of scikit-learn fits several times: a learner that draws, one of a single pass, and one of rounds.
-IN_EVERY_RUN = (RandomFeatures, AlignedFeatures, MarginFeatures)
+# Each of the checks of scikit-learn fits several times: a learner without targets, and one with them.
+IN_EVERY_RUN = (RandomFeatures, MarginFeatures)
 CHECKED = [pytest.param(one, marks=() if type(one) in IN_EVERY_RUN else pytest.mark.slow) for one in LEARNERS]
 
 

@@ -49,7 +49,7 @@ def answers(model: Any, X: np.ndarray) -> list[np.ndarray]:
 
 
 def check_every_event(model: Any, refit: Callable[[Any], object], error: BaseException | None = None) -> None:
-    """Stop `refit` at each of its events, or at seven of more, and compare the model with what it was."""
+    """Stop `refit` at each of its events, or at four of more, and compare the model with what it was."""
     X = rows(0, 2)[0]
     before, said = dict(vars(model)), answers(model, X)
     counting = Stopper()
@@ -59,7 +59,7 @@ def check_every_event(model: Any, refit: Callable[[Any], object], error: BaseExc
     refit(other)
     assert counting.heard > 1, "nothing to stop at"
     # from the first to the last: a fit of n events takes n / 2 fits to stop it at each
-    for at in np.unique(np.linspace(0, counting.heard - 1, 7).astype(int)):
+    for at in np.unique(np.linspace(0, counting.heard - 1, 4).astype(int)):
         stopper = model.progress = Stopper(int(at), error)
         with pytest.raises(type(stopper.error)):
             refit(model)
@@ -123,7 +123,7 @@ def test_the_machine_without_settings_survives_a_stop_at_events_all_through_its_
     counting = Stopper()
     clone(model).set_params(progress=counting).fit(*rows(1, 3))
     before, said = dict(vars(model)), answers(model, X)
-    for at in np.unique(np.linspace(0, counting.heard - 1, 6).astype(int)):
+    for at in np.unique(np.linspace(0, counting.heard - 1, 4).astype(int)):
         model.progress = Stopper(int(at))
         with pytest.raises(KeyboardInterrupt):
             model.fit(*rows(1, 3))
