@@ -73,9 +73,11 @@ def blocks_of(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> list[B
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
-@pytest.mark.parametrize("diagonal", [True, False])
-@pytest.mark.parametrize("center", [False, True])
-@pytest.mark.parametrize("S", [None, SIMILARITY], ids=["alike or not", "similarity"])
+@pytest.mark.parametrize(
+    ("diagonal", "center", "S"),
+    [(True, False, None), (False, True, None), (True, True, SIMILARITY), (False, False, SIMILARITY)],
+    ids=["alike or not", "centred, without the diagonal", "centred similarity", "similarity without the diagonal"],
+)
 def test_alignments_are_their_definition_for_every_family(
     family: Any, diagonal: bool, center: bool, S: np.ndarray | None, rows: Any
 ) -> None:
