@@ -164,6 +164,7 @@ print("\\n".join(name for name in names if name.startswith("dkl.")))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_first_fit_of_few_rows_compiles_few_kernels() -> None:
     run = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, check=True, text=True)
