@@ -153,6 +153,7 @@ def test_the_dictionary_of_the_page_has_its_features_wherever_a_model_is_compute
     np.testing.assert_allclose(explained, model.predict(X[:5]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_dictionary_whose_functions_for_scikit_learn_differ_is_refused(
     skeleton: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_dictionary_that_multiplies_a_metric_from_the_other_side_is_refused(
         check_dictionary(FromTheOtherSide())
 
 
+@pytest.mark.slow
 def test_the_dictionary_of_the_page_competes_with_others(skeleton: Callable[[str], ModuleType]) -> None:
     X = np.random.default_rng(0).uniform(-4.0, 4.0, (1_000, 2))
     y = np.arcsin(np.sin(X @ [1.0, 1.5])) + 4.0 * (X[:, 1] > 0.5)

@@ -93,6 +93,7 @@ def check_told(lines: list[str], made_rows: tuple[int, ...]) -> None:
     assert lines[-2].startswith("picture: ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_work")
 def test_the_demo_ends_with_what_to_take_and_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,7 +160,7 @@ def test_the_quick_demo_runs_on_own_numbers(tmp_path: Path, monkeypatch: pytest.
     assert (refused.exit_code, "--all" in refused.output) == (2, True)
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("task", ["regression", pytest.param("classification", marks=pytest.mark.slow)])
 def test_every_learner_is_compared_and_those_of_classes_are_left_out_where_targets_are_numbers(
     tmp_path: Path, task: str
 ) -> None:
@@ -197,6 +198,7 @@ def test_the_picture_has_a_panel_a_setting_and_a_line_a_learner() -> None:
     importlib.import_module("matplotlib.pyplot").close("all")
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[1] / "examples" / "quickstart.py"
     namespace: dict[str, object] = {"__name__": "quickstart"}

@@ -1,4 +1,8 @@
-"""The examples run as they stand, here in small: what they print is true, what they write are pictures."""
+"""The examples run as they stand, here in small: what they print is true, what they write are pictures.
+
+Fits of the papers' and of the benchmarks' scripts are in the slow run: the quick one starts each script
+(`tests/test_figures.py`), and looks at what scripts write about figures that they are given.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +60,7 @@ def is_picture(path: Path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_windmill_is_learned_and_drawn(tmp_path: Path) -> None:
     scores = example("windmill.py")["run"](tmp_path, [5, 20], n_rows=1_000, n_test=2_000)
     assert list(scores) == ["RBF-SVM", "T = 5", "T = 20"]
@@ -71,6 +76,7 @@ def test_the_windmill_is_learned_and_drawn_by_the_papers_own_game(tmp_path: Path
     assert all(is_picture(tmp_path / f"{name}.png") for name in ("windmill", "potential", "history"))
 
 
+@pytest.mark.slow
 def test_effects_that_are_known_are_read(tmp_path: Path) -> None:
     names = example("read_effects.py")
     score, found = names["known_effects"](tmp_path, n_rows=1_500, n_features=100)
@@ -80,6 +86,7 @@ def test_effects_that_are_known_are_read(tmp_path: Path) -> None:
     assert pyplot.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_effects_of_few_rows_are_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = example("read_effects.py")
     score, found = names["diabetes"](tmp_path, n_features=20)
@@ -89,6 +96,7 @@ def test_effects_of_few_rows_are_read_too(tmp_path: Path, capsys: pytest.Capture
     assert is_picture(tmp_path / "diabetes.png")
 
 
+@pytest.mark.slow
 def test_a_prediction_is_explained_column_by_column(tmp_path: Path) -> None:
     names = example("explain_predictions.py")
     score, found, patient = names["explain"](tmp_path, n_features=60)
@@ -137,6 +145,7 @@ def test_figure_1_is_reached_with_defaults() -> None:
     assert checkerboard["30 harmonics"] > 99.1
 
 
+@pytest.mark.slow
 def test_table_1_is_measured_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = example("papers/table_1.py")
     # a search for each frequency, in the paper's own algorithm: six of them say as much as 25
@@ -166,6 +175,7 @@ def test_cars_in_a_mirror_are_cars_whose_cells_and_slopes_have_changed_sides() -
         assert cell[row, column, bin_there] == (row * 8 + 7 - column) * 8 + bin_here
 
 
+@pytest.mark.slow
 def test_curves_of_leverage_are_drawn_and_go_on_from_their_cells(tmp_path: Path) -> None:
     names = example("papers/leverage_curves.py")
     scale = names["QUICK"].up_to(100)
@@ -197,6 +207,7 @@ def test_a_table_of_leverage_is_there_after_each_seed(tmp_path: Path, monkeypatc
     assert (tmp_path / "curves.md").read_text().count("| 1.50 (0.71) | 1.50 (0.71) |") == 4
 
 
+@pytest.mark.slow
 def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> None:
     names = example("papers/landmarks.py")
     assert is_picture(names["draw_toy"](tmp_path))
@@ -241,6 +252,7 @@ def test_the_linear_machines_of_the_papers_are_those_of_liblinear(shape: tuple[i
         np.testing.assert_array_equal(machine.predict(Z), known.predict(Z))
 
 
+@pytest.mark.slow
 def test_curves_of_the_posterior_are_those_of_the_settings_that_validate_best(tmp_path: Path) -> None:
     names = example("papers/posterior.py")
     options = argparse.Namespace(quick=True, most=50, data=None, scaling="none", output=tmp_path, n_candidates=100)
@@ -263,6 +275,7 @@ def alignment(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return example("papers/alignment.py")
 
 
+@pytest.mark.slow
 def test_tables_of_alignment_are_measured_once(
     alignment: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +289,7 @@ def test_tables_of_alignment_are_measured_once(
     assert alignment["run"](study, ["kgrams", "mixtures"]) == text
 
 
+@pytest.mark.slow
 def test_table_1_of_alignment_has_the_mean_and_the_deviation_of_several_seeds(
     alignment: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -310,6 +324,7 @@ def test_all_parts_of_alignment_are_measured(alignment: dict[str, Any], tmp_path
     assert all(is_picture(tmp_path / f"{name}.png") for name in pictures)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_kernels_is_the_best_on_the_simplex(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the least of all mixtures on a grid, in the kernel machine's dual objective."""
     monkeypatch.syspath_prepend(EXAMPLES / "papers")
@@ -333,6 +348,7 @@ def test_a_mixture_of_kernels_is_the_best_on_the_simplex(monkeypatch: pytest.Mon
     np.testing.assert_allclose(alignments, np.array(shares) / np.sum(shares))
 
 
+@pytest.mark.slow
 def test_an_optimised_map_needs_fewer_features_than_plain_fourier_draws() -> None:
     found = example("spectral_map.py")["run"]()
     assert list(found) == ["Fourier, plain", "Fourier, by leverage", "spectral, plain"]
@@ -376,6 +392,7 @@ def test_the_papers_own_machine_of_figure_4_searches_its_space_once_for_each_num
     assert all(space["loss"] == ["squared_error"] for space in spaces)
 
 
+@pytest.mark.slow
 def test_the_papers_own_machine_of_figure_4_takes_given_values_without_a_search(
     figure_4: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -392,6 +409,7 @@ def test_the_papers_own_machine_of_figure_4_takes_given_values_without_a_search(
     assert search == ", D = 20, lam = 0.01, Lam = 0.01, gamma = 100, length_scale = 0.05"
 
 
+@pytest.mark.slow
 def test_the_folds_choose_the_number_of_frequencies_of_the_papers_own_machine(
     figure_4: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -409,6 +427,7 @@ def test_the_folds_choose_the_number_of_frequencies_of_the_papers_own_machine(
     assert last.count("±") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "lam", "Lam", "gamma", "length_scale"),
     [
@@ -457,6 +476,7 @@ def test_the_papers_own_machine_on_few_rows_is_at_the_minimum_of_the_library(
         assert machine.score(split, values) == pytest.approx(library, abs=5e-3)
 
 
+@pytest.mark.slow
 def test_a_search_of_figure_4_that_was_broken_off_goes_on_after_its_last_evaluation(
     figure_4: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -488,6 +508,7 @@ def test_a_search_of_figure_4_that_was_broken_off_goes_on_after_its_last_evaluat
     assert not kept.trials("waves").known
 
 
+@pytest.mark.slow
 def test_figure_4_reads_the_cells_that_are_finished(
     figure_4: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +525,7 @@ def test_figure_4_reads_the_cells_that_are_finished(
     assert is_picture(figure_4["picture"](found, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["Gaussian", "sparse Cauchy"])
 def test_sums_judge_a_machine_of_figure_4_as_its_fits_do(figure_4: dict[str, Any], tmp_path: Path, family: str) -> None:
     split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path).pooled(), 0)
@@ -714,6 +736,7 @@ def test_a_machine_that_is_not_installed_is_left_out_of_the_table(
     assert not list((tmp_path / "cells").iterdir())
 
 
+@pytest.mark.slow
 def test_numbers_are_judged_by_their_errors_in_deviations_of_the_targets() -> None:
     names = example("benchmarks/against_others.py")
     rows = names["rows_for"]("diabetes", None, None)
@@ -728,6 +751,7 @@ def test_numbers_are_judged_by_their_errors_in_deviations_of_the_targets() -> No
         assert names["judged"](fitted, small)["root_mean_square"] < 0.4 * np.std(small.y_test)
 
 
+@pytest.mark.slow
 def test_a_fit_from_a_store_is_judged_beside_what_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
     names = example("benchmarks/from_a_store.py")
@@ -740,6 +764,7 @@ def test_a_fit_from_a_store_is_judged_beside_what_was_promised(tmp_path: Path, m
     assert names["stored"](tmp_path, None, True) == store
 
 
+@pytest.mark.slow
 def test_copies_of_a_flight_are_one_group_and_no_test_row_is_among_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -764,6 +789,7 @@ def test_copies_of_a_flight_are_one_group_and_no_test_row_is_among_them(
     assert "origin x hour" in cell["crosses"]
 
 
+@pytest.mark.slow
 def test_rows_drawn_at_scale_are_those_of_a_smoothed_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
     names = example("benchmarks/at_scale.py")
@@ -873,6 +899,7 @@ def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path, run: Any, monke
     assert is_picture(tmp_path / "pictures" / "importance.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["LightGBM 100", "RBFSampler", "Incremental"])
 def test_arms_beyond_memory_learn_the_rows_of_a_store(
     arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -891,6 +918,7 @@ def test_arms_beyond_memory_learn_the_rows_of_a_store(
     assert "s (" in names["shown"](cell)
 
 
+@pytest.mark.slow
 def test_laws_beyond_memory_are_the_same_in_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
     names = example("benchmarks/beyond_memory.py")

@@ -118,10 +118,22 @@ def test_a_command_of_a_figure_is_there_and_starts(
     assert [one for one in options if one not in said] == []
 
 
+# what each script says, which stands in several commands with other options
+SAID: dict[str, str] = {}
+
+
 def help_of(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """What a script, or a module behind -m, says to --help."""
     is_module = words[0] == "-m"
-    script = ROOT / (words[1].replace(".", "/") + "/__main__.py" if is_module else words[0])
+    name = words[1] if is_module else words[0]
+    if name not in SAID:
+        SAID[name] = said_by(name, is_module, monkeypatch, capsys)
+    return SAID[name]
+
+
+def said_by(name: str, is_module: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a program says to --help, which is run here."""
+    script = ROOT / (name.replace(".", "/") + "/__main__.py" if is_module else name)
     imported = {
         name.name if isinstance(node, ast.Import) else node.module
         for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
@@ -135,8 +147,6 @@ def help_of(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     monkeypatch.syspath_prepend(str(script.parent))
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module(words[1], run_name="__main__") if is_module else runpy.run_path(
-            str(script), run_name="__main__"
-        )
+        runpy.run_module(name, run_name="__main__") if is_module else runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     return capsys.readouterr().out

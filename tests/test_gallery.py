@@ -16,7 +16,8 @@ import dkl.plots
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GALLERY = (EXAMPLES / "gallery.md").read_text(encoding="utf-8")
-SLOW_PICTURES = {"comparison", "decision", "trials"}
+# the displays of the others are drawn in tests/test_plots.py, on smaller models
+QUICK_PICTURES = {"coverage", "kernel", "row", "sphere"}
 # what scripts import from each other, and the suite of tables whose entry is suite.py
 PARTS = {"cells", "sets", "splits", "hinge", "squared_hinge", "baselines", "conf", "displays"}
 PARTS |= {"alignment_figures", "alignment_race", "alignment_sets", "figure_4_machines", "few_rows"}
@@ -90,7 +91,7 @@ DRAWN = (
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW_PICTURES else ())
+        pytest.param(name, marks=() if name in QUICK_PICTURES else pytest.mark.slow)
         for name in (*DRAWN, "sphere", "comparison", "trials")
     ],
 )
@@ -100,6 +101,7 @@ def test_a_display_of_the_gallery_is_drawn(name: str) -> None:
     pyplot.close("all")
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_readme_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightgbm")
     monkeypatch.syspath_prepend(EXAMPLES / "papers")

@@ -45,6 +45,7 @@ def test_the_quickstart_learns(tmp_path: Path) -> None:
     assert np.mean(names["predicted"] == names["table"].diagnosis) > 0.9
 
 
+@pytest.mark.slow
 def test_rows_beyond_memory_are_made_and_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run_here("out_of_core", FOLDER=str(tmp_path))
     assert names["ds"].n_rows == 2 * 8_192
@@ -52,6 +53,7 @@ def test_rows_beyond_memory_are_made_and_learned(tmp_path: Path, capsys: pytest.
     assert "the process grew by" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_cluster_notebook_resumes_to_the_same_bits(
     tmp_path: Path, client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

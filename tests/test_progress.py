@@ -174,6 +174,7 @@ def test_without_a_terminal_a_line_is_logged_every_30_seconds(caplog) -> None:
     assert all(message.startswith("pass 1") for message in caplog.messages)
 
 
+@pytest.mark.slow
 def test_a_notebook_has_one_display_a_fit_and_needs_no_widgets(tmp_path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -23,11 +23,13 @@ from dkl.registry import DICTIONARIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "examples" / "reference"
-# examples of half a second or more, on a quiet core
+# examples of half a second or more, on a quiet core, and one that a test in tests/methods runs as well
 LONG = {
     "dkl.export.predictor",
+    "dkl.machines.kernel_machines",
     "dkl.methods.leverage.learner",
     "dkl.methods.refining",
+    "dkl.testing.dictionaries",
     "dkl.reporting",
     "dkl.model_selection.comparison",
     "dkl.model_selection.tuning",
