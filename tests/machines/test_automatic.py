@@ -112,10 +112,7 @@ def test_the_same_rows_give_the_same_bits_and_a_file_keeps_them(tmp_path: Path) 
 @pytest.mark.parametrize(
     "given",
     [
-        {"solver": "sgd"},
         {"loss": "log_loss"},
-        {"loss": "squared_error"},
-        {"alpha": 1e-4},
         {"alpha": "auto"},
         {"early_stopping": True},
         {"n_features": 300, "scaling": "standard", "sigma": 2.0},
@@ -154,6 +151,7 @@ def test_the_common_knobs_reach_features_that_are_given_and_nothing_is_left_out_
         dkl.KernelRegressor("steps", sigma=3.0).fit(X, y)
 
 
+@pytest.mark.usefixtures("little_work")
 def test_chosen_features_tell_no_hints_of_other_settings(caplog: pytest.LogCaptureFixture) -> None:
     X, y = make_friedman1(300, random_state=0)
     X[:, 0] = np.exp(8.0 * X[:, 0]) ** 2
@@ -176,8 +174,6 @@ LABELS = (TARGET > 0.0).astype(int)
 EDGES: dict[str, tuple[Any, Any, float | str]] = {
     "few of one class": (NUMBERS, (NUMBERS[:, 0] > 2.0).astype(int), 0.98),
     "one row of a third class": (NUMBERS, np.where(np.arange(300) < 1, 2, LABELS), 0.9),
-    "three of 300": (NUMBERS, (np.arange(300) < 3).astype(int), 0.98),
-    "99 rows": (NUMBERS[:99], TARGET[:99], 0.9),
     "59 rows": (NUMBERS[:59], TARGET[:59], 0.9),
     "20 rows of classes": (NUMBERS[:20], LABELS[:20], 0.7),
     "5 rows": (NUMBERS[:5], TARGET[:5], 0.5),
@@ -283,7 +279,7 @@ def looked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dkl.machines.choice._in_terminal", lambda: True)
 
 
-@pytest.mark.parametrize("n_trials", [1, 4, 6])
+@pytest.mark.parametrize("n_trials", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 6))])
 def test_ctrl_c_in_the_choice_fits_the_best_so_far_and_trials_pins_the_same_bits(
     n_trials: int, looked_on: None
 ) -> None:
@@ -488,6 +484,7 @@ def by_squares(model: dkl.KernelClassifier) -> dkl.KernelClassifier:
     return dkl.KernelClassifier(clone(model.features_), loss="squared_error", solver="newton", alpha="auto")
 
 
+@pytest.mark.slow
 def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are_best() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(3_000, 3))
@@ -557,6 +554,7 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
     assert judged(30_000, 300, "fast") == EFFORTS["fast"].least_judged
 
 
+@pytest.mark.slow
 def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_columns_allow_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -599,6 +597,7 @@ def test_the_penalty_falls_as_the_last_fit_has_more_landmarks() -> None:
     assert min(np.abs(np.log(PENALTIES["squared_error"]) - np.log(strength))) < 1e-3
 
 
+@pytest.mark.slow
 def test_trials_share_what_they_find_of_the_same_rows_and_keep_blas_to_one_thread() -> None:
     """Targets are summed once, rows scaled once a scaling, and features that see no target drawn once for all folds."""
     passes: list[str] = []

@@ -30,6 +30,7 @@ ROWS = np.random.default_rng(0).normal(size=(300, 3))
 LABELS = (np.sin(2.0 * ROWS[:, 0]) + ROWS[:, 1] > 0.0).astype(int)
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("n_features", [1, 2, 3])
 def test_few_features_are_enough_for_a_choice(n_features: int) -> None:
     model = dkl.KernelClassifier(n_features=n_features, effort="fast", random_state=0, progress=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog
 from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
@@ -78,25 +78,6 @@ def test_steps_come_within_a_hundredth_of_the_newton_heads_optimum(loss: str, al
     )
     # Newton's quantiles have a parabola in place of the kink
     assert best * (1.0 - 1e-3 * (loss == "pinball") - 1e-9) <= ours <= 1.01 * best
-
-
-@pytest.mark.parametrize("loss", ["poisson", "gamma", "softmax"])
-def test_steps_come_near_the_optimum_of_a_general_solver(loss: str) -> None:
-    X, y, weight = problem(loss, 600)
-    alpha, model = 1e-2, machine(loss, alpha=1e-2).fit(X, y, weight)
-    phi, K = model.features_.transform(X), 3 if loss == "softmax" else 1
-
-    def value(flat: np.ndarray) -> float:
-        w = flat.reshape(K, -1)
-        scores = phi @ w[:, :-1].T + w[:, -1]
-        if loss == "softmax":
-            losses = -log_softmax(scores, axis=1)[np.arange(len(y)), y]
-        else:
-            losses = loss_of(loss).value(y, scores[:, 0])
-        return float(np.average(losses, weights=weight) + 0.5 * alpha * np.sum(w[:, :-1] ** 2))
-
-    best = minimize(value, np.zeros(K * (phi.shape[1] + 1)), method="L-BFGS-B", options={"maxfun": 100_000}).fun
-    assert best * (1.0 - 1e-6) <= objective(model, X, y, weight, alpha) <= 1.01 * best
 
 
 def test_quantiles_by_steps_come_near_those_of_a_linear_programme() -> None:

@@ -121,6 +121,7 @@ def test_an_array_and_a_store_of_many_rows_have_the_same_sample(
     np.testing.assert_array_equal(*samples)
 
 
+@pytest.mark.slow
 def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(1_500, 6)).astype(np.float32)
