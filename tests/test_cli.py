@@ -510,17 +510,22 @@ def chosen(folder: Path, little_work: None) -> None:
     [
         "ingest {0}/labels.csv {1}/rows.zarr --target label",
         "info {0}/labels.zarr",
-        "verify {0}/labels.zarr",
         "plan {0}/labels.zarr --effort fast",
         "score {0}/chosen.model {0}/labels.zarr",
         "predict {0}/chosen.model {0}/new.csv {1}/predictions.csv",
         "report {0}/chosen.model {0}/labels.zarr",
         "explain {0}/chosen.model {0}/labels.zarr",
-        "export {0}/chosen.model {1}/model.joblib",
-        "drift {0}/labels.zarr {0}/labels.zarr",
-        "tune {0}/labels.zarr {1}/tuned.zarr --learner random --features 10 --space alpha=1e-6:1e-1:log --trials 2",
-        "compare {0}/labels.zarr --output {1}/compared --learner random --features 50 --no-rivals",
-        "bench --quick",
+        *(
+            pytest.param(line, marks=pytest.mark.slow)
+            for line in (
+                "verify {0}/labels.zarr",
+                "export {0}/chosen.model {1}/model.joblib",
+                "drift {0}/labels.zarr {0}/labels.zarr",
+                "tune {0}/labels.zarr {1}/m.zarr --learner random --features 9 --space alpha=1e-6:1e-1:log --trials 2",
+                "compare {0}/labels.zarr --output {1}/compared --learner random --features 50 --no-rivals",
+                "bench --quick",
+            )
+        ),
     ],
 )
 def test_no_command_prints_a_message_of_300_characters(
@@ -544,13 +549,12 @@ def test_a_fit_and_a_suggestion_say_what_was_chosen_in_one_sentence_and_why_on_r
     monkeypatch.setenv("COLUMNS", "10000")
     fit = ("fit", folder / "labels.zarr", tmp_path / "model.zarr", "--effort", "fast", "--overwrite")
     suggest = ("suggest", folder / "labels.zarr", "--effort", "fast")
-    for command in (fit, suggest):
-        brief, whole = dkl_command(*command).stdout, dkl_command(*command, "--verbose").stdout
-        for text in (brief, whole):
-            assert re.search(r"Chose .+: accuracy \.\d+ on held-out rows \(", " ".join(text.split()))
-        assert longest_message(brief) < 300
-        assert "also tried" not in brief
-        assert "also tried" in " ".join(whole.split())
+    brief, whole = dkl_command(*fit).stdout, dkl_command(*suggest, "--verbose").stdout
+    for text in (brief, whole):
+        assert re.search(r"Chose .+: accuracy \.\d+ on held-out rows \(", " ".join(text.split()))
+    assert longest_message(brief) < 300
+    assert "also tried" not in brief
+    assert "also tried" in " ".join(whole.split())
 
 
 def test_a_hint_speaks_the_language_of_where_it_appears(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -660,7 +664,9 @@ def test_fit_uses_train_and_score_uses_test(folder: Path) -> None:
     assert facts["r2"] > 0.95
 
 
-@pytest.mark.parametrize(("learner", "at_least"), [("peaks", 0.75), ("margin", 0.85)])
+@pytest.mark.parametrize(
+    ("learner", "at_least"), [("margin", 0.85), pytest.param("peaks", 0.75, marks=pytest.mark.slow)]
+)
 def test_features_that_are_searched_for_take_exact_steps_unless_told_otherwise(
     folder: Path, tmp_path: Path, learner: str, at_least: float
 ) -> None:

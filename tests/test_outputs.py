@@ -124,9 +124,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
 def test_what_is_there_is_not_replaced_by_another_kind_and_nothing_is_read(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree("rows.zarr", "other-rows.zarr")
     shutil.copy("rows.csv", "other-rows.zarr/in.csv")
@@ -138,12 +137,11 @@ def test_what_is_there_is_not_replaced_by_another_kind_and_nothing_is_read(
     shutil.copy("rows.csv", "files/rows.csv")
     nothing_is_computed(monkeypatch)
     before = contents(folder)
-    arguments, says = REFUSED[name]
-    overwrite = [] if arguments[0] == "plan" else ["--overwrite"]
-    ended = run(*arguments, *overwrite)
-    assert ended.exit_code == 1, ended.output
-    assert says in " ".join(ended.stderr.split())
-    assert contents(folder) == before
+    for name, (arguments, says) in REFUSED.items():
+        ended = run(*arguments, "--overwrite")
+        assert ended.exit_code == 1, f"{name}: {ended.output}"
+        assert says in " ".join(ended.stderr.split()), name
+        assert contents(folder) == before, name
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".zarr"])

@@ -331,6 +331,7 @@ print(peak_bytes())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what of a file a process has mapped")
 def test_a_process_that_loads_step_by_step_never_holds_all_that_is_mapped_of_its_libraries() -> None:
     """A worker of 350 MB would be paused while it loads."""
@@ -417,7 +418,7 @@ print(before, faults())
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="of the GNU C library")
-@pytest.mark.parametrize(("chosen", "is_kept"), [("65536", True), ("70000", False)], ids=["Dask's", "a user's"])
+@pytest.mark.parametrize(("chosen", "is_kept"), [("65536", True), pytest.param("70000", False, marks=pytest.mark.slow)])
 def test_workers_use_again_what_arrays_have_freed(chosen: str, is_kept: bool) -> None:
     """Pages that the system has to clear: of each array anew, as Dask's nannies set it, or of the first alone."""
     environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": chosen}

@@ -70,6 +70,7 @@ def rows(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return script.write_rows(tmp_path_factory.mktemp("rows") / "rows.zarr", 270_000, 30)
 
 
+@pytest.mark.slow
 def test_a_refusal_names_the_limit_that_is_enough_and_a_worker_of_it_stays_below_its_promise(
     script: Any, rows: Any
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_refusal_names_the_limit_that_is_enough_and_a_worker_of_it_stays_below
     assert cell.faults == [], cell
 
 
+@pytest.mark.slow
 def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any, rows: Any) -> None:
     """What a worker loads for a Series of Dask, pandas and Arrow, fits beside its rows; a score needs neither."""
 

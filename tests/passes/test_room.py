@@ -221,6 +221,7 @@ def test_a_fit_that_is_a_task_of_a_worker_stays_below_the_limits_of_that_worker(
     assert int(0.7 * (4 << 30)) in {line.at for line in found.lines}
 
 
+@pytest.mark.slow
 def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Path) -> None:
     """On a new machine, such as a pod, each worker compiles kernels while it holds rows."""
     text = """
@@ -255,6 +256,7 @@ def test_a_process_that_compiles_counts_what_its_compiler_will_keep(tmp_path: Pa
     assert fitted == pytest.approx((0.0, 0.0), abs=2 * MB)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what of a file a process has mapped")
 def test_the_compiler_takes_the_place_of_blocks_that_are_kept_and_is_given_back_after_each_kernel(
     tmp_path: Path,
