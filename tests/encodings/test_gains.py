@@ -242,6 +242,7 @@ def test_slopes_of_the_target_that_differ_by_category_become_columns(held_by):
     np.testing.assert_allclose(new[:, 3], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_slopes_halve_the_error_where_they_differ_and_are_no_columns_where_they_do_not():
     frame, y = sloped_table(8_000, values=400)
     others, theirs = sloped_table(2_000, seed=5, values=400)

@@ -180,9 +180,6 @@ def test_a_machine_takes_ids_and_says_so_and_a_list_pins_it() -> None:
     pinned = machine(categorical=[]).fit(frame[:5_000], y[:5_000])
     assert not any(reason.startswith("Suspects") for reason in pinned.reasons_)
     assert model.score(frame[5_000:], y[5_000:]) > pinned.score(frame[5_000:], y[5_000:]) + 0.2
-    # the same rows, the same bits
-    again = machine().fit(frame[:5_000], y[:5_000])
-    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
 
 
 def test_ids_that_say_nothing_change_nothing_but_what_is_said() -> None:

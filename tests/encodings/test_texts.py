@@ -329,6 +329,7 @@ def test_two_topics_are_told_apart_as_by_tfidf_and_logistic_regression() -> None
     assert model.score(frame[test], label[test]) >= expected - 0.005
 
 
+@pytest.mark.slow
 def test_two_words_that_matter_are_found_among_forty() -> None:
     texts, odds = comments(6_000, seed=3)
     y = RNG.random(6_000) < 1.0 / (1.0 + np.exp(-odds))
