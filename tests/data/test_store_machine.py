@@ -208,4 +208,4 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=8, stateful_step_count=8, deadline=None)
+TestStores.settings = settings(max_examples=6, stateful_step_count=8, deadline=None)

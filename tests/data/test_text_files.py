@@ -115,7 +115,7 @@ def test_values_with_line_ends_are_kept_up_to_the_stated_length(tmp_path):
 PIECES = st.lists(st.sampled_from(["a", '"', '"', '""', ";", "\n", "\r\n", "\r", 'b"']), min_size=1, max_size=40)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PIECES, st.integers(1, 3))
 def test_pieces_of_text_are_read_as_the_whole(parts, n_columns):
     """Against pyarrow's parser: cut anywhere, the pieces hold the rows of the whole, or the text is refused."""

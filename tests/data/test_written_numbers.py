@@ -124,7 +124,7 @@ def test_a_file_of_all_forms_has_the_columns_of_the_numbers(tmp_path: Path, way:
         np.testing.assert_array_equal(X[:, place], rounded(name).astype(np.float32), err_msg=name)
 
 
-@pytest.mark.parametrize(("name", "way"), [(name, ("pieces", "frame")[k % 2]) for k, name in enumerate(FORMS)])
+@pytest.mark.parametrize(("name", "way"), [(name, ("pieces", "frame")[k % 2]) for k, name in enumerate([*FORMS][::3])])
 def test_targets_are_numbers_too(name: str, way: str) -> None:
     frame = pd.DataFrame({"x": np.arange(N) / 3, "price": texts(name)})
     if way == "frame":
