@@ -95,7 +95,18 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in RUN_ELSEWHERE], ids=lambda page: page.stem)
+# fits without settings: the README, which the quick run runs, has some, too
+LONG = {"automatic"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem in LONG else (), id=page.stem)
+        for page in PAGES
+        if page.stem not in RUN_ELSEWHERE
+    ],
+)
 def test_a_page_of_the_guide_runs_as_it_stands(page: Path, empty_folder: Path) -> None:
     with dask.config.set(scheduler="threads"):
         assert_runs_as_it_stands(page)

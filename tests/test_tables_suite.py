@@ -197,7 +197,15 @@ def test_a_single_split_by_time_has_the_error_of_its_blocks() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # interpret's pictures do not show missing values
 @pytest.mark.parametrize(
-    "arm", ["lightgbm", "lightgbm-tuned", "hist-boosting", "linear", "rbf-svm", "ebm", "dkl", "catboost"]
+    "arm",
+    [
+        "lightgbm",
+        "linear",
+        *(
+            pytest.param(arm, marks=pytest.mark.slow)
+            for arm in ("lightgbm-tuned", "hist-boosting", "rbf-svm", "ebm", "dkl", "catboost")
+        ),
+    ],
 )
 def test_every_arm_takes_texts_gaps_and_labels(arm: str) -> None:
     from table_arms import ARMS, Fit
@@ -365,6 +373,7 @@ def test_options_that_are_none_are_refused(
     assert re.search(told, capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options"),
     [

@@ -304,6 +304,7 @@ def test_a_cluster_without_workers_is_an_error_with_a_remedy():
         run_pass(Source((4,) * 5), (moments(),))
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_an_error_within_seconds(tmp_path):
     from distributed import Client
 

@@ -125,7 +125,7 @@ RECORDS = {
 PAIRS = [
     (kind, n_threads, (0, 6 * MIB)[(place + row) % 2])
     for place, kind in enumerate(("large sums", "sums and sample", "large sample", "fold"))
-    for row, n_threads in enumerate((1, 2, 4))
+    for row, n_threads in enumerate((1, 4))
 ]
 
 

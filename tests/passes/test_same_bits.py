@@ -183,7 +183,7 @@ def test_a_cluster_of_threads_gives_the_same_bits():
     assert state.tobytes() == fold_by_definition(source, chain()).tobytes()
 
 
-@pytest.mark.parametrize(("flops", "tasks"), [(1e12, 300), (1e9, 75)])
+@pytest.mark.parametrize(("flops", "tasks"), [(1e9, 75), pytest.param(1e12, 300, marks=pytest.mark.slow)])
 def test_a_large_cluster_gets_four_long_tasks_a_thread_and_gives_the_same_bits(monkeypatch, flops, tasks):
     from distributed import Client, LocalCluster
 
