@@ -147,9 +147,9 @@ def test_what_is_there_is_not_replaced_by_another_kind_and_nothing_is_read(
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".zarr"])
 def test_predictions_replace_predictions_when_that_is_asked_for(folder: Path, suffix: str) -> None:
     output = f"out{suffix}"
+    model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=10), epochs=1, calibrate=True, random_state=0)
+    model.fit(FRAME.to_numpy(), LABELS).save(folder / "proba.zarr")
     for options in ([], ["--overwrite"], ["--proba", "--overwrite"]):
-        model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=10), epochs=1, calibrate=True, random_state=0)
-        model.fit(FRAME.to_numpy(), LABELS).save(folder / "proba.zarr", overwrite=True)
         ended = run("predict", "proba.zarr", "rows.csv", output, *options)
         assert ended.exit_code == 0, ended.output
         assert is_predictions(folder / output)
@@ -333,7 +333,7 @@ ALONE: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "through"), [*((name, "itself") for name in ALONE), ("report", "a link"), ("graph", "a link")]
+    ("name", "through"), [*((name, "itself") for name in ALONE if name != "graph"), ("graph", "a link")]
 )
 def test_a_file_of_another_kind_is_never_replaced_and_one_of_its_own_is(name: str, through: str, folder: Path) -> None:
     pytest.importorskip("onnx")

@@ -60,8 +60,7 @@ def values_of(learner: Any) -> np.ndarray:
     return learner.alignment_ if hasattr(learner, "alignment_") else learner.losses_
 
 
-@pytest.mark.parametrize("scaling", [None, "standard", "quantile"])
-@every_learner
+@pytest.mark.parametrize(("learner", "scaling"), list(zip(LEARNERS, [None, "standard", "quantile"], strict=True)))
 def test_arrays_dask_arrays_and_stores_give_the_same_bits(
     learner: Any, scaling: Any, rows: Any, tmp_path: Path
 ) -> None:

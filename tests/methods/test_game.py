@@ -221,6 +221,7 @@ def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, m
         learner(**parameters).fit(X, labels if y is None else y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parameters",
     [

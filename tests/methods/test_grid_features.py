@@ -25,7 +25,7 @@ def rows(d: int = 2, n: int = 4_000) -> tuple[np.ndarray, np.ndarray]:
 
 
 @with_finufft
-@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_peak_is_found_and_nothing_higher_is_missed(d: int) -> None:
     X, y = rows(d)
     learner = PeakFeatures(n_features=4, method="grid", random_state=0, progress=False).fit(X, y)

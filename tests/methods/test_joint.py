@@ -91,7 +91,8 @@ def test_a_ball_within_some_of_the_candidates_holds_what_the_whole_ball_holds_th
     ("loss", "k", "rho", "n_outputs"),
     [
         *((loss, 3.0, 1.5, 2) for loss in LOSSES),
-        *(("hinge", 2.0, 0.3, 1), ("squared_hinge", 2.0, 1e9, 1)),
+        pytest.param("hinge", 2.0, 0.3, 1, marks=pytest.mark.slow),
+        ("squared_hinge", 2.0, 1e9, 1),
     ],
 )
 def test_the_optimum_is_that_of_a_general_solver(loss: str, k: float, rho: float, n_outputs: int) -> None:

@@ -265,7 +265,11 @@ def test_similarities_are_mapped_without_an_array_of_all_cosines() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"n_candidates": 32}, {"n_candidates": 256, "beta": 0.1, "pool": "shared"}], ids=["own", "shared"]
+    "given",
+    [
+        pytest.param({"n_candidates": 32}, id="own", marks=pytest.mark.slow),
+        pytest.param({"n_candidates": 256, "beta": 0.1, "pool": "shared"}, id="shared"),
+    ],
 )
 def test_a_machine_on_similarities_learns_and_is_planned_saved_and_loaded(
     given: Any, digits: Any, tmp_path: Path

@@ -138,6 +138,7 @@ def test_a_metric_that_is_known_is_not_learned_again() -> None:
     np.testing.assert_array_equal(again.feature_map_.projection.whitening, first.feature_map_.projection.whitening)
 
 
+@pytest.mark.slow
 def test_a_full_metric_turns_rows_where_a_diagonal_one_cannot_follow() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1_200, 10))
@@ -225,7 +226,9 @@ def test_waves_are_those_of_rows_in_the_metric(searched: bool, kind: Any) -> Non
     assert lengths[[3, 5]].min() > 2.0 * np.delete(lengths, [3, 5]).max()
 
 
-@pytest.mark.parametrize(("kind", "monotone"), [("diagonal", {0: 1}), ("full", None)])
+@pytest.mark.parametrize(
+    ("kind", "monotone"), [("diagonal", {0: 1}), pytest.param("full", None, marks=pytest.mark.slow)]
+)
 def test_waves_and_landmarks_of_a_list_are_those_of_rows_in_the_metric(kind: Any, monotone: Any) -> None:
     X, y = noisy(500)
     given = {"scaling": "standard", "n_features": 60, "monotone": monotone, "random_state": 0, "progress": False}
@@ -253,6 +256,7 @@ def test_waves_and_landmarks_of_a_list_are_those_of_rows_in_the_metric(kind: Any
     assert seen
 
 
+@pytest.mark.slow
 def test_a_metric_makes_the_waves_of_a_list_see_the_columns_that_count() -> None:
     X, y = noisy(1_500)
     given = {"scaling": "standard", "n_features": 60, "random_state": 0, "progress": False}
