@@ -170,8 +170,7 @@ def test_a_model_that_is_not_fitted_is_an_error() -> None:
         classifier().to_sklearn()
 
 
-@pytest.mark.parametrize("gaps", [False, True], ids=["all there", "some missing"])
-@pytest.mark.parametrize("form", ["times", "Arrow", "texts"])
+@pytest.mark.parametrize(("form", "gaps"), [("times", False), ("Arrow", True), ("texts", True)])
 def test_times_of_day_are_exported_however_they_are_written(form: str, gaps: bool) -> None:
     microseconds = np.random.default_rng(0).integers(0, 86_400_000_000, 60)
     times: list[Any] = [(datetime.datetime.min + datetime.timedelta(microseconds=int(m))).time() for m in microseconds]

@@ -37,8 +37,18 @@ def check_alone(answer: Any, rows: Any) -> None:
         np.testing.assert_array_equal(apart, together[: len(apart)], err_msg=f"{size} rows at a time")
 
 
+IN_DOUBLE = ("laplacian", "structured", "nystrom", "combined", "shared landmarks")  # each its own way of products
+
+
+@pytest.mark.parametrize(
+    ("name", "blas"),
+    [
+        *((name, "single precision") for name in MAPS),
+        *((name, "double precision") for name in IN_DOUBLE),
+    ],
+    indirect=["blas"],
+)
 @pytest.mark.usefixtures("blas")
-@pytest.mark.parametrize("name", MAPS)
 def test_a_row_alone_is_the_row_among_others(name: str) -> None:
     model = classifier(MAPS[name]()).fit(X, THREE if name == "phases" else TWO)
     check_alone(model.decision_function, X)
@@ -59,8 +69,17 @@ def test_so_are_its_probabilities_and_deviations_and_rows_of_other_kinds() -> No
     check_alone(of_frame.decision_function, frame)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-5), ("float64", 1e-12)])
-@pytest.mark.parametrize("name", ["laplacian", "nystrom", "combined", "steps", "landmarks"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "bound"),
+    [
+        ("laplacian", "float32", 1e-5),
+        ("nystrom", "float64", 1e-12),
+        ("combined", "float32", 1e-5),
+        ("combined", "float64", 1e-12),
+        ("steps", "float64", 1e-12),
+        ("landmarks", "float32", 1e-5),
+    ],
+)
 def test_a_predictor_is_as_near_as_its_page_says(name: str, dtype: str, bound: float) -> None:
     learner = MAPS[name]().set_params(dtype=dtype)
     model = dkl.KernelRegressor(learner, random_state=0) if name != "landmarks" else classifier(learner)
