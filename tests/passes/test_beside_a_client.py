@@ -45,7 +45,7 @@ def machine(**options: Any) -> Any:
     return dkl.KernelClassifier(dkl.MarginFeatures(n_features=20), random_state=0, progress=False, **options)
 
 
-@pytest.mark.parametrize("solver", ["newton", "sgd"])
+@pytest.mark.parametrize("solver", ["newton", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_few_rows_in_memory_are_fitted_here_with_the_bits_of_the_cluster(submitted: list[str], solver: str) -> None:
     with dask.config.set({"dkl.local-bytes": LOCAL_BYTES}):
         here = machine(solver=solver).fit(*rows())

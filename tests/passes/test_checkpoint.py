@@ -211,7 +211,7 @@ def same(left: object, right: object) -> bool:
 
 
 @given(best=values, model=st.dictionaries(st.text(), values, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_state_comes_back_from_a_checkpoint_as_it_was(best, model):
     state = State(np.arange(3.0), (0.1, np.inf), model, best)
     checkpoint = Checkpoint("memory://states")

@@ -94,7 +94,7 @@ def test_a_task_sums_several_blocks_whose_graphs_stand_alone(
     assert len([args for args in sent if args[1] is sum_blocks]) == len(source.rows) // blocks_a_task
 
 
-@pytest.mark.parametrize("kind", ["frame", "numbers"])
+@pytest.mark.parametrize("kind", ["frame", pytest.param("numbers", marks=pytest.mark.slow)])
 def test_no_two_tasks_of_a_fit_have_one_name(client: Any, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """A cluster may deadlock on them; the scheduler, a part of this process, warns."""
     generator = np.random.default_rng(0)

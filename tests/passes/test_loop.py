@@ -129,6 +129,7 @@ def test_rounds_on_two_worker_processes_have_the_bits_of_one_thread(client):
     assert_same(on_cluster, here)
 
 
+@pytest.mark.slow
 def test_rounds_survive_a_killed_worker(mortal):
     with Killer(mortal.cluster, 0.05):
         got, _ = Run().drive(Descent(), Problem(12), SOURCE)

@@ -142,7 +142,7 @@ def test_what_is_measured_stays_below_what_was_projected(kind, n_threads, cache)
     assert measured >= 0.3 * projected  # a bound that is never approached says nothing
 
 
-@pytest.mark.parametrize("kind", ["small sums", "fold"])
+@pytest.mark.parametrize("kind", ["small sums", pytest.param("fold", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_number_of_blocks(kind):
     records = RECORDS["fold"]() if kind == "fold" else (wide_sum(10),)
     with dask.config.set({"num_workers": 2, "dkl.cache-bytes": 0, "scheduler": "threads"}):

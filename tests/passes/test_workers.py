@@ -107,7 +107,7 @@ def bits(source: Source, kind: str, publish: Subscriber = ignore) -> list[bytes]
     return [found.tobytes()] if kind == "fold" else [value.tobytes() for value in found.values()]
 
 
-@pytest.mark.parametrize("kind", ["sums", "fold"])
+@pytest.mark.parametrize("kind", [pytest.param("sums", marks=pytest.mark.slow), "fold"])
 def test_a_worker_that_is_stopped_for_a_while_changes_no_bit(mortal: Any, kind: str) -> None:
     source = Source(ragged(60, 8))
     pid = min(mortal.run(os.getpid).values())
@@ -168,7 +168,7 @@ class Pausing:
                 threading.Timer(self.for_s, self.client.run, (resume,)).start()
 
 
-@pytest.mark.parametrize(("kind", "which"), [("fold", "one"), ("sums", "all")])
+@pytest.mark.parametrize(("kind", "which"), [pytest.param("fold", "one", marks=pytest.mark.slow), ("sums", "all")])
 def test_a_paused_worker_is_waited_for_or_passed_over_and_never_restarted(
     mortal: Any, kind: str, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
