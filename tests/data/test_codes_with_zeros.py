@@ -59,17 +59,18 @@ def test_labels_keep_their_zeros_from_the_file_to_the_predictions(tmp_path: Path
     assert (answers == frame["label"]).mean() > 0.95
 
 
-@pytest.mark.parametrize("code", ["0123", "00", "007", "-07", "+07", "01"])
-def test_one_superfluous_zero_makes_names_of_a_column(tmp_path: Path, code: str) -> None:
-    frame = pd.DataFrame({"code": [code, "5", "17", "23"] * 5, "x": range(20)})
-    assert ingested(tmp_path, frame).encoding.rules[0].kind == "category"
+def test_one_superfluous_zero_makes_names_of_a_column(tmp_path: Path) -> None:
+    codes = ["0123", "00", "007", "-07", "+07", "01"]
+    frame = pd.DataFrame({f"code {code}": [code, "5", "17", "23"] * 5 for code in codes})
+    rules = ingested(tmp_path, frame.assign(x=range(20))).encoding.rules
+    assert [rule.name for rule in rules if rule.kind == "category"] == [f"code {code}" for code in codes]
 
 
-@pytest.mark.parametrize("text", ["0", "-0", "0.5", "0.05", "00.5", "0e1", ".5", "10", "100", "1e05", "-10.0"])
-def test_zeros_of_numbers_make_no_names(tmp_path: Path, text: str) -> None:
-    frame = pd.DataFrame({"v": [text, "5", "17.25", "23"] * 5, "x": range(20)})
-    (rule, _) = ingested(tmp_path, frame).encoding.rules
-    assert (rule.kind, rule.why) == ("number", "")
+def test_zeros_of_numbers_make_no_names(tmp_path: Path) -> None:
+    texts = ["0", "-0", "0.5", "0.05", "00.5", "0e1", ".5", "10", "100", "1e05", "-10.0"]
+    frame = pd.DataFrame({f"v {text}": [text, "5", "17.25", "23"] * 5 for text in texts})
+    rules = ingested(tmp_path, frame).encoding.rules
+    assert [(rule.name, rule.kind, rule.why) for rule in rules] == [(f"v {text}", "number", "") for text in texts]
 
 
 @pytest.mark.parametrize(("quoted", "end"), [(False, "\r\n"), (True, "\n")])

@@ -36,9 +36,12 @@ def reference(frame: pd.DataFrame = FRAME) -> np.ndarray:
 
 
 DIALECTS = [
-    (delimiter, ".,"[(place + row) % 2], encoding)
-    for place, delimiter in enumerate(",;\t|")
-    for row, encoding in enumerate(("utf-8", "utf-8-sig", "utf-16"))
+    (",", ".", "utf-8-sig"),
+    (",", ",", "utf-16"),
+    (";", ",", "utf-8"),
+    (";", ".", "utf-16"),
+    ("\t", ",", "utf-8-sig"),
+    ("|", ".", "utf-8"),
 ]
 
 

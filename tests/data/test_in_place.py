@@ -88,7 +88,7 @@ def test_every_stored_byte_is_decoded_once_a_pass(tmp_path: Path, layout: dict[s
         assert result.stats.stored_bytes <= 1.05 * objects_nbytes(tmp_path) + 4_096, scheduler
 
 
-@pytest.mark.parametrize("layout", [LAYOUTS[3], LAYOUTS[9]], ids=repr)
+@pytest.mark.parametrize("layout", [LAYOUTS[3], pytest.param(LAYOUTS[9], marks=pytest.mark.slow)], ids=repr)
 def test_two_workers_decode_a_chunk_once_and_give_the_bits_of_threads(
     tmp_path: Path, layout: dict[str, Any], client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

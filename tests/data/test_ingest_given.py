@@ -52,14 +52,26 @@ FORMS: dict[str, Callable[[pa.Table], Any]] = {
 }
 
 
+TOLD = {"target": "y", "seed": 3, "splits": {"train": 0.7, "test": 0.3}, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def of_parquet(tmp_path_factory) -> list[dkl.Dataset]:
+    """The rows of the file in their order, and shuffled."""
+    folder = tmp_path_factory.mktemp("parquet")
+    FRAME.to_parquet(folder / "rows.parquet", index=False)
+    return [
+        dkl.ingest(folder / "rows.parquet", folder / f"{shuffle}.zarr", shuffle=shuffle, **TOLD)
+        for shuffle in (False, True)
+    ]
+
+
 # a form says what the rows are, and shuffling what becomes of them, whatever they came from
 @pytest.mark.parametrize(("form", "shuffle"), [(form, place % 2 == 0) for place, form in enumerate(FORMS)])
-def test_a_table_gives_the_store_of_its_parquet_file(tmp_path, form, shuffle):
-    FRAME.to_parquet(tmp_path / "rows.parquet", index=False)
+def test_a_table_gives_the_store_of_its_parquet_file(tmp_path, form, shuffle, of_parquet):
     table = pa.Table.from_pandas(FRAME, preserve_index=False).replace_schema_metadata()
-    told = {"target": "y", "shuffle": shuffle, "seed": 3, "splits": {"train": 0.7, "test": 0.3}, "progress": False}
-    ds = dkl.ingest(FORMS[form](table), tmp_path / "a.zarr", **told)
-    other = dkl.ingest(tmp_path / "rows.parquet", tmp_path / "b.zarr", **told)
+    ds = dkl.ingest(FORMS[form](table), tmp_path / "a.zarr", shuffle=shuffle, **TOLD)
+    other = of_parquet[shuffle]
     assert ds.encoding.to_json() == other.encoding.to_json()
     for part in ("X", "y", "row_id"):
         np.testing.assert_array_equal(getattr(ds, part).compute(), getattr(other, part).compute())
