@@ -266,10 +266,10 @@ def test_a_feature_that_is_a_time_can_split() -> None:
     assert years[rows_of(ds["train"])].max() < years[rows_of(ds["test"])].min()
 
 
-@pytest.mark.parametrize("kind", ["dates", "texts", "numbers"])
+@pytest.mark.parametrize("kind", ["texts", "numbers"])
 def test_a_time_stays_a_feature_unless_it_is_left_out(tmp_path: Path, kind: str) -> None:
     days = pd.date_range("2024-01-01", periods=900)
-    when = {"dates": days, "texts": days.strftime("%Y-%m-%d"), "numbers": np.arange(900.0)}[kind]
+    when = days.strftime("%Y-%m-%d") if kind == "texts" else np.arange(900.0)
     frame = pd.DataFrame({"x": RNG.normal(size=900), "when": when})
     y = RNG.normal(size=900)
     made = ["when"] if kind == "numbers" else ["when.days", "when.weekday.cos"]

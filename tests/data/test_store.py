@@ -289,16 +289,16 @@ def test_a_dataset_on_s3_is_written_split_read_replaced_and_refused(s3: dict) ->
     with pytest.raises(FileNotFoundError, match="no dataset"):
         open_dataset(url, **s3)
     ds = create_dataset(url, X, y, rows_a_block=60, storage_options=s3).split({"train": 0.75, "test": 0.25})
-    assert same(open_dataset(url, **s3), X, y)
-    assert open_dataset(url, **s3)["train"].n_rows == ds["train"].X.compute().shape[0]
+    again = open_dataset(url, **s3)
+    assert same(again, X, y)
+    assert again["train"].n_rows == ds["train"].X.compute().shape[0]
     assert abs(ds["train"].n_rows - 60) < 2
     assert pickle.loads(pickle.dumps(ds.source.reader())).load(1).n_rows == 20
     with pytest.raises(FileExistsError, match="overwrite=True"):
         create_dataset(url, X, storage_options=s3)
-    X = sparse.random_array((50, 20), density=0.3, format="csr", rng=rng)
-    create_dataset(url, X, overwrite=True, storage_options=s3)
+    create_dataset(url, X[:50], overwrite=True, storage_options=s3)
     again = open_dataset(url, **s3)
-    assert same(again, X)
+    assert same(again, X[:50])
     assert (again.splits, again.version) == ((), 0)
     writer = DatasetWriter(url, Schema(n_columns=2, dtype=np.dtype("f4")), overwrite=True, storage_options=s3)
     writer.__enter__()

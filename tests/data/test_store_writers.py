@@ -625,10 +625,12 @@ EVERY_MOMENT = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 @pytest.mark.filterwarnings("ignore::dkl.errors.DklHint", "ignore:the splits:UserWarning")
 @pytest.mark.parametrize(
-    ("moments", "lasting"),
-    [("some", False), *(pytest.param("all", each, marks=EVERY_MOMENT) for each in (False, True))],
+    ("kind", "change", "moments", "lasting"),
+    [
+        *((*each, "some", False) for each in FAULTY[1::2]),
+        *(pytest.param(*each, "all", lasting, marks=EVERY_MOMENT) for each in FAULTY for lasting in (False, True)),
+    ],
 )
-@pytest.mark.parametrize(("kind", "change"), FAULTY)
 def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
     kind: str, change: str, moments: str, lasting: bool, before_a_fault: Any, tmp_path: Path
 ) -> None:
