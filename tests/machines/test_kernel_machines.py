@@ -669,7 +669,10 @@ def test_there_are_no_probabilities_without_calibration() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "features"),
-    [("squared_hinge", RandomFeatures(n_features=100)), ("squared_error", MarginFeatures(n_features=30))],
+    [
+        ("squared_hinge", RandomFeatures(n_features=100)),
+        pytest.param("squared_error", MarginFeatures(n_features=30), marks=pytest.mark.slow),
+    ],
 )
 def test_rows_that_judge_the_penalty_find_the_temperature_in_the_same_passes(
     tmp_path: Path, loss: str, features: Any

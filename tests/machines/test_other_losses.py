@@ -140,7 +140,7 @@ def test_exposure_comes_from_arrays_frames_dask_and_datasets_alike(tmp_path: Any
     assert model.score(stored, exposure=exposure) == pytest.approx(score, rel=1e-6)
 
 
-@pytest.mark.parametrize("kinds", ["none", "codes", "sparse"])
+@pytest.mark.parametrize("kinds", [pytest.param("none", marks=pytest.mark.slow), "codes", "sparse"])
 def test_an_exposure_column_of_a_dataset_is_no_feature_and_is_remembered(tmp_path: Any, kinds: str) -> None:
     X, y, _, exposure = rows("poisson")
     # float32 holds these exposures as they are
@@ -458,7 +458,7 @@ def test_explanations_name_the_logarithm_of_the_mean() -> None:
     np.testing.assert_allclose(np.exp(found.predictions[:, 0]), model.predict(X[:5]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["poisson", "pinball"])
+@pytest.mark.parametrize("loss", ["poisson", pytest.param("pinball", marks=pytest.mark.slow)])
 def test_machines_that_choose_their_features_take_these_losses(loss: str) -> None:
     X, y, _, exposure = rows("poisson", 400)
     model = KernelRegressor(loss=loss, effort="fast", random_state=0)
@@ -479,7 +479,7 @@ def test_deviations_are_those_of_the_squared_error_alone(loss: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:stopped after 50 Newton steps:UserWarning")
-@pytest.mark.parametrize("loss", ["huber", "gamma", "epsilon_insensitive"])
+@pytest.mark.parametrize("loss", [pytest.param("huber", marks=pytest.mark.slow), "gamma", "epsilon_insensitive"])
 def test_a_machine_without_settings_fits_a_store_by_any_loss(loss: str, tmp_path: Any) -> None:
     """What waves cannot descend by is no candidate: the plan of a store, which has all of them, was refused."""
     rows = np.random.default_rng(0).normal(size=(120, 3))
