@@ -360,7 +360,11 @@ def regressor() -> dkl.KernelRegressor:
 @pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
 @pytest.mark.parametrize(
     ("table", "crosses"),
-    [(crossed_table, "c x k"), (triple_table, "c x j, c x k, c x k x j"), (sloped_and_centred_table, "")],
+    [
+        pytest.param(crossed_table, "c x k", marks=pytest.mark.slow),
+        (triple_table, "c x j, c x k, c x k x j"),
+        (sloped_and_centred_table, ""),
+    ],
 )
 def test_models_with_crosses_answer_alike_saved_as_graphs_and_row_by_row(table, crosses, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")

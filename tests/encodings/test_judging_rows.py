@@ -36,8 +36,7 @@ def learners():
 @pytest.mark.parametrize(
     ("name", "held_by"),
     [
-        *(("rounds", None), ("rounds", "time"), ("refined", "group"), ("steps", "time")),
-        *(("combined", None), ("combined", "group")),
+        *(("rounds", None), ("refined", "group"), ("steps", "time"), ("combined", "group")),
     ],
 )
 def test_rows_that_judge_anywhere_in_a_fit_enter_no_code(monkeypatch, name, held_by):

@@ -182,7 +182,7 @@ def fitted(kind: str = "coupled", run: Run | None = None, **changes: Any) -> Ada
     return fit_by_adam(problem, penalty_of(kind), source, run or Run(), descent)[0]
 
 
-@pytest.mark.parametrize("kind", ["coupled", "eliminated", "fixed"])
+@pytest.mark.parametrize("kind", ["coupled", "eliminated", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_adam_comes_near_the_optimum_of_squared_error(kind: str) -> None:
     """The optimum by L-BFGS on all numbers at once, with the density bounded."""
     generator = np.random.default_rng(0)
