@@ -5,19 +5,22 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib
 import logging
 import math
 import mmap
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 
@@ -39,6 +42,9 @@ _FURTHER_BYTES, _USED_BYTES = 12 << 20, 28 << 20
 # a later pass of the game, which compiles most, lacked 0.1 MiB. And what it takes while it compiles one, beyond the 28
 # MiB above: its file mappings rose from 10 to 77 MiB.
 _COMPILED_BYTES, _COMPILER_BYTES = 30 << 20, 40 << 20
+# Seconds from the first time that a worker asks for a kernel until it compiles that kernel itself: the slowest takes
+# the driver ten.
+_ASKED_S = 60.0
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
@@ -363,9 +369,77 @@ def expect_mapping() -> None:
 
 
 class _Compiler:
-    """Bytes that this process held when it last decided whether it will compile, and that it then expected to take."""
+    """What this process expects of the compiler.
+
+    Attributes
+    ----------
+    held, expected : int
+        Bytes that it held when it decided whether it will compile, and that it then expected to take.
+    is_elsewhere : bool
+        Whether the driver of its passes compiles for it.
+    asked : dict of tuple to float
+        When it first asked for each kernel.
+    """
 
     held = expected = 0
+    is_elsewhere = False
+    asked: ClassVar[dict[tuple[str, str, Any], float]] = {}
+
+
+class KernelMissing(Exception):
+    """A task of a pass needs a kernel that no cache has: the driver compiles it, and the task runs again.
+
+    Parameters
+    ----------
+    module, name : str
+        Of the kernel.
+    types : tuple of Numba types
+        Of its arguments.
+    """
+
+    def __init__(self, module: str, name: str, types: tuple[Any, ...]) -> None:
+        super().__init__(module, name, types)
+
+    def compile(self) -> None:
+        """Compile the kernel in this process, which leaves it in the cache."""
+        module, name, types = self.args
+        getattr(importlib.import_module(module), name).compile(types)
+
+
+# Whether this thread runs a task of a pass, which may run again.
+_IN_PASS: ContextVar[bool] = ContextVar("in a pass", default=False)
+
+
+@contextmanager
+def asking_for_kernels() -> Iterator[None]:
+    """Inside the block a kernel that this process would compile raises `KernelMissing`, if the driver compiles it."""
+    before = _IN_PASS.set(True)
+    try:
+        yield
+    finally:
+        _IN_PASS.reset(before)
+
+
+def cache_of(kernel: Any) -> tuple[str, str]:
+    """The machine of this process, and the folder of a kernel's cache there; processes that have both share it."""
+    return socket.gethostname(), kernel.stats.cache_path or ""
+
+
+def compile_elsewhere(is_elsewhere: bool) -> None:
+    """Note whether the driver of the coming passes, which shares the cache, compiles kernels for this process.
+
+    A worker that compiles takes 40 MiB meanwhile, and keeps 30.
+    """
+    _Compiler.is_elsewhere = is_elsewhere
+
+
+def _ask_for(kernel: Any, types: tuple[Any, ...]) -> None:
+    """Raise `KernelMissing` in a task of a pass, unless the driver has left the kernel out for `_ASKED_S` seconds."""
+    module, name = kernel.py_func.__module__, kernel.py_func.__qualname__
+    if not (_Compiler.is_elsewhere and _IN_PASS.get() and getattr(sys.modules[module], name, None) is kernel):
+        return
+    if time.monotonic() - _Compiler.asked.setdefault((module, name, types), time.monotonic()) <= _ASKED_S:
+        raise KernelMissing(module, name, types)
 
 
 def will_compile(kernel: Any) -> bool:
@@ -397,9 +471,10 @@ def compiler_bytes(held: int) -> int:
 
 @cache
 def compile_alone() -> None:
-    """Have this process drop what it keeps before it compiles a kernel of dkl, and give back the compiler after it.
+    """Have this process ask the driver for a kernel of dkl that it would compile in a pass, if they share a cache.
 
-    So the compiler, of which some 60 MiB are mapped, is never in memory beside what is kept for the next pass.
+    Else it drops what it keeps before it compiles a kernel, and gives back the compiler after it: so the compiler, of
+    which some 60 MiB are mapped, is never in memory beside what is kept for the next pass.
     """
     from numba.core import event
 
@@ -407,9 +482,12 @@ def compile_alone() -> None:
         depth = 0
 
         def on_start(self, compilation: Any) -> None:
-            if self._is_own(compilation):
-                drop_kept()
+            is_own = self._is_own(compilation)
+            # Numba calls on_end after an error, too
             self.depth += 1
+            if is_own:
+                _ask_for(compilation.data["dispatcher"], compilation.data["args"])
+                drop_kept()
 
         def on_end(self, compilation: Any) -> None:
             self.depth -= 1
@@ -432,7 +510,7 @@ def compiled_later(held: int) -> int:
     held : int
         Bytes that it holds, with those of `mapped_later`: what these have grown by is not expected any more.
     """
-    return max(0, _Compiler.expected - max(0, held - _Compiler.held))
+    return 0 if _Compiler.is_elsewhere else max(0, _Compiler.expected - max(0, held - _Compiler.held))
 
 
 @cache

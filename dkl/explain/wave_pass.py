@@ -24,7 +24,6 @@ from dkl.kernels.explanations import (
 from dkl.kernels.tiles import SCALED_BYTES, SUM_ROWS, spans
 from dkl.passes.devices import computing_device
 from dkl.passes.loop import run_pass
-from dkl.passes.session import compile_ahead
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -48,7 +47,6 @@ def read_rows(
     """The results of the records from one pass on the model's `device`; that of `ROWS` is a `SampledRows`."""
     where = computing_device(str(getattr(model, "device", "cpu")))
     publish = resolve_progress(progress)
-    compile_ahead(dataset.source, records, where)
     run = run_pass(dataset.source, records, publish=publish, memory_limit=memory_limit, device=where)
     return [
         SampledRows.of_block(result, dataset.n_rows) if isinstance(result, Block) else result for result in run.results

@@ -25,8 +25,8 @@ from dask.local import SynchronousExecutor
 from dask.utils import format_bytes
 
 from dkl.errors import ClusterError
-from dkl.passes.loading import load, memory_of_worker, memory_when_loaded
-from dkl.passes.lost_workers import POLL_S, Task, TaskLost
+from dkl.passes.loading import cache_of_driver, load, memory_of_worker, memory_when_loaded
+from dkl.passes.lost_workers import POLL_S, KernelCompiled, Task, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.room import (
     ProcessMemory,
@@ -36,7 +36,7 @@ from dkl.passes.room import (
 )
 from dkl.passes.transport import Carried, Shared, shared, shared_file, unpacking
 from dkl.passes.work import StopFlag
-from dkl.process import after_fork, leave_quickly, usable_cores, worker_of_task
+from dkl.process import KernelMissing, after_fork, asking_for_kernels, leave_quickly, usable_cores, worker_of_task
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -102,7 +102,7 @@ class Backend(ABC):
 
     @abstractmethod
     def result(self, task: Task) -> Any:
-        """The result of a finished task; raises its error, or `TaskLost`."""
+        """The result of a finished task; raises its error, or `TaskLost`: `KernelCompiled` if it is to run again."""
 
     def look_after(self, tasks: Collection[Task]) -> Sequence[Task]:
         """Those of the live `tasks` that will never end. Called when nothing has happened for a while.
@@ -208,9 +208,20 @@ class ThreadBackend(Backend):
 
 
 def in_worker(function: Callable, *args: Any) -> Any:
-    """`unpacking` in a process that runs nothing else and may therefore end by `leave_quickly`."""
+    """`unpacking` in a process that runs nothing else and may therefore end by `leave_quickly`.
+
+    A kernel that the driver is to compile is returned in place of a result: an error would be in the worker's log.
+    """
     leave_quickly()
-    return unpacking(function, *args)
+    if missing := next((value for value in args if isinstance(value, KernelMissing)), None):
+        # the result of a task that this one depends on
+        return missing
+    try:
+        with asking_for_kernels():
+            return unpacking(function, *args)
+    except KernelMissing as error:
+        # another one, without the traceback, which holds a block
+        return KernelMissing(*error.args)
 
 
 def run_carried(call: Carried) -> Carried:
@@ -396,7 +407,7 @@ class ClusterBackend(Backend):
             return self._registered(self._client.compute(value))
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
-        measuring = partial(self._client._run, memory_of_worker, modules, on_error="return")
+        measuring = partial(self._client._run, memory_of_worker, modules, cache_of_driver(), on_error="return")
         while True:
             # a stopped worker does not answer, and without its answer none is returned
             answers = self._answer(measuring, timeout=MEASURE_S) or {}
@@ -467,7 +478,7 @@ class ClusterBackend(Backend):
                 # the worker with the result died, and its new computation waits for workers that have left
                 if task.status != "finished" and self.look_after((task,)):
                     raise TaskLost("the worker that held it died")
-            return coming.result()
+            result = coming.result()
         except (KilledWorker, CancelledError) as error:
             # Dask retried by itself and gave up (KilledWorker), or forgot the task with its worker
             raise TaskLost(str(error)) from error
@@ -478,6 +489,10 @@ class ClusterBackend(Backend):
             raise TaskLost(f"the connection broke: {error}") from error
         finally:
             self._transfers.pop(task, None)
+        if isinstance(result, KernelMissing):
+            result.compile()
+            raise KernelCompiled(f"it needed the kernel {result.args[1]}")
+        return result
 
     def look_after(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
         self._update_workers()

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from dkl.passes.backends import Backend
-from dkl.passes.lost_workers import POLL_S, Task, TaskLost, counted_loss
+from dkl.passes.lost_workers import POLL_S, KernelCompiled, Task, TaskLost, counted_loss
 
 # Limits how often a job moves to another process: if processes pause in turn, one of them finishes it.
 MOST_MOVES = 3
@@ -56,6 +56,10 @@ class Dispatcher:
                 job, losses = self._live[task]
                 try:
                     result = self._backend.result(task)
+                except KernelCompiled:
+                    del self._live[task]
+                    self._start(job, losses)
+                    continue
                 except TaskLost as error:
                     del self._live[task]
                     self._start_again(job, losses, error)

@@ -12,7 +12,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from dkl.process import (
+    cache_of,
     compile_alone,
+    compile_elsewhere,
     expect_compiling,
     expect_mapping,
     give_back_memory,
@@ -73,10 +75,33 @@ def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
     return own_memory(name)
 
 
-async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
-    """The memory of a Dask worker, after it has loaded the modules of a pass; runs on the worker."""
+def cache_of_driver() -> tuple[str, str]:
+    """The cache of kernels of this process, after it has left there those that `load` needs."""
+    load(())
+
+    from dkl.kernels.sincos import cos_sin_rows
+
+    return cache_of(cos_sin_rows)
+
+
+def _memory_of_worker(name: str, modules: Collection[str], of_driver: tuple[str, str]) -> ProcessMemory:
+    from dkl.passes.room import own_memory
+
+    load(modules)
+
+    from dkl.kernels.sincos import cos_sin_rows
+
+    compile_elsewhere(cache_of(cos_sin_rows) == of_driver)
+    return own_memory(name)
+
+
+async def memory_of_worker(modules: Collection[str], of_driver: tuple[str, str], dask_worker: Worker) -> ProcessMemory:
+    """The memory of a Dask worker, after it has loaded the modules of a pass; runs on the worker.
+
+    `of_driver` is the `cache_of_driver`, which compiles the kernels of workers that have the same.
+    """
     # in a thread, so that the worker's event loop is not blocked
-    own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules)
+    own = await asyncio.to_thread(_memory_of_worker, f"the worker {dask_worker.address}", modules, of_driver)
 
     from dkl.passes.room import limited
 

@@ -42,6 +42,10 @@ class TaskHeldUp(TaskLost):
     """A task waits for a worker that starts none at present; it is submitted again elsewhere, and nothing was lost."""
 
 
+class KernelCompiled(TaskLost):
+    """A task needed a kernel that is now in the cache; it is submitted again, and nothing was lost."""
+
+
 def counted_loss(label: str, losses: int, why: TaskLost, endings: Callable[[], str] = str) -> int:
     """The number of losses including this one; the caller starts the lost work again.
 

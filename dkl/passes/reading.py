@@ -23,7 +23,7 @@ from dkl.errors import located
 from dkl.kernels.device import free_gpu_memory, givers, is_on_gpu, place, rows_on, wait_for_rows
 from dkl.passes.transport import aligned, unpacked
 from dkl.passes.work import Limits, ReadCounts, Ticket, Work
-from dkl.process import after_fork
+from dkl.process import KernelMissing, after_fork
 from dkl.protocols.block import Block
 
 Key = tuple[str, int]
@@ -266,6 +266,10 @@ class BlockLoader:
                 read.set_result(self.fetch(work, ticket))
             except BaseException as error:
                 # the others wait for this read, and must get its error
+                if isinstance(error, KernelMissing):
+                    # the tasks run again, and then read
+                    with self._lock:
+                        self._shared.pop(ticket.number, None)
                 read.set_exception(error)
         block, reading = read.result()
         return block, reading if is_first else ReadCounts(1, block.n_rows)

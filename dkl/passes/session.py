@@ -14,7 +14,6 @@ import cloudpickle
 import dask
 import numpy as np
 from dask.utils import parse_bytes
-from scipy import sparse
 
 from dkl.data.sources.in_place import compare_noted
 from dkl.data.sources.tasks import culled, neighbours_and_ends, share_no_task
@@ -25,7 +24,6 @@ from dkl.kernels.device import Device, why_no_gpu
 from dkl.kernels.threads import one_blas_thread
 from dkl.passes.backends import Backend, choose_backend, current_client
 from dkl.passes.dispatch import Dispatcher
-from dkl.passes.loading import load
 from dkl.passes.lost_workers import hung_workers_restarted
 from dkl.passes.memory import (
     MemoryProjection,
@@ -40,9 +38,7 @@ from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
 from dkl.passes.work import Limits, ReadCounts, Ticket, Work
-from dkl.process import compiling_at_once
-from dkl.protocols.block import Block
-from dkl.protocols.records import BlockSum, Record
+from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource, are_kept
 
 Origin: TypeAlias = Literal["store", "graph", "memory"]
@@ -53,8 +49,6 @@ LOCAL_BYTES = 8 << 20
 # Limits on the results that are transferred to the driver at once: bytes, and number.
 RESULTS_AT_ONCE_BYTES = 16 << 20
 MOST_RESULTS_AT_ONCE = 64
-# Rows that compile the kernels of a pass.
-_COMPILED_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -332,25 +326,6 @@ def backend_for(
     room = own_room(memory_limit)
     fits = all(least_memory(source, records, room, in_driver=True).fits for records in kinds)
     return choose_backend(on_cluster=not fits)
-
-
-def compile_ahead(source: BlockSource, records: Sequence[Record], device: Device) -> None:
-    """Compile the kernels of block sums here, if workers will run them, which then find them in the cache.
-
-    A worker that compiles takes 40 MiB meanwhile, and keeps 30. Those of other machines, whose cache is another, do.
-    """
-    if device != "cpu" or current_client() is None or stays_here(source, device):
-        return
-    load(modules_of(records, source.reader()))
-    # rows of zeros and a one
-    numbers, shape = np.arange(_COMPILED_ROWS), (_COMPILED_ROWS, source.n_columns)
-    ones = np.ones(_COMPILED_ROWS, source.dtype)
-    rows: Any = sparse.csr_array((ones, (numbers, numbers % source.n_columns)), shape)
-    block = Block(0, rows if source.is_sparse else rows.toarray(), None, None, numbers)
-    with compiling_at_once(), one_blas_thread():
-        for record in records:
-            if isinstance(record, BlockSum):
-                record.function(block, record.operands)
 
 
 @contextmanager

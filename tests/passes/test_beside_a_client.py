@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import dask
+import numba
 import numpy as np
 import psutil
 import pytest
-from scipy import sparse
+from distributed import Client, LocalCluster
+from numba.core import event
 from sklearn.model_selection import GridSearchCV
 
 import dkl
-from dkl.data.coerce import as_dataset
 from dkl.data.sources.in_memory import ArraySource
-from dkl.passes.backends import ClusterBackend
+from dkl.kernels import sincos
+from dkl.passes.backends import ClusterBackend, in_worker
 from dkl.passes.loop import run_pass
-from dkl.passes.session import LOCAL_BYTES, compile_ahead, stays_here
+from dkl.passes.session import LOCAL_BYTES, stays_here
+from dkl.process import KernelMissing, compile_alone, compile_elsewhere
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum, RowSample
+from dkl.protocols.records import Accumulator, BlockSum, Fold
 from tests.passes.sources import COLUMNS, moments
 
 
@@ -88,25 +93,82 @@ def test_rows_that_a_limit_keeps_out_of_this_process_go_to_the_workers(submitted
     assert submitted
 
 
-def test_kernels_are_compiled_here_before_workers_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that found none in the cache compiled them beside their blocks: 403 MiB where 343 were promised."""
-    called: list[tuple[Any, ...]] = []
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The threads that compile two kernels of dkl, which no cache has; workers are threads, which see them, too."""
+    compiled: list[str] = []
 
-    def seen(block: Block, operands: Any) -> dict[str, Any]:
-        called.append((type(block.X), block.X.dtype, block.n_rows, np.asarray(block.X.sum(axis=1)).min()))
-        return {}
+    class Noting(event.Listener):
+        def on_start(self, event: Any) -> None:
+            # without those that a kernel calls
+            if event.data["dispatcher"].py_func in (doubled, summed):
+                compiled.append(threading.current_thread().name)
 
-    records = BlockSum("seen", seen, {"weight": Accumulator(())}), RowSample("rows", 10, seed=0)
-    X = np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
-    source, of_sparse = (as_dataset(rows).source for rows in (X, sparse.csr_array(X)))
-    compile_ahead(source, records, "cpu")
-    monkeypatch.setattr("dkl.passes.session.current_client", object)
-    with dask.config.set({"dkl.local-bytes": LOCAL_BYTES}):
-        # passes over few rows in memory run here
-        compile_ahead(source, records, "cpu")
-    with dask.config.set({"dkl.local-bytes": 0}):
-        compile_ahead(source, records, "gpu")
-        assert not called
-        compile_ahead(source, records, "cpu")
-        compile_ahead(of_sparse, records, "cpu")
-    assert called == [(kind, np.dtype(np.float32), 64, 1.0) for kind in (np.ndarray, sparse.csr_array)]
+        def on_end(self, event: Any) -> None:
+            """Nothing: what is refused ends, too, and what begins here is compiled."""
+
+    def doubled(X: np.ndarray) -> np.ndarray:
+        return 2.0 * X
+
+    def summed(X: np.ndarray) -> float:
+        return X.sum()
+
+    for function in (doubled, summed):
+        function.__module__, function.__qualname__ = "dkl.kernels.sincos", function.__name__
+        monkeypatch.setattr(sincos, function.__name__, numba.njit(function), raising=False)
+    # its listener comes before the one here, which hears of no kernel that it refuses
+    compile_alone()
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        dask.config.set({"dkl.local-bytes": 0}),
+        LocalCluster(processes=False, **options) as cluster,
+        Client(cluster),
+        event.install_listener("numba:compile", Noting()),
+    ):
+        yield compiled
+    compile_elsewhere(False)
+
+
+def kernel_sums(block: Block, operands: Any) -> dict[str, Any]:
+    return {"sum": sincos.summed(sincos.doubled(block.X))}
+
+
+def kernel_pieces(block: Block, operands: Any, number: int) -> np.ndarray:
+    return sincos.doubled(block.X)
+
+
+def added_sums(state: float, piece: np.ndarray, operands: Any) -> float:
+    return state + sincos.summed(piece)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        BlockSum("sums", kernel_sums, {"sum": Accumulator(())}),
+        Fold("steps", 0.0, added_sums, kernel_pieces, lambda rows: 1, piece_bytes=1 << 16, state_bytes=8),
+    ],
+    ids=["sums", "fold"],
+)
+def test_kernels_that_workers_lack_are_compiled_in_the_calling_process(lacking: list[str], record: Any) -> None:
+    """Workers that compiled them beside their blocks took 403 MiB where 343 were promised."""
+    source = ArraySource(rows(5_000)[0], rows_a_block=300)
+    passed = run_pass(source, [record])
+    (found,) = passed.results
+    assert np.isclose(found if isinstance(record, Fold) else found["sum"], 2.0 * rows(5_000)[0].sum(), rtol=1e-4)
+    assert lacking == ["MainThread", "MainThread"]
+    assert passed.stats.retries == 0
+
+
+def test_a_worker_compiles_by_itself_outside_of_passes_and_what_its_driver_leaves_out(
+    lacking: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_elsewhere(True)
+    assert in_worker(len, "ab") == 2
+    missing = in_worker(sincos.doubled, np.ones(3))
+    assert isinstance(missing, KernelMissing)
+    assert in_worker(len, missing) is missing
+    assert not lacking
+    monkeypatch.setattr("dkl.process._ASKED_S", 0.0)
+    np.testing.assert_array_equal(in_worker(sincos.doubled, np.ones(3)), [2.0, 2.0, 2.0])
+    assert sincos.summed(np.ones(3)) == 3.0
+    assert len(lacking) == 2
