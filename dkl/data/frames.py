@@ -223,9 +223,9 @@ class RawParts:
     def cut(self, encoding: TableEncoding) -> Cut | None:
         """The partitions of a frame, for tasks that encode the rows of their blocks.
 
-        None for other rows, rows with weights, and partitions that share tasks or are held by a cluster.
+        None for other rows, and partitions that share tasks or are held by a cluster.
         """
-        if not self.most_nbytes or any(weight is not None for weight in self.weights):
+        if not self.most_nbytes:
             return None
         parts = [culled(part) for part in self.parts]
         if not are_separate(parts):
@@ -319,8 +319,8 @@ class _EncodeRows:
     encoding: TableEncoding
     first_row: int
 
-    def __call__(self, rows: Any, start: int) -> np.ndarray | sparse.csr_array:
-        return _encoded_part(self.encoding, rows, None, self.first_row + start, self.encoding.dtype)
+    def __call__(self, rows: Any, start: int, weight: np.ndarray | None) -> np.ndarray | sparse.csr_array:
+        return _encoded_part(self.encoding, rows, weight, self.first_row + start, self.encoding.dtype)
 
 
 def _counted(part: Any) -> tuple[int, int]:

@@ -431,7 +431,10 @@ class BlockIncremental(DocumentedMixin, Incremental):
         if is_classifier(estimator) or is_regressor(estimator):
             task = "classification" if is_classifier(estimator) else "regression"
         classes = first_classes if classes is None else classes
-        dataset = as_dataset(X, y, weight, task=task, classes=classes)
+        # the partitions of a frame are encoded by the tasks of the passes, as those of the first call
+        goes_on = estimator is getattr(self, "estimator_", None)
+        encoding = self.encoding_ if goes_on and dask.is_dask_collection(X) and is_frame(X) else None
+        dataset = as_dataset(X, y, weight, task=task, classes=classes, encoding=encoding)
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
         if dataset.source.has_weight and not (takes_all or "sample_weight" in accepted):

@@ -119,7 +119,7 @@ from dkl.methods.validation import (
     check_classes,
     check_columns,
     check_whole_labels,
-    encoded_rows,
+    dataset_like_fit,
     one_dimensional,
     rows_to_fit,
     rows_with_category_numbers,
@@ -855,8 +855,7 @@ class KernelMachine(
         """Further rows, encoded as those of `fit`."""
         # Further rows may lack some classes of the fit, but contain no others.
         own_classes = getattr(self, "classes_", None)
-        encoded = encoded_rows(self, X, sample_weight)
-        dataset = as_dataset(encoded, y, sample_weight, task=self._task, classes=own_classes)
+        dataset = dataset_like_fit(self, X, y, sample_weight, task=self._task, classes=own_classes)
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset

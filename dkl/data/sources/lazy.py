@@ -195,7 +195,7 @@ class Part:
     chunk : Delayed
     n_rows, start, stop : int
     finish : callable or None
-        Called with the rows and `start`: encodes raw rows.
+        Called with the rows, `start` and the weights of the rows (None without any): encodes raw rows.
     """
 
     array: str
@@ -204,14 +204,14 @@ class Part:
     n_rows: int
     start: int
     stop: int
-    finish: Callable[[Any, int], Rows] | None = None
+    finish: Callable[[Any, int, np.ndarray | None], Rows] | None = None
 
-    def rows(self) -> Rows:
+    def rows(self, weight: np.ndarray | None = None) -> Rows:
         """The rows in memory of their own: a view would keep the whole chunk, also while the next one is computed."""
         key = (self.array, "chunk", self.number)
         rows = SHARED.get(key, self.start, self.stop, self.n_rows, self._computed)
         if self.finish is not None:
-            return self.finish(rows, self.start)
+            return self.finish(rows, self.start, weight)
         return rows if self.stop - self.start == self.n_rows else rows.copy()
 
     def _computed(self) -> Any:
@@ -240,11 +240,11 @@ class Cut:
         name: str,
         chunks: Sequence[Delayed],
         lengths: Sequence[int],
-        finish: Sequence[Callable[[Any, int], Rows]] | None = None,
+        finish: Sequence[Callable[[Any, int, np.ndarray | None], Rows]] | None = None,
         nbytes: int = 0,
     ) -> None:
         self.name, self.chunks, self.lengths, self.nbytes = name, chunks, lengths, nbytes
-        self._finish: Sequence[Callable[[Any, int], Rows] | None] = [None] * len(chunks) if finish is None else finish
+        self._finish: Sequence[Any] = [None] * len(chunks) if finish is None else finish
         self._starts = np.cumsum([0, *lengths]).tolist()
 
     @classmethod
@@ -277,7 +277,13 @@ class _CutBlock:
     first_id: int | None
 
     def __call__(self) -> Block:
-        X, y, weight = (None if parts is None else stacked([part.rows() for part in parts]) for parts in self.parts)
+        of_rows, *beside = self.parts
+        y, weight = (None if parts is None else stacked([part.rows() for part in parts]) for parts in beside)
+        if weight is None or of_rows is None:
+            X = None if of_rows is None else stacked([part.rows() for part in of_rows])
+        else:
+            ends = np.cumsum([part.stop - part.start for part in of_rows])[:-1]
+            X = stacked([part.rows(own) for part, own in zip(of_rows, np.split(weight, ends), strict=True)])
         return self.make(self.index, self.first_row, X, y, weight, self.first_id)
 
 
