@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, d2_pinball_score, r2_score
 from dkl.data.checks import check_order, check_total_weight, checked_weight, no_rows
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import checked_exposure
-from dkl.data.frames import weights_of
+from dkl.data.frames import RawParts, weights_of
 from dkl.data.labels import as_targets
 from dkl.data.sources.lazy import targets_beside, weights_beside
 from dkl.linear.answers import check_log_targets, checked_chunk_weight, comparable, comparable_chunk, log_losses
@@ -196,11 +196,7 @@ def _checked_predictions(predicted: Values, X: object, y: object, sample_weight:
     if isinstance(values, da.Array) and np.isnan(values.shape[0]):
         # Chunks of predictions for a Dask frame have unknown lengths, and could not be aligned with known ones: the
         # lengths are those of the frame's partitions.
-        parts: Any = X.to_delayed()  # type: ignore[attr-defined]
-        if isinstance(parts, np.ndarray):
-            parts = parts.reshape(len(parts), -1)[:, 0]
-        counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
-        chunks = (counts, *values.chunks[1:])
+        chunks = (tuple(RawParts.of(X).lengths), *values.chunks[1:])
         values = da.Array(values.dask, values.name, chunks, meta=values._meta)
     if not len(values):
         raise ValueError(f"there are no rows to score: {no_rows(values.shape)}")

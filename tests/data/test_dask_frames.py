@@ -307,6 +307,14 @@ def test_a_worker_that_reads_outside_of_a_pass_drops_what_passes_keep(monkeypatc
     assert cache.cleared == 0
     frames.partitions(lazy())[0].compute()
     assert cache.cleared == 1
+    features = RandomFeatures(n_features=6)
+    machine = KernelClassifier(features, solver="newton", random_state=0, progress=False).fit(
+        lazy(), np.arange(4 * ROWS) % 2
+    )
+    cache.cleared = 0
+    machine.score(lazy(), np.arange(4 * ROWS) % 2)
+    # partitions are read to be counted, and to predict
+    assert cache.cleared == 2 * 4
 
 
 def test_lazy_answers_of_raw_arrays_encode_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
