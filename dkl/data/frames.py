@@ -231,8 +231,7 @@ class RawParts:
         if not are_separate(parts):
             return None
         chunks = [one_task("dkl-rows", _Raw(part)) for part in parts]
-        encode = [_EncodeRows(encoding, first_row) for first_row in self.first_rows]
-        return Cut(f"raw-{uuid.uuid4().hex}", chunks, self.lengths, encode, self.most_nbytes)
+        return Cut(f"raw-{uuid.uuid4().hex}", chunks, self.lengths, _EncodeRows(encoding), self.most_nbytes)
 
     def encoded(self, encoding: TableEncoding, dtype: np.dtype | None = None) -> da.Array:
         """The rows encoded by `encoding`, (n, columns), as a Dask array with one chunk for each part.
@@ -314,13 +313,12 @@ class _RawRows:
 
 @dataclass(frozen=True)
 class _EncodeRows:
-    """Encodes rows from `start` on of the partition whose first row is `first_row`."""
+    """Encodes rows, of which the first has the number `first_row`."""
 
     encoding: TableEncoding
-    first_row: int
 
-    def __call__(self, rows: Any, start: int, weight: np.ndarray | None) -> np.ndarray | sparse.csr_array:
-        return _encoded_part(self.encoding, rows, weight, self.first_row + start, self.encoding.dtype)
+    def __call__(self, rows: Any, first_row: int, weight: np.ndarray | None) -> np.ndarray | sparse.csr_array:
+        return _encoded_part(self.encoding, rows, weight, first_row, self.encoding.dtype)
 
 
 def _counted(part: Any) -> tuple[int, int]:

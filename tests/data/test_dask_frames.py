@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -230,6 +231,13 @@ def test_predictions_of_any_estimator_encode_a_block_of_a_partition_at_a_time(me
         np.testing.assert_allclose(found.compute(), expected, rtol=1e-12)
     assert sum(encoded) == 4 * ROWS
     assert max(encoded) <= 25
+
+
+def test_blocks_do_not_carry_the_words_by_which_their_rows_are_encoded() -> None:
+    """Tickets of 3.5 MB were not sent to tasks: Dask computed the blocks, two at once, beside those at work."""
+    rows = as_dataset(lazy(), np.arange(4 * ROWS) % 2)
+    assert b"TableEncoding" not in cloudpickle.dumps(rows.source.ticket(0))
+    assert b"TableEncoding" in cloudpickle.dumps(rows.source.reader())
 
 
 def with_weights(number: int) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import dask
 import dask.array as da
@@ -41,7 +41,7 @@ from dkl.data.labels import (
     task_without_values,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import BaseRows, RowSource, checked_block, drop_weightless, schema_of
+from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, checked_block, drop_weightless, schema_of
 from dkl.data.sources.tasks import are_separate, culled, one_task
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.data.store.foreign import SHARED
@@ -49,6 +49,8 @@ from dkl.errors import located
 from dkl.protocols.arrays import Rows, stacked
 from dkl.protocols.block import Block
 
+# Encodes raw rows, given the number of the first one and their weights (None without any).
+Finish: TypeAlias = Callable[[Any, int, np.ndarray | None], Rows]
 # Number of blocks whose targets and weights are computed at a time.
 _AT_ONCE = 64
 
@@ -194,8 +196,8 @@ class Part:
         Number of the chunk.
     chunk : Delayed
     n_rows, start, stop : int
-    finish : callable or None
-        Called with the rows, `start` and the weights of the rows (None without any): encodes raw rows.
+    first_row : int
+        The number of the first of these rows among those of all chunks.
     """
 
     array: str
@@ -204,14 +206,14 @@ class Part:
     n_rows: int
     start: int
     stop: int
-    finish: Callable[[Any, int, np.ndarray | None], Rows] | None = None
+    first_row: int
 
-    def rows(self, weight: np.ndarray | None = None) -> Rows:
+    def rows(self, finish: Finish | None = None, weight: np.ndarray | None = None) -> Rows:
         """The rows in memory of their own: a view would keep the whole chunk, also while the next one is computed."""
         key = (self.array, "chunk", self.number)
         rows = SHARED.get(key, self.start, self.stop, self.n_rows, self._computed)
-        if self.finish is not None:
-            return self.finish(rows, self.start, weight)
+        if finish is not None:
+            return finish(rows, self.first_row, weight)
         return rows if self.stop - self.start == self.n_rows else rows.copy()
 
     def _computed(self) -> Any:
@@ -229,8 +231,8 @@ class Cut:
         Each with only its own tasks.
     lengths : sequence of int
         Rows of each chunk.
-    finish : sequence of callable, or None
-        `Part.finish` of each chunk.
+    finish : callable or None
+        Encodes raw rows: called with rows, the number of the first one, and their weights (None without any).
     nbytes : int
         Peak bytes while a chunk is computed, and rows are cut from it.
     """
@@ -240,11 +242,11 @@ class Cut:
         name: str,
         chunks: Sequence[Delayed],
         lengths: Sequence[int],
-        finish: Sequence[Callable[[Any, int, np.ndarray | None], Rows]] | None = None,
+        finish: Finish | None = None,
         nbytes: int = 0,
     ) -> None:
         self.name, self.chunks, self.lengths, self.nbytes = name, chunks, lengths, nbytes
-        self._finish: Sequence[Any] = [None] * len(chunks) if finish is None else finish
+        self.finish = finish
         self._starts = np.cumsum([0, *lengths]).tolist()
 
     @classmethod
@@ -262,29 +264,45 @@ class Cut:
             n_rows, began = self.lengths[number], self._starts[number]
             if n_rows:
                 within = max(start - began, 0), min(stop - began, n_rows)
-                found.append(Part(self.name, number, self.chunks[number], n_rows, *within, self._finish[number]))
+                found.append(Part(self.name, number, self.chunks[number], n_rows, *within, began + within[0]))
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class _CutBlock:
-    """Makes a block from the parts of its rows, targets and weights; a task without dependencies."""
+    """The parts of the rows, targets and weights of a block, as the value of a task without dependencies.
+
+    Its reader computes them: what encodes rows, megabytes of words, is sent once a pass with the reader, and not with
+    each block.
+    """
 
     make: MakeBlock
     index: int
     first_row: int
-    parts: tuple[list[Part] | None, ...]
+    parts: tuple[Any, ...]
     first_id: int | None
 
-    def __call__(self) -> Block:
+    def __call__(self) -> _CutBlock:
+        return self
+
+    def block(self, finish: Finish | None) -> Block:
+        """The block, whose rows `finish` encodes."""
         of_rows, *beside = self.parts
         y, weight = (None if parts is None else stacked([part.rows() for part in parts]) for parts in beside)
-        if weight is None or of_rows is None:
-            X = None if of_rows is None else stacked([part.rows() for part in of_rows])
-        else:
-            ends = np.cumsum([part.stop - part.start for part in of_rows])[:-1]
-            X = stacked([part.rows(own) for part, own in zip(of_rows, np.split(weight, ends), strict=True)])
+        ends = np.cumsum([part.stop - part.start for part in of_rows])[:-1]
+        weights = [None] * len(of_rows) if weight is None else np.split(weight, ends)
+        X = stacked([part.rows(finish, own) for part, own in zip(of_rows, weights, strict=True)])
         return self.make(self.index, self.first_row, X, y, weight, self.first_id)
+
+
+@dataclass(frozen=True, eq=False)
+class _CutReader(TicketReader):
+    """The reader of blocks that are cut from chunks; `finish` is that of the `Cut` of their rows."""
+
+    finish: Finish | None
+
+    def block(self, ticket: Any) -> Block:
+        return ticket.block(self.finish) if isinstance(ticket, _CutBlock) else super().block(ticket)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,6 +381,9 @@ class DaskSource(BaseRows):
         """The partitions of raw rows, and the chunks of y and the weights if tasks can compute them; else None."""
         cuts = [None if array is None else Cut.of_array(array) for array in self._given[1:]]
         return [raw, *cuts] if all(cut is None or are_separate(cut.chunks) for cut in cuts) else None
+
+    def reader(self) -> TicketReader:
+        return TicketReader() if self._cuts is None or self._raw is None else _CutReader(self._raw.finish)
 
     @property
     def rows_in_blocks(self) -> tuple[int, ...]:

@@ -136,9 +136,15 @@ def checked_block(
 class TicketReader:
     """The reader of blocks that are their own tickets: rows in memory, or computed by Dask."""
 
-    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
+    def block(self, ticket: Any) -> Block:
+        """The rows of `ticket`, including those of weight 0."""
+        block: Block = ticket
+        return block
+
+    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
         """The rows of `ticket` whose weight is not 0, with all parts but an X that is not asked for."""
-        return drop_weightless(ticket if "X" in parts else ticket.without_x())
+        block = self.block(ticket)
+        return drop_weightless(block if "X" in parts else block.without_x())
 
 
 def drop_weightless(block: Block) -> Block:

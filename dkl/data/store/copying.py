@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import dask
 import numpy as np
 import pyarrow as pa
-from dask.delayed import Delayed
+from dask.delayed import Delayed, delayed
 
 from dkl.data.in_threads import in_order
 from dkl.data.ingest.packing import packed, packed_rows, unpacked, unpacked_rows
@@ -71,7 +71,9 @@ def _dask_blocks(source: Any, load: Callable[[Any], Block]) -> Iterator[Block]:
     """The blocks of a Dask source, or of a view of one; each chunk is computed once, whatever the blocks are."""
     base: DaskSource = source.base
     chunked = base.blocks_as_chunked(free_memory() // _FREE_MEMORY_DIVISOR)
-    tickets = (chunked.ticket(index) for index in range(chunked.n_blocks))
+    # Dask computes the rows, as it does tickets
+    read = delayed(chunked.reader().block, pure=False)
+    tickets = (read(chunked.ticket(index)) for index in range(chunked.n_blocks))
     rows: Pieces[Block] = Pieces()
     chunks = chain.from_iterable(_ahead(tickets, chunked.block_nbytes, lambda group: dask.compute(*group)))
     for index, n_rows in enumerate(base.rows_in_blocks):
