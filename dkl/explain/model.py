@@ -103,7 +103,7 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
     ValueError
         If the columns are not those of `fit`.
     """
-    dataset = dataset_like_fit(estimator, X, weights_of(X, sample_weight))
+    dataset = dataset_like_fit(estimator, X, None, weights_of(X, sample_weight))
     check_columns(estimator, dataset)
     return dataset
 

@@ -327,8 +327,10 @@ def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:
     return rows
 
 
-def dataset_like_fit(estimator: BaseEstimator, X: Any, sample_weight: Any = None) -> Dataset:
-    """Further rows without targets as a Dataset, encoded as in `fit`, whose columns the caller checks.
+def dataset_like_fit(
+    estimator: BaseEstimator, X: Any, y: Any = None, sample_weight: Any = None, **of_targets: Any
+) -> Dataset:
+    """Further rows and targets as a Dataset, encoded as in `fit`, whose columns the caller checks.
 
     Partitions of a Dask frame are encoded by the tasks of each pass, a block at a time, as they are in a fit.
 
@@ -336,13 +338,15 @@ def dataset_like_fit(estimator: BaseEstimator, X: Any, sample_weight: Any = None
     ----------
     estimator : fitted BaseEstimator
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-    sample_weight : array of shape (n,) or None
+    y, sample_weight : array of shape (n,) or None
+    **of_targets
+        `task` and `classes`, as of `dkl.data.coerce.as_dataset`.
     """
     X, encoding = as_known_rows(X), getattr(estimator, "encoding_", None)
     if dask.is_dask_collection(X) and is_frame(X) and encoding is not None:
         check_names(X)
-        return as_dataset(X, sample_weight=sample_weight, encoding=encoding)
-    return as_dataset(encoded_rows(estimator, X, sample_weight), sample_weight=sample_weight)
+        return as_dataset(X, y, sample_weight, encoding=encoding, **of_targets)
+    return as_dataset(encoded_rows(estimator, X, sample_weight), y, sample_weight, **of_targets)
 
 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False, weight: Any = None) -> da.Array:
