@@ -19,6 +19,8 @@ from dkl.protocols.block import Block
 # on two cores, whose estimates are within a factor of 1.5 for all but two of 3 s, if the last fit takes all of the
 # budget that may be reserved for it.
 _A_NUMBER = 3.2e-7
+# Seconds of a core for each counted second of trials: 1.2 to 1.4 on six tables of 750 to 36,000 rows.
+_A_COUNTED_SECOND = 1.25
 # Usual passes of a fit, most of them over the sample; between the means of fits with the least and the most effort.
 _PASSES = 110
 # Factor of the longest time over the usual one: the largest that was seen in 41 fits of tables is 1.8.
@@ -82,7 +84,8 @@ def usual_time(
     """
     budget, columns = EFFORTS[effort], shape.n_columns * shape.n_models
     # trials of fewer rows than judge end sooner, in proportion
-    trials = 1e-9 * budget.work * min(1.0, shape.n_rows / ENOUGH_ROWS) * max(1.0, sampled / LEAST_SEEN)
+    counted = 1e-9 * budget.work * min(1.0, shape.n_rows / ENOUGH_ROWS) * max(1.0, sampled / LEAST_SEEN)
+    trials = _A_COUNTED_SECOND * counted
     most = shape.n_rows if is_sparse else sampled if is_linear else max(RoundsProblem.search_rows, sampled)
     fitted = min(shape.n_rows, most)
     # the share of the growing part that one core computes: a sample is one block
