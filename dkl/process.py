@@ -10,7 +10,6 @@ import logging
 import math
 import mmap
 import os
-import socket
 import sys
 import threading
 import time
@@ -418,11 +417,6 @@ def asking_for_kernels() -> Iterator[None]:
         yield
     finally:
         _IN_PASS.reset(before)
-
-
-def cache_of(kernel: Any) -> tuple[str, str]:
-    """The machine of this process, and the folder of a kernel's cache there; processes that have both share it."""
-    return socket.gethostname(), kernel.stats.cache_path or ""
 
 
 def compile_elsewhere(is_elsewhere: bool) -> None:

@@ -431,7 +431,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         if is_classifier(estimator) or is_regressor(estimator):
             task = "classification" if is_classifier(estimator) else "regression"
         classes = first_classes if classes is None else classes
-        # the partitions of a frame are encoded by the tasks of the passes, as those of the first call
+        # the codes and columns of a Dask frame are those that the first call learned, not new ones of these rows
         goes_on = estimator is getattr(self, "estimator_", None)
         encoding = self.encoding_ if goes_on and dask.is_dask_collection(X) and is_frame(X) else None
         dataset = as_dataset(X, y, weight, task=task, classes=classes, encoding=encoding)

@@ -175,8 +175,10 @@ def contenders(
         # a few rows prefer another kernel than the usual one; the random waves of both show whether all of them do
         of_usual = clone(drawn).set_params(family=Gaussian())
         tried.append(Contender("random waves of the Gaussian kernel", of_usual))
-    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
-    if waves and not dataset.source.is_sparse and loss not in ROUND_LOSSES:
+    waves: list[Contender] = []
+    if searched is not None and (dataset.source.is_sparse or loss in ROUND_LOSSES):
+        waves = [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    elif searched is not None:
         # Few waves that descend come nearer to smooth targets than many that are only searched: these took a sixth of
         # the seconds of 113 tables when both were tried, and won on six. Steps are relative to the length of a
         # frequency, so that all columns need one scale.

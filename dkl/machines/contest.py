@@ -341,9 +341,9 @@ class Race:
     def _is_needless(self, kind: Candidate) -> bool:
         """Whether a kind is skipped because the losses of other kinds show that it would not win.
 
-        A kernel in a learned metric is skipped if its trial takes more than `_METRIC_SHARE` of the budget, unless the
-        loss of some kind is lower by more than `BEHIND` than that of the best kernel with all columns alike: only then
-        may leaving columns out gain.
+        A kernel in a learned metric is skipped if its trial takes more than `_METRIC_SHARE` of the budget, and the best
+        kernel without a metric has no more loss than the best kind by the share `BEHIND`: a metric gains where columns
+        without effect put kernels behind other kinds.
         """
         able, contender = [one for one in self.kinds if one.choices], kind.contender
         if not contender.is_learned or self.judging(contender, False) <= _METRIC_SHARE * self.allowed:

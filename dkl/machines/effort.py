@@ -43,8 +43,8 @@ _PASS = 5e6
 _DESCENT = 1_200.0
 # Models that are added to a bin of a histogram in the time in which the bin of a row is found.
 _MODELS_A_BIN = 16.0
-# Passes that fit several classes by the log loss at one penalty; the nanoseconds of such a pass over few rows, after
-# which a step takes little; and those of one probability in it.
+# Of several classes fitted by the log loss: passes at one penalty; nanoseconds of each pass and the step after it,
+# whatever its rows are; and nanoseconds of each probability that it computes.
 _PASSES, _STEP, _PROBABILITY = 30.0, 2e6, 45.0
 # Nanoseconds for each triple of rows on which scalings and bandwidths are compared: of seven kernels, each with an
 # eigendecomposition of some 8 n^3 operations.

@@ -25,7 +25,7 @@ from dask.local import SynchronousExecutor
 from dask.utils import format_bytes
 
 from dkl.errors import ClusterError
-from dkl.passes.loading import cache_of_driver, load, memory_of_worker, memory_when_loaded
+from dkl.passes.loading import kernel_cache, load, memory_of_worker, memory_when_loaded
 from dkl.passes.lost_workers import POLL_S, KernelCompiled, Task, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.room import (
@@ -407,7 +407,7 @@ class ClusterBackend(Backend):
             return self._registered(self._client.compute(value))
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
-        measuring = partial(self._client._run, memory_of_worker, modules, cache_of_driver(), on_error="return")
+        measuring = partial(self._client._run, memory_of_worker, modules, kernel_cache(), on_error="return")
         while True:
             # a stopped worker does not answer, and without its answer none is returned
             answers = self._answer(measuring, timeout=MEASURE_S) or {}

@@ -19,7 +19,7 @@ from dkl.kernels.device import Device, refuse_now
 from dkl.kernels.threads import one_blas_thread
 from dkl.passes.backends import current_client
 from dkl.passes.dispatch import Dispatcher, Job
-from dkl.passes.lost_workers import KernelCompiled, Task, TaskHeldUp, TaskLost, counted_loss, wait_done
+from dkl.passes.lost_workers import Task, TaskLost, counted_loss, wait_done
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.session import Session, stays_here
@@ -214,7 +214,7 @@ class Chain:
 
     def _restart(self, why: TaskLost) -> None:
         """Start again from the driver's state: the same pieces follow in the same order, with the same bits."""
-        if not isinstance(why, TaskHeldUp | KernelCompiled):
+        if why.is_counted:
             self._losses = counted_loss(repr(self._session.name), self._losses, why, self._backend.endings)
             self._session.losses += 1
         self._cancel()

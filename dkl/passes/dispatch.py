@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from dkl.passes.backends import Backend
-from dkl.passes.lost_workers import POLL_S, KernelCompiled, Task, TaskLost, counted_loss
+from dkl.passes.lost_workers import POLL_S, Task, TaskLost, counted_loss
 
 # Limits how often a job moves to another process: if processes pause in turn, one of them finishes it.
 MOST_MOVES = 3
@@ -56,10 +56,6 @@ class Dispatcher:
                 job, losses = self._live[task]
                 try:
                     result = self._backend.result(task)
-                except KernelCompiled:
-                    del self._live[task]
-                    self._start(job, losses)
-                    continue
                 except TaskLost as error:
                     del self._live[task]
                     self._start_again(job, losses, error)
@@ -104,8 +100,9 @@ class Dispatcher:
 
     def _start_again(self, job: Job, losses: int, why: TaskLost) -> None:
         """Submit a lost job again. It computes the same from the same rows, so that no bit of any sum changes."""
-        losses = counted_loss(job.label, losses, why, self._backend.endings)
-        self.losses += 1
+        if why.is_counted:
+            losses = counted_loss(job.label, losses, why, self._backend.endings)
+            self.losses += 1
         self._start(job, losses)
 
     def _withdraw(self, task: Task) -> tuple[Job, int]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 import sys
 from collections.abc import Collection
+from functools import cache
 from typing import TYPE_CHECKING
 
 from dkl.process import (
-    cache_of,
     compile_alone,
     compile_elsewhere,
     expect_compiling,
@@ -67,41 +68,36 @@ def load(modules: Collection[str]) -> None:
     note_loading(before)
 
 
-def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
-    """The memory of this process after it has loaded modules."""
+def memory_when_loaded(name: str, modules: Collection[str], of_driver: tuple[str, str] | None = None) -> ProcessMemory:
+    """The memory of this process after it has loaded modules.
+
+    `of_driver` is the `kernel_cache` of the driver of its passes, which compiles the kernels of processes that have the
+    same; None for a process that compiles its own.
+    """
     from dkl.passes.room import own_memory
 
     load(modules)
+    compile_elsewhere(of_driver == kernel_cache())
     return own_memory(name)
 
 
-def cache_of_driver() -> tuple[str, str]:
-    """The cache of kernels of this process, after it has left there those that `load` needs."""
+@cache
+def kernel_cache() -> tuple[str, str]:
+    """The machine of this process, and the folder of its compiled kernels there: processes that have both share it.
+
+    The kernels of `load` are in the folder then.
+    """
     load(())
 
     from dkl.kernels.sincos import cos_sin_rows
 
-    return cache_of(cos_sin_rows)
-
-
-def _memory_of_worker(name: str, modules: Collection[str], of_driver: tuple[str, str]) -> ProcessMemory:
-    from dkl.passes.room import own_memory
-
-    load(modules)
-
-    from dkl.kernels.sincos import cos_sin_rows
-
-    compile_elsewhere(cache_of(cos_sin_rows) == of_driver)
-    return own_memory(name)
+    return socket.gethostname(), cos_sin_rows.stats.cache_path or ""
 
 
 async def memory_of_worker(modules: Collection[str], of_driver: tuple[str, str], dask_worker: Worker) -> ProcessMemory:
-    """The memory of a Dask worker, after it has loaded the modules of a pass; runs on the worker.
-
-    `of_driver` is the `cache_of_driver`, which compiles the kernels of workers that have the same.
-    """
+    """`memory_when_loaded` of a Dask worker, within its limit; runs on the worker."""
     # in a thread, so that the worker's event loop is not blocked
-    own = await asyncio.to_thread(_memory_of_worker, f"the worker {dask_worker.address}", modules, of_driver)
+    own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules, of_driver)
 
     from dkl.passes.room import limited
 

@@ -18,7 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import dask
 
@@ -37,13 +37,20 @@ Task: TypeAlias = Any
 class TaskLost(RuntimeError):
     """A task ended without a result, but not by an error of its own: it can be submitted again."""
 
+    # whether a worker or a result was lost, as may happen at most `MOST_LOSSES` times
+    is_counted: ClassVar[bool] = True
+
 
 class TaskHeldUp(TaskLost):
-    """A task waits for a worker that starts none at present; it is submitted again elsewhere, and nothing was lost."""
+    """A task waits for a worker that starts none at present; it is submitted again elsewhere."""
+
+    is_counted = False
 
 
 class KernelCompiled(TaskLost):
-    """A task needed a kernel that is now in the cache; it is submitted again, and nothing was lost."""
+    """A task needed a kernel that is now in the cache; it is submitted again."""
+
+    is_counted = False
 
 
 def counted_loss(label: str, losses: int, why: TaskLost, endings: Callable[[], str] = str) -> int:

@@ -197,7 +197,7 @@ class Part:
     chunk : Delayed
     n_rows, start, stop : int
     first_row : int
-        The number of the first of these rows among those of all chunks.
+        Number of the first of these rows, counted from 0 over all rows of the array.
     """
 
     array: str
@@ -297,7 +297,7 @@ class _CutBlock:
 
 @dataclass(frozen=True, eq=False)
 class _CutReader(TicketReader):
-    """The reader of blocks that are cut from chunks; `finish` is that of the `Cut` of their rows."""
+    """Computes blocks from the chunks that hold their rows; raw rows are encoded by `finish`, None for encoded ones."""
 
     finish: Finish | None
 

@@ -137,7 +137,7 @@ class TicketReader:
     """The reader of blocks that are their own tickets: rows in memory, or computed by Dask."""
 
     def block(self, ticket: Any) -> Block:
-        """The rows of `ticket`, including those of weight 0."""
+        """The block that a ticket stands for, from which no row of weight 0 was dropped yet."""
         block: Block = ticket
         return block
 
