@@ -652,7 +652,7 @@ def test_the_host_waits_once_a_block_for_a_newton_step(
     points, directions = generator.normal(size=(2, g, 17)) * 0.3
     lengths = np.array([[1.0, 0.5, 0.1]]) * (np.ones((1, 1)) if loss == "softmax" else np.ones((g, 1)))
     quantiles = (0.1, 0.5, 0.9) if loss == "pinball" else None
-    models, at_zero = (points, directions), (0.0 * points, 0.0 * directions)
+    models, at_zero, still = (points, directions), (0.0 * points, 0.0 * directions), (points, 0.0 * directions)
     whole = (0, 17)
     for (point, direction), columns, follows in (
         (models, whole, ()),
@@ -660,6 +660,7 @@ def test_the_host_waits_once_a_block_for_a_newton_step(
         (models, None, ()),
         (models, whole, (False, True)),
         (at_zero, whole, ()),
+        (still, whole, ()),
     ):
         of = (0,) if loss == "softmax" or not follows else (0, 2)
         options = NewtonOptions(loss, columns, of, follows=follows[: len(of)], dtype="float64", quantiles=quantiles)

@@ -66,14 +66,19 @@ class TrialSteps:
     steps: np.ndarray
 
     @cached_property
+    def moves(self) -> bool:
+        """Whether some direction is not zero, so that steps of other lengths lead to other points."""
+        return bool(self.directions.any())
+
+    @cached_property
     def both(self) -> np.ndarray:
-        """The coefficients, then the directions, (2 g, m + 1)."""
-        return np.vstack([self.coefficients, self.directions])
+        """The coefficients, then the directions if they move, (2 g, m + 1) or (g, m + 1)."""
+        return np.vstack([self.coefficients, self.directions]) if self.moves else self.coefficients
 
     @cached_property
     def is_zero(self) -> bool:
         """Whether every score is 0 at every step, as in the first pass from zero."""
-        return not (self.coefficients.any() or self.directions.any())
+        return not (self.moves or self.coefficients.any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +257,7 @@ def loss_sums(
         start, move = line_scores(phi, trial.coefficients, trial.directions)
     else:
         start, move = np.split(model_scores(wide, trial.both), [g], axis=1)
+        move = move if trial.moves else np.zeros_like(start)
     # with folds each model has its own weights, 0 for rows of the fold that it does not see
     weight = weight[:, None] if weight.ndim == 1 else weight
     weight = weight if weight.shape == targets.shape else np.broadcast_to(weight, targets.shape)
@@ -501,6 +507,7 @@ def _newton_sums_on_gpu(
     for rows in spans(X.shape[0], tile_rows(feature_map.n_features, np.dtype(options.dtype).itemsize)):
         phi = map_rows(X[rows], feature_map, options.dtype)
         scores = xp.zeros((len(phi), 2 * g)) if sent is None else scores_on_gpu(phi, sent)
+        scores = scores if scores.shape[1] == 2 * g else xp.concat([scores, xp.zeros_like(scores)], axis=1)
         losses, descent, counted = _losses_on_gpu(scores, y[rows], counts[rows], trial, options)
         if options.first_order:
             gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)

@@ -34,9 +34,9 @@ _HESSIAN_BYTES = _GRADIENT_BYTES = LARGEST_ACCUMULATOR
 MOST_FEATURES = 10_000
 # With fewer features the factor of a Hessian, of D^3 / 3 operations, takes less time than the passes of all products.
 _FEATURES_BY_PRODUCTS = 2_000
-# Step lengths that one pass tries; fewer for jointly fitted classes, where each costs K exponentials a row and the
-# first is nearly always accepted.
-_TRIALS, _JOINT_TRIALS = 9, 3
+# Step lengths that one pass tries. Jointly fitted classes have one, which is nearly always accepted: then a pass
+# multiplies mapped rows by the K models at its end alone, and not by their directions as well.
+_TRIALS, _JOINT_TRIALS = 9, 1
 # Jointly fitted classes that are separable have a loss that falls for ever: with a decrement, their steps end when the
 # next one promises less than this share of the objective at zero.
 _FLOOR = 5e-6
@@ -826,7 +826,10 @@ def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarra
     first, stop = int(models[0]), int(models[-1]) + 1
     own = slice(first, stop) if stop - first == len(models) else models
     points, directions = (part[own].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
-    trial = TrialSteps(points, directions, trial_lengths(state.steps[models], problem.trials))
+    lengths = trial_lengths(state.steps[models], problem.trials)
+    if problem.is_joint:
+        points, directions = points + lengths * directions, np.zeros_like(directions)
+    trial = TrialSteps(points, directions, lengths)
     options = _with_quantiles(problem, models, options)
     accumulators = {}
     if options.first_order:
@@ -858,7 +861,9 @@ def newton_cost(
 ) -> Cost:
     """The cost of `newton_sums` for the share of rows that some model sees: mapping, scores, gradients, Hessians."""
     m, itemsize = feature_map.n_features, np.dtype(options.dtype).itemsize
-    scores = 6.0 * n_models * (m + 1) * (2.0 if options.exact else 1.0)
+    # jointly fitted classes have no scores along their directions
+    products = 2.0 if options.loss == "softmax" else 3.0
+    scores = 2.0 * products * n_models * (m + 1) * (2.0 if options.exact else 1.0)
     packed = 0 if options.columns is None else packed_size(*options.columns)
     hessians = 2.0 * packed * len(options.hessian_of)
     # mapped rows whose losses are summed at once, in double precision, and six numbers for each of their scores

@@ -247,8 +247,8 @@ class Shape:
         # mapped rows that fit in the cache stay there, so that all passes of one fit map them once
         maps = 1.0 if 4.0 * n * D <= LARGEST_DEFAULT_CACHE else 2.0 + steps + passes
         products = hessians * n * D**2 * SINGLE + max(hessians, n_penalties) * D**3 / 3.0 * _DOUBLE
-        # a pass computes the scores of all classes, their change along the step, and the gradients
-        one_pass = _STEP + K * n * (6.0 * D * SINGLE + _PROBABILITY)
+        # a pass computes the scores of all classes and the gradients
+        one_pass = _STEP + K * n * (4.0 * D * SINGLE + _PROBABILITY)
         return maps * self.mapping(learner) + products + passes * one_pass
 
 

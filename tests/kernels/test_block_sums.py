@@ -557,9 +557,14 @@ def test_other_passes_of_rounds_are_their_definition(of_one_family: bool, kind: 
         np.testing.assert_allclose(found[part], value, rtol=1e-10, atol=1e-10, err_msg=part)
 
 
+@pytest.mark.parametrize("moves", [True, False])
 @pytest.mark.parametrize("kind", ["2", "3"])
-def test_steps_of_all_classes_together_are_their_definition(kind: str) -> None:
+def test_steps_of_all_classes_together_are_their_definition(kind: str, moves: bool) -> None:
+    """Steps along directions, and a point without a direction, whose scores are computed once."""
     block, operands = some_block(kind, D_IN), softmax_step(kind)
+    if not moves:
+        trial = operands["trial"]
+        operands["trial"] = replace(trial, directions=np.zeros_like(trial.directions))
     found, expected = newton_block(block, operands), block_sums.softmax_block(block, operands)
     for part, value in expected.items():
         np.testing.assert_allclose(found[part], value, rtol=1e-10, atol=1e-10, err_msg=part)
