@@ -45,7 +45,7 @@ _DESCENT = 1_200.0
 _MODELS_A_BIN = 16.0
 # Of several classes fitted by the log loss: passes at one penalty; nanoseconds of each pass and the step after it,
 # whatever its rows are; and nanoseconds of each probability that it computes.
-_PASSES, _STEP, _PROBABILITY = 30.0, 2e6, 45.0
+_PASSES, _STEP, _PROBABILITY = 30.0, 2e6, 24.0
 # Nanoseconds for each triple of rows on which scalings and bandwidths are compared: of seven kernels, each with an
 # eigendecomposition of some 8 n^3 operations.
 _ADVICE = 7 * 8 * _DOUBLE

@@ -233,55 +233,55 @@ def split_scores(
     ndarray of shape (2, d, bins - 1)
         Steps, then hinges; 0 if a side has too few rows.
     """
-    K = histograms.shape[2] - SHARED_SUMS
-    z, h, s = values[:, :, None], histograms[:, :, 1:2], histograms[:, :, SHARED_SUMS:]
-    # by bin: rows, h, h z, h z^2, then s and s z of each model
-    sums = np.concatenate([histograms[:, :, :SHARED_SUMS], h * z, h * z**2, s, s * z], axis=2)
     scores = np.zeros((2, *thresholds.shape))
     allowed = np.zeros(len(histograms)) if signs is None else np.asarray(signs, np.float64)
-    buffer = np.empty((2, sums.shape[2]))
-    _write_scores(sums, thresholds, n_edges, allowed, (K, float(penalty), float(least)), buffer, scores)
+    buffer = np.empty((2, 2 * histograms.shape[2]))
+    _write_scores((histograms, values), thresholds, n_edges, allowed, (float(penalty), float(least)), buffer, scores)
     return scores
 
 
 @njit(nogil=True, error_model="numpy")
 def _write_scores(
-    sums: np.ndarray,
+    bins: tuple[np.ndarray, np.ndarray],
     thresholds: np.ndarray,
     n_edges: np.ndarray,
     signs: np.ndarray,
-    settings: tuple[int, float, float],
+    settings: tuple[float, float],
     buffer: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """Write the scores of `split_scores`: the sums of each column are accumulated from its last bin to its first.
 
-    `buffer` (2, 3 + 2 K) is for the sums over all bins and over those above an edge: adding whole arrays, or
-    allocating memory here, takes several times as long to compile.
+    `bins` are the histograms and the value of each bin. `buffer` (2, 4 + 2 K) is for the sums over all bins and over
+    those above an edge: adding whole arrays, or allocating memory here, takes several times as long to compile.
     """
-    K, penalty, least = settings
+    (histograms, values), (penalty, least) = bins, settings
     total, above = buffer[0], buffer[1]
-    width = sums.shape[2]
-    for j in range(sums.shape[0]):
+    width = histograms.shape[2]
+    K = width - SHARED_SUMS
+    for j in range(histograms.shape[0]):
         if np.isnan(signs[j]):
             continue
-        for c in range(width):
+        for c in range(2 * width):
             total[c], above[c] = 0.0, 0.0
-        for edge in range(sums.shape[1] - 1, -1, -1):
+        for edge in range(histograms.shape[1] - 1, -1, -1):
             for c in range(width):
-                total[c] += sums[j, edge, c]
-        n_p, N_p = total[0], max(total[1], 2.3e-308)
+                total[c] += histograms[j, edge, c]
+        n_p, N_p, X2 = total[0], max(total[1], 2.3e-308), 0.0
         for edge in range(thresholds.shape[1] - 1, -1, -1):
+            z = values[j, edge + 1]
             for c in range(width):
-                above[c] += sums[j, edge + 1, c]
-            n, N, X1, X2 = above[0], above[1], above[2], above[3]
+                above[c] += histograms[j, edge + 1, c]
+                above[width + c] += histograms[j, edge + 1, c] * z
+            X2 += histograms[j, edge + 1, 1] * (z * z)
+            n, N, X1 = above[0], above[1], above[width + 1]
             if edge >= n_edges[j] or n < least:
                 continue
             t = thresholds[j, edge]
             c = X1 - t * N
             step, hinge = 0.0, 0.0
             for k in range(K):
-                S, S1, S_p = above[4 + k], above[4 + K + k], total[4 + k]
+                S, S1, S_p = above[SHARED_SUMS + k], above[width + SHARED_SUMS + k], total[SHARED_SUMS + k]
                 # a slope only counts if a step along it has the required sign
                 slope, ramp = S - N / N_p * S_p, S1 - t * S - c / N_p * S_p
                 step += slope**2 if signs[j] * slope >= 0.0 else 0.0
