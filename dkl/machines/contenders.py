@@ -201,11 +201,9 @@ def contenders(
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows that differ in few columns are similar, even if the differences are large
         product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
-        tried.append(Contender("a Laplacian kernel at landmarks", product))
-        if may_scale:
-            # in quantiles it finds thresholds wherever rows are dense, as trees do
-            other = clone(product).set_params(scaling=_other_scaling(product.scaling, DENSE_SCALINGS))
-            tried.append(Contender(f"a Laplacian kernel at landmarks (scaling {other.scaling})", other))
+        # in quantiles it finds thresholds wherever rows are dense, as trees do
+        in_quantiles = clone(product).set_params(scaling="quantile") if may_scale else product
+        tried.append(Contender("a Laplacian kernel at landmarks", in_quantiles))
         if ordered_names(dataset.encoding):
             ranks = clone(product).set_params(categories="ordered")
             tried.append(Contender("a Laplacian kernel of ordered categories at landmarks", ranks))
