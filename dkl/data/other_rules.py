@@ -63,10 +63,11 @@ def schema_like(like: Any) -> tuple[Schema, str]:
         provenance={"target": target} if target else {},
     )
     fitted = getattr(like, "encoding_", None)
-    # a fit puts numbers in place of the codes of the table
+    # a fit puts numbers in place of the codes and the directions of the table
     table: TableEncoding | None = getattr(fitted, "table", fitted)
     if table is None:
         return schema, place
+    table = table.with_all_directions()
     if exposure := getattr(like, "exposure_", ""):
         # it was a column of the rows, and is no feature
         table = replace(table, rules=(*table.rules, ColumnRule(exposure, "number")))

@@ -127,6 +127,23 @@ def test_stores_of_files_and_frames_made_by_the_rules_of_others_answer_as_the_fr
         assert dkl.open_dataset(ds.store).append(store).n_rows == (2 + number) * N
 
 
+def test_a_store_of_free_text_made_by_the_rules_of_a_model_answers_as_its_frame(tmp_path: Path) -> None:
+    """A fit replaces the directions of the texts by fewer columns, and by scores of its target."""
+    rng = np.random.default_rng(0)
+    words = np.array("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu".split())
+    frame = pd.DataFrame({"x": rng.normal(size=N), "text": [" ".join(rng.choice(words, 6)) for _ in range(N)]})
+    labels = np.where(frame["text"].str.contains("alpha"), "u", "v")
+    model = dkl.KernelClassifier("random", n_features=50, solver="newton", random_state=0, progress=False)
+    model.fit(frame[:200], labels[:200])
+    rows, expected = frame[200:], model.decision_function(frame[200:])
+    for made in (
+        dkl.create_dataset(tmp_path / "new.zarr", rows, labels[200:], like=model),
+        dkl.ingest(files_of(tmp_path, "new", rows, labels[200:]), tmp_path / "files.zarr", target="y", like=model),
+    ):
+        # a store holds the directions in single precision
+        np.testing.assert_allclose(model.decision_function(made).compute().sort_index(), expected, rtol=0, atol=2e-6)
+
+
 def test_rows_without_targets_and_of_a_single_class_are_written_by_the_rules_of_others(tmp_path: Path) -> None:
     frame, labels = table(0)
     ds = dkl.ingest(files_of(tmp_path, "fit", frame, labels), tmp_path / "fit.zarr", target="y", group="job")

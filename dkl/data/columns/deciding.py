@@ -12,7 +12,6 @@ from dkl.data.columns.free_text import TextDirections
 from dkl.data.columns.numbers import DefaultMark, Mark, NumberForm, two_spellings
 from dkl.data.columns.text_statistics import SHARE_READ, Reading, TextStatistics
 from dkl.data.ingest.column_rules import (
-    DIRECTION,
     FEW_CATEGORIES,
     MOST_ONE_HOT,
     ColumnRule,
@@ -90,9 +89,8 @@ class ColumnDecisions:
         if seen is None or seen.sample is None:
             raise ValueError(f"column '{column.name}' has no sample of its texts")
         directions = TextDirections.fitted(column.name, seen.sample)
-        names = tuple(f"{DIRECTION}{number}" for number in range(1, directions.n_raw + 1))
         self.directions.append(directions)
-        self.rules.append(ColumnRule(column.name, "text", names, **of_missing))
+        self.rules.append(ColumnRule(column.name, "text", directions.column_names, **of_missing))
         once = _share_occurring_once(column)
         if once is not None and once <= (1.0 + _SINGLE_SHARE) / 2:
             self.hints.append(

@@ -25,6 +25,8 @@ SAMPLE_TEXTS = 50_000
 """Largest number of texts that directions are fitted to: those whose row numbers have the smallest hashes."""
 DIRECTIONS = (96, 32)
 """Number of directions of words, and of pairs, in a store; a fit reduces them (`dkl.encodings.texts`)."""
+DIRECTION = "direction "
+"""Prefix of the names of free text's encoded columns, followed by a number from 1."""
 BUCKETS = 1 << 20
 """Number of hash values of words or pairs: 64 times `_MOST_TERMS`, so that few of the kept terms collide."""
 _MOST_TERMS = 1 << 14
@@ -179,6 +181,11 @@ class TextDirections:
     def n_raw(self) -> int:
         """K, the number of directions of all parts."""
         return sum(self.sizes)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the coordinates along all directions."""
+        return tuple(f"{DIRECTION}{number}" for number in range(1, self.n_raw + 1))
 
     @property
     def n_columns(self) -> int:

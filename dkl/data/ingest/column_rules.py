@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dkl.data.columns.free_text import DIRECTION
 from dkl.data.ingest.dates import DATE_KINDS, PART_NAMES, DateKind, DatePart, form_in_words, names_of, parts_of
 from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
 from dkl.errors import RowError
@@ -21,8 +22,6 @@ MOST_ONE_HOT = 32
 """Largest number of categories that are encoded one-hot; more are stored as one column of codes."""
 
 MISSING = "<missing>"
-DIRECTION = "direction "
-"""Prefix of the names of free text's encoded columns, followed by a number from 1."""
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from scipy import sparse
 from dkl.data.checks import did_you_mean, no_rows, spoken_names
 from dkl.data.columns.deciding import Marks, decide_columns
 from dkl.data.columns.encoded import Encoded, encoded
-from dkl.data.columns.free_text import TextDirections
+from dkl.data.columns.free_text import DIRECTION, TextDirections
 from dkl.data.columns.numbers import Mark, NumberForm
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing, with_places
+from dkl.data.ingest.column_rules import ColumnRule, Missing, with_places
 from dkl.data.ingest.columns import array_table, as_table, check_kinds, column_kind, names_of_columns
 from dkl.data.ingest.dates import staged, zone_of
 from dkl.data.ingest.statistics import TableStatistics, statistics_of
@@ -106,6 +106,15 @@ class TableEncoding:
     def has_texts(self) -> bool:
         """Whether it has free text whose columns no fit has replaced yet."""
         return any(rule.kind == "text" and rule.categories[0].startswith(DIRECTION) for rule in self.rules)
+
+    def with_all_directions(self) -> TableEncoding:
+        """The encoding as a store has it: coordinates along all directions of free text, which fits replace."""
+        whole = {each.name: replace(each, mixing=None) for each in self.directions}
+        rules = tuple(
+            replace(rule, categories=whole[rule.name].column_names) if rule.name in whole else rule
+            for rule in self.rules
+        )
+        return replace(self, rules=rules, directions=tuple(whole.values()))
 
     @cached_property
     def dtype(self) -> np.dtype:
