@@ -1385,6 +1385,12 @@ TOGETHER = [
         ValueError,
         ("by_group and by_time", "one of"),
     ),
+    Case(
+        "a machine by no column",
+        lambda f: classifier(by_group="pp").fit(frame(p=GROUPS), Y),
+        ValueError,
+        ("by_group='pp' names no column of X",),
+    ),
     Case("a machine by a number", lambda f: classifier(by_group=3).fit(X, Y), ValueError, ("'by_group'", "3")),
     Case(
         "a fit of one group", lambda f: classifier().fit(X, Y, groups=["a"] * 60), ValueError, ("one group", "held out")

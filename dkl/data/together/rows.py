@@ -69,6 +69,7 @@ class BesideFeatures:
         by_time = by_time or None
         X = as_known_rows(X)
         self._column_names = by_group, by_time
+        arguments = ["by_group" if groups is None else "groups", "by_time" if times is None else "times"]
         if is_frame(X):
             groups, times = _first_given(groups, by_group, "group"), _first_given(times, by_time, "time")
             self._column_names = None, None
@@ -77,10 +78,10 @@ class BesideFeatures:
         self.row_id: np.ndarray | None = None
         self._given: dict[str, tuple[Any, str | None]] = {}
         problems = Problems()
-        for role, values in (("group", groups), ("time", times)):
+        for role, values, argument in zip(("group", "time"), (groups, times), arguments, strict=True):
             with problems.collected():
                 if values is not None:
-                    self._given[role] = self._values_and_name(role, values)
+                    self._given[role] = self._values_and_name(role, values, argument)
         problems.raise_all()
         if not is_frame(X) and not hasattr(X, "schema") and (by_group, by_time) != (None, None) and not self._given:
             name, value = ("by_group", by_group) if by_group is not None else ("by_time", by_time)
@@ -99,13 +100,13 @@ class BesideFeatures:
                 given[role] = known.name
         return cls(X, given["group"], given["time"])
 
-    def _values_and_name(self, role: str, values: Any) -> tuple[Any, str | None]:
+    def _values_and_name(self, role: str, values: Any, argument: str) -> tuple[Any, str | None]:
         """Values and their name (None for given values); a group column is removed from the frame."""
         if not isinstance(values, str):
-            check_order(self.X, values, f"{role}s")
+            check_order(self.X, values, argument)
             return values, None
         of_dataset = f"; for a column of a Dataset, KernelClassifier(by_{role}={values!r})"
-        column = column_named(self.X, values, f"{role}s", of_dataset)
+        column = column_named(self.X, values, argument, of_dataset)
         if role == "group":
             self.leave_out(values)
         return column, values
