@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.data.dataset import Dataset
 from dkl.data.columns.free_text import DIRECTION
+from dkl.data.dataset import Dataset
 from dkl.data.ingest.column_rules import with_places
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.sources.rows import RowSource

@@ -6,7 +6,6 @@ A state is written as arrays and JSON, without pickle.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import io
 import json
 import os
@@ -20,7 +19,7 @@ import fsspec
 import google_crc32c
 import numpy as np
 
-from dkl.data.store.location import Location
+from dkl.data.store.location import Location, reason_of
 from dkl.data.store.outputs import beside
 from dkl.data.store.overwriting import STORES, store_around, what_is_at
 from dkl.errors import StoreError
@@ -94,6 +93,7 @@ class Checkpoint:
                 f"another fit is using the checkpoint {self.store!r} at this moment and has saved its state there; let "
                 "it end, or give each fit a place of its own"
             )
+        self._last = _sequence(newest)
         # the slot without the newest state is overwritten; of the complete ones the newest counts
         slot, sequence = (0, 0) if newest is None else (1 - newest[0], newest[1]["sequence"] + 1)
         # the newer of two slots has the higher number, as the clocks of several machines may differ
@@ -180,8 +180,8 @@ class Checkpoint:
         except OSError as error:
             if error.errno is None:
                 raise
-            reason = "the disk is full" if error.errno == errno.ENOSPC else os.strerror(error.errno)
-            message = f"{len(content):,} bytes of a checkpoint were not written: {reason}. The last state is kept"
+            kept = "No state was kept" if self._last == _sequence(None) else "The last state is kept"
+            message = f"{len(content):,} bytes of a checkpoint were not written: {reason_of(error.errno)}. {kept}"
             raise OSError(error.errno, message, path) from error
 
     def _write_whole(self, path: str, content: bytes) -> None:

@@ -136,19 +136,27 @@ def test_a_folder_without_permission_is_an_error_and_leaves_the_last_state(tmp_p
     assert_state(checkpoint.load(), 1)
 
 
-@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "the disk is full"), (errno.EIO, "Input/output error")])
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(errno.ENOSPC, "the disk is full; free some space or choose another place"), (errno.EIO, "Input/output error")],
+)
 def test_a_disk_that_refuses_is_an_error_with_path_and_bytes_and_leaves_the_last_state(
     tmp_path, monkeypatch, code, reason
 ):
     checkpoint = Checkpoint(tmp_path)
-    checkpoint.save(state_of(1))
+    said = rf"8,\d\d\d bytes of a checkpoint were not written: {reason}\."
 
     def refuse(descriptor):
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
         patch.setattr("dkl.passes.checkpoint.os.fsync", refuse)
-        with pytest.raises(OSError, match=rf"8,\d\d\d bytes of a checkpoint were not written: {reason}") as caught:
+        with pytest.raises(OSError, match=rf"{said} No state was kept"):
+            checkpoint.save(state_of(1))
+    checkpoint.save(state_of(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("dkl.passes.checkpoint.os.fsync", refuse)
+        with pytest.raises(OSError, match=rf"{said} The last state is kept") as caught:
             checkpoint.save(state_of(2))
     assert caught.value.errno == code
     assert caught.value.filename == str(tmp_path / "state-1.dkl")

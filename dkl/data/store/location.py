@@ -297,6 +297,11 @@ def located_error(error: OSError, target: Location, left: str = "Nothing was kep
     """The error of a write with the path, the reason and a remedy; `left` is a sentence on the state of the target."""
     if error.errno is None:
         return error
+    return OSError(error.errno, f"{target.place} was not written: {reason_of(error.errno)}. {left}", target.url)
+
+
+def reason_of(code: int) -> str:
+    """The reason in words why a write failed with this error number, with the remedy if there is one."""
     reasons = {
         errno.ENOSPC: "the disk is full; free some space or choose another place",
         errno.EDQUOT: "the disk quota is used up; free some space or choose another place",
@@ -304,5 +309,4 @@ def located_error(error: OSError, target: Location, left: str = "Nothing was kep
         errno.EPERM: "writing there is not permitted; choose another place or change its permissions",
         errno.EROFS: "the file system is read-only; choose another place",
     }
-    reason = reasons.get(error.errno, str(error))
-    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)
+    return reasons.get(code) or os.strerror(code)
