@@ -130,9 +130,7 @@ def test_stores_of_files_and_frames_made_by_the_rules_of_others_answer_as_the_fr
 def test_a_store_of_free_text_made_by_the_rules_of_a_model_answers_as_its_frame(tmp_path: Path) -> None:
     """A fit replaces the directions of the texts by fewer columns, and by scores of its target."""
     rng = np.random.default_rng(0)
-    words = np.array(
-        ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
-    )
+    words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda"])
     frame = pd.DataFrame({"x": rng.normal(size=N), "text": [" ".join(rng.choice(words, 6)) for _ in range(N)]})
     labels = np.where(frame["text"].str.contains("alpha"), "u", "v")
     model = dkl.KernelClassifier("random", n_features=50, solver="newton", random_state=0, progress=False)
