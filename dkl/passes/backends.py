@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -56,6 +56,7 @@ PAUSED_EVERY_S = 2.0
 SMALL_BYTES = 1 << 16
 MOST_SENDS = 6
 STOP_WITHIN_S = 1.5
+_CLOSED = ("closing", "closed")
 REMEDY = "start workers, or close the client to work on threads, and call again: a checkpoint resumes at its last round"
 
 
@@ -126,6 +127,10 @@ class Backend(ABC):
     def held_up(self, tasks: Collection[Task]) -> Sequence[Task]:
         """Those of the live `tasks` that wait for a process which starts none at present, while others do."""
         return ()
+
+    def noticing_close(self) -> AbstractContextManager[None]:
+        """A context in which errors become a `ClusterError` if the client of the cluster was closed meanwhile."""
+        return nullcontext()
 
     def cancel(self, tasks: Iterable[Task]) -> None:
         """Give up tasks; those that run may end."""
@@ -380,7 +385,7 @@ class ClusterBackend(Backend):
 
     def _workers(self) -> Mapping[str, Any]:
         """The scheduler's record of each worker, by its address; empty if it does not answer in time."""
-        known = self._answer(partial(self._client.scheduler.identity, n_workers=-1))
+        known = self._answer(lambda: self._client.scheduler.identity(n_workers=-1))
         return {} if known is None else known["workers"]
 
     def _answer(self, question: Callable[[], Any], timeout: float = ANSWER_S) -> Any:
@@ -442,13 +447,26 @@ class ClusterBackend(Backend):
         return future
 
     @contextmanager
-    def _scheduler_errors(self) -> Iterator[None]:
-        """Turns errors into a `ClusterError` if the scheduler does not answer."""
+    def noticing_close(self) -> Iterator[None]:
         try:
             yield
+        except Exception as error:
+            if self._client.status not in _CLOSED or isinstance(error, ClusterError):
+                raise
+            raise ClusterError(
+                f"the client of {self._address} was closed, by the program or since the scheduler no longer answers, "
+                f"while work ran on its workers; {REMEDY}"
+            ) from error
+
+    @contextmanager
+    def _scheduler_errors(self) -> Iterator[None]:
+        """Turns errors into a `ClusterError` if the scheduler does not answer, or the client was closed."""
+        try:
+            with self.noticing_close():
+                yield
         except (RuntimeError, OSError) as error:
             # the client is connected to its scheduler: the error is one of the work, and keeps its type
-            if self._client.status == "running":
+            if self._client.status in ("running", *_CLOSED):
                 raise
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
 
@@ -518,7 +536,7 @@ class ClusterBackend(Backend):
         self._last_update = now
         if self._client.status == "connecting":
             return  # the client tries to reach its scheduler; a question would wait as long as it does
-        answer = self._answer(self._client.scheduler.ncores)
+        answer = self._answer(lambda: self._client.scheduler.ncores())
         if answer is None:
             return
         threads = dict(answer)
@@ -542,8 +560,8 @@ class ClusterBackend(Backend):
         self._answer(giving_up, timeout=timeout)
 
     def endings(self) -> str:
-        topic = partial(self._client.scheduler.events, topic="worker-restart-memory")
-        ended = [event for when, event in self._answer(topic) or () if when >= self._start_time]
+        restarts = self._answer(lambda: self._client.scheduler.events(topic="worker-restart-memory"))
+        ended = [event for when, event in restarts or () if when >= self._start_time]
         if not ended:
             return ""
         said = ", ".join(sorted({f"{event['worker']} at {format_bytes(event['rss'])}" for event in ended}))
@@ -570,8 +588,9 @@ class ClusterBackend(Backend):
             LOG.warning("%s", _paused_warning(known, paused))
             self.give_up_kept(sorted(paused), timeout=ANSWER_S)
         self._note_paused(paused)
-        asked = partial(self._client.scheduler.processing, workers=sorted(paused))
-        waiting = (self._answer(asked) or {}) if paused else {}
+        waiting = {}
+        if paused:
+            waiting = self._answer(lambda: self._client.scheduler.processing(workers=sorted(paused))) or {}
         on_paused = {str(key) for keys in waiting.values() for key in keys if self._token in str(key)}
         # tasks pinned to paused workers wait at the scheduler
         pinned = {str(t.key) for t in tasks if not t.done() and self._submitted_to[str(t.key)] <= paused}

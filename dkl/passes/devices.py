@@ -150,7 +150,7 @@ def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
     }
     deadline = time.monotonic() + _timeout()
     # without this, a hung worker would be waited for as long as the first import of CuPy may take
-    with hung_workers_restarted(client) if asked else nullcontext():
+    with backend.noticing_close(), hung_workers_restarted(client) if asked else nullcontext():
         while True:
             present = set(backend.slots())
             waiting = [worker for worker, task in asked.items() if task.status == "pending" and worker in present]

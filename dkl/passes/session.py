@@ -348,7 +348,7 @@ def open_session(
         # earlier reads of this process are not part of this pass
         compare_noted(LEDGER.taken())
         client = current_client() if backend.is_cluster else None
-        with nullcontext() if client is None else hung_workers_restarted(client):
+        with backend.noticing_close(), nullcontext() if client is None else hung_workers_restarted(client):
             session.plan(records, memory_limit, device, is_read_again=is_read_again)
             session.work = Work(
                 uuid.uuid4().hex,

@@ -304,6 +304,16 @@ def test_a_cluster_without_workers_is_an_error_with_a_remedy():
         run_pass(Source((4,) * 5), (moments(),))
 
 
+def test_a_client_that_is_closed_in_the_middle_of_a_pass_is_an_error_with_a_remedy():
+    from distributed import Client, LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        client = Client(cluster)
+        threading.Timer(0.5, client.close).start()
+        with pytest.raises(ClusterError, match=r"the client of \S+ was closed, by the program or .*; start workers, or"):
+            run_pass(Source((4,) * 3000), (moments(function=slow_sums),))
+
+
 @pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_an_error_within_seconds(tmp_path):
     from distributed import Client
