@@ -588,7 +588,7 @@ class ClusterBackend(Backend):
             LOG.warning("%s", _paused_warning(known, paused))
             self.give_up_kept(sorted(paused), timeout=ANSWER_S)
         self._note_paused(paused)
-        waiting = {}
+        waiting: Mapping[str, Any] = {}
         if paused:
             waiting = self._answer(lambda: self._client.scheduler.processing(workers=sorted(paused))) or {}
         on_paused = {str(key) for keys in waiting.values() for key in keys if self._token in str(key)}

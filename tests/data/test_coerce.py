@@ -231,6 +231,13 @@ def test_dask_rows_are_cut_by_the_rule_of_blocks_and_computed_one_block_at_a_tim
     assert block.n_rows == 52_500
 
 
+def test_chunks_with_other_columns_than_their_array_announces_are_refused() -> None:
+    lazy = da.ones((20, 5), chunks=(10, 5)).map_blocks(lambda chunk: chunk[:, :3], dtype=float)
+    with pytest.raises(ValueError, match="computed rows have 3 columns, and the array announced 5; correct") as caught:
+        computed_blocks(as_dataset(lazy, np.arange(20) % 2))
+    assert caught.value.__notes__ == ["at block 0 of a Dask array"]
+
+
 def test_sparse_dask_chunks_stay_sparse() -> None:
     rows = sparse.random_array((100, 30), density=0.1, format="csr", rng=RNG)
     lazy = da.from_array(rows.toarray(), chunks=(25, 30)).map_blocks(sparse.csr_array)

@@ -310,7 +310,7 @@ def test_a_client_that_is_closed_in_the_middle_of_a_pass_is_an_error_with_a_reme
     with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
         client = Client(cluster)
         threading.Timer(0.5, client.close).start()
-        with pytest.raises(ClusterError, match=r"the client of \S+ was closed, by the program or .*; start workers, or"):
+        with pytest.raises(ClusterError, match=r"the client of \S+ was closed, by the program.*; start workers, or"):
             run_pass(Source((4,) * 3000), (moments(function=slow_sums),))
 
 

@@ -310,6 +310,7 @@ class MakeBlock:
     """Makes a checked Block from the computed chunks of one block."""
 
     classes: np.ndarray | None
+    n_columns: int
 
     def __call__(
         self,
@@ -322,7 +323,14 @@ class MakeBlock:
     ) -> Block:
         """The block; rows that count are numbered from `first_id`, or all rows from `first_row`."""
         with located(f"block {index} of a Dask array"):
-            block = checked_block(index, first_row, as_rows(X), y, weight, self.classes)
+            rows = as_rows(X)
+            # targets and weights alone have no column
+            if rows.shape[1] not in (0, self.n_columns):
+                raise ValueError(
+                    f"computed rows have {rows.shape[1]} columns, and the array announced {self.n_columns}; correct the "
+                    "function that makes its chunks, or its chunks= and meta="
+                )
+            block = checked_block(index, first_row, rows, y, weight, self.classes)
             if first_id is None or block.weight is None:
                 return block
             return replace(block, row_id=first_id + np.cumsum(block.weight > 0.0) - 1)
@@ -363,7 +371,7 @@ class DaskSource(BaseRows):
         self._raw = raw
         cut: Any = [cut_rows(array, chunks or own_chunks(X)) for array in self._given]
         self._X, self._y, self._weight = cut
-        self._make = MakeBlock(classes)
+        self._make = MakeBlock(classes, X.shape[1])
         self._n_classes = None if classes is None else len(classes)
         self.n_blocks = len(self.rows_in_blocks)
         self.rows_a_block = max(self.rows_in_blocks)
