@@ -427,3 +427,38 @@ def test_workers_use_again_what_arrays_have_freed(chosen: str, is_kept: bool) ->
     before, after = map(int, out.split())
     assert before > 200 * 250
     assert (after < before / 50) == is_kept
+
+
+HEAPS = """
+import os
+import threading
+import psutil
+import numpy as np
+from dkl.process import keep_freed_memory, return_freed_memory
+keep_freed_memory()
+def held():
+    return psutil.Process().memory_info().rss
+def uses_memory(all_have_begun):
+    all_have_begun.wait()
+    for _ in range(3):
+        arrays = [np.ones(1 << 16) for _ in range(8)]
+before, together = held(), threading.Barrier(6)
+threads = [threading.Thread(target=uses_memory, args=(together,)) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+return_freed_memory()
+print(held() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="of the GNU C library")
+@pytest.mark.parametrize(("chosen", "is_shared"), [("", True), pytest.param("16", False, marks=pytest.mark.slow)])
+def test_workers_return_what_their_threads_have_freed(chosen: str, is_shared: bool) -> None:
+    """What is free at the end of the heap of a thread stays with a process: the threads of a worker share one heap."""
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    environment |= {"MALLOC_TRIM_THRESHOLD_": "65536"} | ({"MALLOC_ARENA_MAX": chosen} if chosen else {})
+    command = [sys.executable, "-c", HEAPS]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert (int(out) < 4 << 20) == is_shared
