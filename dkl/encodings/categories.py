@@ -26,7 +26,7 @@ from dkl.encodings.gains import (
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import Rows, RowsInFile
 from dkl.encodings.source import CategoryNumbers
-from dkl.encodings.sums import CategorySum, category_sums
+from dkl.encodings.sums import CategorySum, category_sums, sums_cost
 from dkl.encodings.target_means import (
     PRIORS,
     CategoryFolds,
@@ -49,7 +49,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.passes.loop import PlannedRun, Run, run_pass
 from dkl.passes.room import room_of
 from dkl.passes.session import backend_for
-from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+from dkl.protocols.records import Accumulator, BlockSum, Record
 
 Names = TypeVar("Names", bound=tuple[str, ...])
 T = TypeVar("T")
@@ -301,7 +301,7 @@ class CategoryFit:
                 function=category_sums,
                 accumulators={each.name: Accumulator((self.folds.count, each.width)) for each in part},
                 operands={"sums": tuple(part), "folds": self.folds, "n_classes": self.dataset.schema.n_classes},
-                cost=partial(_cost_of_sums, len(part), len({each.key for each in part})),
+                cost=partial(sums_cost, part, self.n_targets),
                 on_host=True,
             )
             for part in parts
@@ -729,8 +729,3 @@ def _with_encoding(
         passthrough=None if folds is None else encoding.passthrough,
     )
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, folds)), schema)
-
-
-def _cost_of_sums(n_sums: int, n_columns: int, rows: int, columns: int) -> Cost:
-    """The cost of `n_sums` sums over `n_columns` columns of codes: a few operations for each row and sum."""
-    return Cost(20.0 * rows * n_sums, 64 * rows * n_columns)

@@ -20,7 +20,7 @@ from dkl.kernels.device import (
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import as_columns, dense_rows
 from dkl.protocols.block import Block
-from dkl.protocols.records import FewNumbers
+from dkl.protocols.records import Cost, FewNumbers
 
 TEXT_ROWS = 1 << 13
 """Rows of a text's directions that are converted to double precision at once: 8 MiB at 128 directions."""
@@ -91,8 +91,10 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             if width < key.size:
                 inside = np.flatnonzero((first <= codes[key]) & (codes[key] < last))
                 place = place[inside]
-        values = [_summed(block, targets, each) for each in some]
-        values = values if len(inside) == len(fold) else [one[inside] for one in values]
+        # made one at a time: those of all numbers together are several times the block
+        values = (_summed(block, targets, each) for each in some)
+        if len(inside) < len(fold):
+            values = (one[inside] for one in values)
         # a block fills few of the numbers of a cross with many values
         if 8 * len(place) <= n_folds * width:
             found: Sequence[np.ndarray | FewNumbers] = FewNumbers.counted((n_folds, width), place, values)
@@ -100,6 +102,16 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             found = [np.bincount(place, one, n_folds * width).reshape(n_folds, width) for one in values]
         sums |= dict(zip((each.name for each in some), found, strict=True))
     return sums
+
+
+def sums_cost(sums: Sequence[CategorySum], n_targets: int, rows: int, columns: int) -> Cost:
+    """The cost of `category_sums` of T targets: a few operations for each row and sum.
+
+    The numbers of a row that exist at once: T targets, the code of each key and those of its parts, and at most 16 for
+    the fold, the place among the sums, and the value that is summed.
+    """
+    keys = {each.key for each in sums} - {None}
+    return Cost(20.0 * rows * len(sums), 8 * rows * (n_targets + 2 * len(keys) + 16))
 
 
 def _summed(block: Block, targets: np.ndarray, each: CategorySum) -> np.ndarray:

@@ -260,3 +260,17 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     # two operations for each entry of W, zeros of a dense one included, and the cost of a cosine for each feature
     entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
     return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features
+
+
+def mapping_scratch(feature_map: FeatureMap) -> int:
+    """Bytes that mapping rows takes at most beside the rows and their features: a tile that stays in the cache.
+
+    Similarities to landmarks, their distances and powers are computed in double precision for more rows at once, and
+    multiplied by a copy of the whitening.
+    """
+    if isinstance(feature_map.projection, CombinedProjection):
+        return max(mapping_scratch(part) for part in feature_map.projection.maps)
+    if not isinstance(feature_map.projection, NystromProjection):
+        return _CACHED_BYTES
+    landmarks = len(feature_map.projection.landmarks)
+    return _CACHED_BYTES + 8 * landmarks * (3 * NYSTROM_ROWS + feature_map.n_features)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dkl.kernels.maps import mapping_flops
+from dkl.kernels.maps import mapping_flops, mapping_scratch, newton_tile
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.head import MOST_FEATURES, NewtonProblem, NewtonState, fold_sums
 from dkl.linear.minibatches import HeldOut
@@ -593,7 +594,14 @@ class Candidates:
             calibrating = 20.0 * n_multipliers / self.folds.count
             scores = (2.0 * feature_map.n_features + calibrating) * n_models
             judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
-            return Cost(judging * (mapping + scores), int(judging * 8 * (feature_map.n_features + 2 * n_models)))
+            # at most twelve numbers of every row while its fold is found; of each that judges its columns, targets and
+            # two weights for each candidate; of the rows that are mapped at once the features, and six numbers for each
+            # model
+            beside = columns + self.n_outputs + 2 * models.shape[2] + 6
+            m, dtype = feature_map.n_features, self.problem.dtype
+            together = np.dtype(dtype).itemsize * m + 48 * n_models
+            scratch = 8 * (12 * rows + judging * beside) + min(newton_tile(m, dtype), judging) * together
+            return Cost(judging * (mapping + scores), math.ceil(scratch) + mapping_scratch(feature_map))
 
         return BlockSum(
             name="held-out scores",

@@ -7,6 +7,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -30,7 +31,14 @@ from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
 from dkl.passes.loading import load
 from dkl.passes.loop import PlannedRun
-from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
+from dkl.passes.memory import (
+    MemoryProjection,
+    blocks_ahead,
+    fit_limits,
+    least_memory,
+    narrowest_limits,
+    refusal,
+)
 from dkl.passes.room import Room, modules_of, own_cores, own_room, room_of
 from dkl.passes.session import backend_for, blocks_are_kept, least_ahead, origin_of, task_origin
 from dkl.protocols.arrays import Rows
@@ -249,6 +257,8 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
                 whole = encoded_within(sys.maxsize)[0]
                 plan = learner.replayed(whole)
             processes, own = backend.memories(modules), own_room(learner.memory_limit)
+            # the room in which passes keep blocks; up to a larger one of the plan they take as little as they can
+            roomy = room_of(processes, learner.memory_limit, for_whole_fit=backend.is_cluster)
             if gives_up:
                 # Above 70 % of its limit a worker writes results to its disk, which are small; above 80 % Dask pauses
                 # it. Between the two, workers of a long session may repeat fits that they ran before, and those of 500
@@ -271,20 +281,27 @@ def planned_work(learner: PlannedMixin, rows: Dataset, device: Device) -> Planne
     n_threads = max(slots.values())
     ahead = blocks_ahead(device, is_inline=backend.is_inline, cores=own_cores(processes), n_threads=n_threads)
     origin = task_origin(whole.source, is_cluster=backend.is_cluster)
-    memories = [
-        fit_limits(
-            source_of(whole.source, kind.records),
-            kind.records,
-            n_threads=n_threads,
-            room=room.beside(bytes_beside(kind.held)) if in_driver else room,
-            cached=blocks_are_kept(whole.source, origin),
-            in_driver=in_driver,
-            ahead=ahead,
-            least_ahead=least_ahead(origin, is_cluster=backend.is_cluster),
-            device=device,
+    waiting = least_ahead(origin, is_cluster=backend.is_cluster)
+
+    def memory_of(kind: PlannedKind) -> MemoryProjection:
+        source, held = source_of(whole.source, kind.records), bytes_beside(kind.held) if in_driver else 0
+        with suppress(MemoryLimitError):
+            return fit_limits(
+                source,
+                kind.records,
+                n_threads=n_threads,
+                room=roomy.beside(held),
+                cached=blocks_are_kept(whole.source, origin),
+                in_driver=in_driver,
+                ahead=ahead,
+                least_ahead=waiting,
+                device=device,
+            )
+        return narrowest_limits(
+            source, kind.records, room.beside(held), in_driver=in_driver, least_ahead=waiting, device=device
         )
-        for kind in kinds
-    ]
+
+    memories = [memory_of(kind) for kind in kinds]
     here = all(process.host == socket.gethostname() for process in processes)
     cores = min(slots.total(), usable_cores()) if here else slots.total()
     return PlannedWork(whole, kinds, memories, room, slots, cores, in_files, backend.is_cluster, plan.driving)

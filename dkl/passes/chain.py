@@ -20,7 +20,6 @@ from dkl.kernels.threads import one_blas_thread
 from dkl.passes.backends import current_client
 from dkl.passes.dispatch import Dispatcher, Job
 from dkl.passes.lost_workers import Task, TaskLost, counted_loss, wait_done
-from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.session import Session, stays_here
 from dkl.passes.transport import Carried, unpacked
@@ -128,7 +127,7 @@ class Chain:
             return
         self._known, most = slots, self._session.limits.tasks
         for worker, threads in Counter(slots).items():
-            self._room.setdefault(worker, PIECES_A_THREAD * min(threads, most))
+            self._room.setdefault(worker, self._session.limits.pieces * min(threads, most))
 
     def _map_ahead(self) -> None:
         """Submit pieces, in order, until every worker has its share of pieces that wait for their steps."""
@@ -150,7 +149,7 @@ class Chain:
         # room is the number of pieces that a worker may still make; the one that steps has a thread less for them
         room = {worker: self._room[worker] for worker in dict.fromkeys(self._known)}
         if len(room) > 1 and not self._starved:
-            room[self._home] = room.get(self._home, 0) - PIECES_A_THREAD
+            room[self._home] = room.get(self._home, 0) - self._session.limits.pieces
         if self._links and room.get(self._links[-1].worker, 0) > 0:
             return self._links[-1].worker
         # among equals not the worker that steps

@@ -36,7 +36,7 @@ ROW_OBJECT_BYTES = 24
 # Arrays of different sizes are allocated and freed between cached blocks: a process has held 1.24 times the bytes of
 # its arrays and objects.
 ALLOCATOR_GAPS = 0.15
-# Pieces of a fold that each thread of a cluster makes ahead of their steps.
+# Pieces of a fold that each thread of a cluster makes ahead of their steps, where there is memory for them.
 PIECES_A_THREAD = 3
 
 
@@ -93,7 +93,7 @@ def _items_of_work(
     }
     if fold is not None:
         # the worker that steps receives two pieces of others, and one of them is held twice while it is aligned
-        pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
+        pieces = 2 * limits.tasks + 1 if in_driver else limits.pieces * limits.tasks + 3
         items |= {
             f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
@@ -246,6 +246,7 @@ def fit_limits(
     room: Room,
     cached: bool = True,
     others_stay: bool = False,
+    keeps: bool = True,
     ahead: int = 1,
     least_ahead: int = 0,
     in_driver: bool = True,
@@ -255,11 +256,13 @@ def fit_limits(
 
     At least `least_ahead` are read ahead: where rows are sent, that many wait for each block in progress.
 
-    The cheapest memory is given up first: the cache (blocks are read again), then reading ahead, then blocks in
-    progress. Results do not depend on it: tiles and the tree depend on the shape of the data alone.
+    The cheapest memory is given up first: the cache (blocks are read again), then reading ahead, then pieces of a fold
+    that are made ahead, then blocks in progress. Results do not depend on it: tiles and the tree depend on the shape of
+    the data alone.
 
     `cached` keeps blocks of this pass for the next one. `others_stay` keeps blocks of other rows that earlier passes
-    have cached, in memory that the projection, which does not count them, leaves free.
+    have cached, in memory that the projection, which does not count them, leaves free. With `keeps=False` nothing is
+    kept for the next pass, neither blocks nor pieces or mapped rows.
 
     Raises
     ------
@@ -268,11 +271,14 @@ def fit_limits(
     """
     check_accumulators(records)
     pieces = kept_bytes(source, records)
-    cache = cache_bytes(room.nbytes) if cached or others_stay or pieces else 0
+    cache = cache_bytes(room.nbytes) if keeps and (cached or others_stay or pieces) else 0
     each_ahead = range(max(ahead, least_ahead), least_ahead - 1, -1)
-    choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in each_ahead]
-    for tasks, waiting in choices:
-        limits = Limits(tasks, waiting, 0)
+    with_steps = [(each, PIECES_A_THREAD) for each in each_ahead]
+    if records and isinstance(records[0], Fold):
+        with_steps += [(least_ahead, fewer) for fewer in range(PIECES_A_THREAD - 1, 0, -1)]
+    choices = [(tasks, tasks * each, made) for tasks in range(n_threads, 0, -1) for each, made in with_steps]
+    for tasks, waiting, made in choices:
+        limits = Limits(tasks, waiting, 0, pieces=made)
         work = _items_of_work(source, records, limits, in_driver=in_driver)
         bare = _with_caches(work, source, records, limits, room)
         if bare.fits:
@@ -294,6 +300,31 @@ def fit_limits(
             return projection
     least = least_memory(source, records, room, in_driver=in_driver, least_ahead=least_ahead)
     raise refusal(source, records, least)
+
+
+def narrowest_limits(
+    source: BlockSource, records: Sequence[Record], room: Room, *, in_driver: bool, least_ahead: int, device: Device
+) -> MemoryProjection:
+    """The least limits, for a pass that may take all bytes up to those at which Dask pauses a worker.
+
+    It has one block at a time, reads none ahead that need not wait, and keeps nothing for the next pass.
+
+    Raises
+    ------
+    MemoryLimitError
+        If it does not fit.
+    """
+    return fit_limits(
+        source,
+        records,
+        n_threads=1,
+        room=room,
+        keeps=False,
+        ahead=0,
+        least_ahead=least_ahead,
+        in_driver=in_driver,
+        device=device,
+    )
 
 
 def refusal(source: BlockSource, records: Sequence[Record], least: MemoryProjection) -> MemoryLimitError:

@@ -31,9 +31,10 @@ from dkl.passes.memory import (
     fit_limits,
     gpu_rows_setting,
     least_memory,
+    narrowest_limits,
     whole_bytes,
 )
-from dkl.passes.room import modules_of, own_cores, own_room, room_of
+from dkl.passes.room import ProcessMemory, modules_of, own_cores, own_room, room_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
@@ -117,27 +118,28 @@ class Session:
         n_threads = max(Counter(self.slots).values())
         modules = modules_of(records, self.source.reader())
 
-        def within(*, may_spill: bool = False) -> MemoryProjection:
+        waiting = least_ahead(self._origin, is_cluster=self.backend.is_cluster)
+
+        def measured() -> list[ProcessMemory]:
             memories = self.backend.memories(modules)
             self.sharing = max(Counter(memory.host for memory in memories).values())
             self.processes = len(memories)
-            if may_spill:
-                memories = [memory.up_to_pause() for memory in memories]
+            return memories
+
+        def within() -> MemoryProjection:
+            memories = measured()
+            cores = own_cores(memories)
             return fit_limits(
                 self.source,
                 records,
-                n_threads=1 if may_spill else n_threads,
+                n_threads=n_threads,
                 room=room_of(memories, memory_limit),
-                cached=self.is_kept and is_read_again and not may_spill,
+                cached=self.is_kept and is_read_again,
                 # trials on a sample in memory run between passes over all rows, whose cached blocks stay
-                others_stay=not self.is_kept and not may_spill,
+                others_stay=not self.is_kept,
                 in_driver=not self.backend.is_cluster,
-                ahead=0
-                if may_spill
-                else blocks_ahead(
-                    device, is_inline=self.backend.is_inline, cores=own_cores(memories), n_threads=n_threads
-                ),
-                least_ahead=least_ahead(self._origin, is_cluster=self.backend.is_cluster),
+                ahead=blocks_ahead(device, is_inline=self.backend.is_inline, cores=cores, n_threads=n_threads),
+                least_ahead=waiting,
                 device=device,
             )
 
@@ -151,8 +153,12 @@ class Session:
         except MemoryLimitError:
             # A worker may have grown during a fit by more than was planned. Rather than end the fit, a pass takes one
             # block at a time, and up to the memory at which Dask pauses the worker, though Dask may spill results.
+            room = room_of([memory.up_to_pause() for memory in measured()], memory_limit)
+            in_driver = not self.backend.is_cluster
             with suppress(MemoryLimitError):
-                self.projection = within(may_spill=True)
+                self.projection = narrowest_limits(
+                    self.source, records, room, in_driver=in_driver, least_ahead=waiting, device=device
+                )
                 return
             raise
 

@@ -41,6 +41,8 @@ class Limits:
         Processes on one machine, which share the memory of its GPUs.
     processes : int
         Processes of the pass on all machines.
+    pieces : int
+        Pieces of a fold that each thread of a cluster makes ahead of their steps.
     """
 
     # limits change how much is in progress, but never a bit of the results
@@ -52,6 +54,7 @@ class Limits:
     gpu_rows: int | None = None
     sharing: int = 1
     processes: int = 1
+    pieces: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ the first task, reads every block once for all of them, and reduces in a fixed o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
@@ -73,7 +73,7 @@ class FewNumbers:
     values: np.ndarray
 
     @classmethod
-    def counted(cls, shape: tuple[int, ...], place: np.ndarray, weights: Sequence[np.ndarray]) -> list[FewNumbers]:
+    def counted(cls, shape: tuple[int, ...], place: np.ndarray, weights: Iterable[np.ndarray]) -> list[FewNumbers]:
         """The sums of each of several weights (n,) at the places (n,), as `numpy.bincount` adds them up."""
         # the place of a row and its number in one integer, which NumPy sorts several times as fast as it sorts both
         bits = len(place).bit_length()

@@ -36,13 +36,13 @@ from dkl.data.view import View
 from dkl.encodings.fitted import Made, code_places
 from dkl.encodings.keys import CategoryKey, CategoryPart, category_parts
 from dkl.encodings.source import CategoryNumbers
-from dkl.encodings.sums import CategorySum, category_sums
+from dkl.encodings.sums import CategorySum, category_sums, sums_cost
 from dkl.encodings.target_means import CategoryFolds
 from dkl.errors import Problems, located, warn_user
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.loop import run_pass
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.protocols.records import Accumulator, BlockSum
 from dkl.uncertainty.drift_statistics import LEAST_EXPECTED
 
 _NAMES = ("a", "b")
@@ -347,7 +347,7 @@ def names_record(dataset: Dataset) -> BlockSum | None:
             category_sums,
             {each.name: Accumulator((folds.count, each.width)) for each in sums},
             {"sums": sums, "folds": folds, "n_classes": dataset.schema.n_classes},
-            cost=lambda rows, columns: Cost(20.0 * rows * len(sums), 64 * rows * len(sums)),
+            cost=partial(sums_cost, sums, 0),
             on_host=True,
         )
     )

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 
+from dkl import KernelClassifier, NystromFeatures, RandomFeatures
 from dkl.errors import MemoryLimitError
-from dkl.passes.loop import run_pass
-from dkl.passes.memory import MemoryProjection, fit_limits, least_memory, operand_bytes
+from dkl.passes.loop import SumReduction, run_pass
+from dkl.passes.memory import MemoryProjection, fit_limits, least_memory, narrowest_limits, operand_bytes
 from dkl.passes.reading import LOADER, block_bytes
 from dkl.passes.session import least_ahead
 from dkl.protocols.block import Block
@@ -212,6 +214,38 @@ def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
     assert seen[-1][0] < 4
 
 
+def test_of_a_fold_pieces_are_made_ahead_where_there_is_room_for_them():
+    """Six pieces of 8 MiB of a worker with 500 MB, for which an epoch was refused within a fit."""
+    source, (fold,) = WideSource(4), RECORDS["fold"]()
+    fold = replace(fold, piece_bytes=8 * MIB, kept_as="pieces")
+    seen = []
+    for megabytes in range(160, 20, -4):
+        room = room_of_bytes(megabytes * MIB)
+        try:
+            projection = fit_limits(source, (fold,), n_threads=1, room=room, in_driver=False)
+        except MemoryLimitError:
+            break
+        limits = projection.limits
+        assert projection.fits
+        assert projection.items[f"mapped pieces ({limits.pieces + 3})"] == (limits.pieces + 3) * 8 * MIB
+        seen.append(limits.pieces)
+    assert seen == sorted(seen, reverse=True)
+    assert set(seen) == {3, 2, 1}
+    assert least_memory(source, (fold,), room, in_driver=False).limits.pieces == 1
+
+
+def test_a_pass_that_may_go_on_until_dask_pauses_its_worker_keeps_nothing():
+    """Pieces that were kept, 24 MiB, brought an epoch to 348 MiB, above the 334 at which Dask warns."""
+    source, (fold,) = WideSource(75), RECORDS["fold"]()
+    fold, room = replace(fold, kept_as="pieces"), room_of_bytes(600 * MIB)
+    options = {"in_driver": False, "least_ahead": 0, "device": "cpu"}
+    roomy = fit_limits(source, (fold,), n_threads=1, room=room)
+    assert roomy.limits.piece_bytes > 0
+    assert roomy.limits.cache_bytes > 0
+    narrowest = narrowest_limits(source, (fold,), room, **options).limits
+    assert (narrowest.tasks, narrowest.ahead, narrowest.cache_bytes, narrowest.piece_bytes) == (1, 0, 0, 0)
+
+
 def test_rows_that_are_sent_before_their_task_are_counted_however_little_room_there_is():
     """A block waits in a worker beside each one in progress, which no limit of the pass changes."""
     source, seen = WideSource(100), set()
@@ -318,3 +352,34 @@ def test_a_fold_prepares_only_a_bounded_number_of_pieces_ahead():
         run_pass(WideSource(12), (fold,))
     assert made[0] == stepped_through[0] == 12 * 8
     assert worst[0] <= 2 * 2 + 1
+
+
+def test_block_functions_of_a_machine_hold_no_more_than_their_costs(monkeypatch):
+    """Sums of categories held 48 MiB of a block where 15 were counted, those of held-out rows 7 where 3 were."""
+    draw, seen = np.random.default_rng(0), set()
+    n = 20_000
+    frame = pd.DataFrame(draw.normal(size=(n, 12)), columns=[f"c{place}" for place in range(12)])
+    names = np.char.add("name ", np.arange(60).astype(str))
+    frame["a"], frame["b"] = (draw.choice(names, n) for _ in range(2))
+    plain = SumReduction.of_block
+
+    def of_block(self, block, columns):
+        record = self.record
+        if record.name not in ("sums of categories", "held-out scores"):
+            return plain(self, block, columns)
+        seen.add(record.name)
+        tracemalloc.start()
+        try:
+            values = plain(self, block, columns)
+            held = tracemalloc.get_traced_memory()[1] - record.result_bytes
+        finally:
+            tracemalloc.stop()
+        assert held <= record.cost(block.n_rows, block.X.shape[1]).scratch_bytes, record.name
+        return values
+
+    monkeypatch.setattr("dkl.passes.loop.SumReduction.of_block", of_block)
+    targets = (np.cos(2.0 * frame["c0"]) + frame["c1"] > 0.5).astype(int)
+    options = {"solver": "newton", "loss": "squared_hinge", "alpha": "auto", "random_state": 0, "progress": False}
+    for features in (RandomFeatures(n_features=400), NystromFeatures(n_features=60)):
+        KernelClassifier(features, **options).fit(frame, targets)
+    assert seen == {"sums of categories", "held-out scores"}
