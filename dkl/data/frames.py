@@ -147,12 +147,15 @@ class RawParts:
         The number of rows of each part; None while partitions are not counted.
     most_nbytes : int
         Peak bytes of a process while it reads the largest partition of a Dask frame; 0 while none is counted.
+    left_nbytes : int
+        The bytes of the largest partition.
     """
 
     parts: list[Any]
     weights: list[Any]
     known_lengths: list[int] | None
     most_nbytes: int = 0
+    left_nbytes: int = 0
 
     @classmethod
     def of(cls, X: GivenRows, weight: GivenValues = None) -> RawParts:
@@ -174,8 +177,8 @@ class RawParts:
         if self.known_lengths is None:
             # messages name rows by their numbers, and blocks need known sizes
             counts = dask.compute(*(delayed(_counted)(part) for part in self.parts))
-            self.known_lengths = [n_rows for n_rows, _ in counts]
-            self.most_nbytes = max(nbytes for _, nbytes in counts)
+            self.known_lengths = [n_rows for n_rows, _, _ in counts]
+            self.most_nbytes, self.left_nbytes = (max(nbytes) for nbytes in list(zip(*counts, strict=True))[1:])
         return self.known_lengths
 
     @property
@@ -205,6 +208,7 @@ class RawParts:
                 lengths.append(len(rows))
                 if isinstance(part, Delayed) and is_frame(rows):
                     self.most_nbytes = max(self.most_nbytes, _bytes_while_read(rows))
+                    self.left_nbytes = max(self.left_nbytes, _bytes_of(rows))
                 counted = rows_that_count(rows, weight)
                 left_out += len(rows) - len(counted)
                 # a part without rows that count does not determine the types of its columns
@@ -231,7 +235,8 @@ class RawParts:
         if not are_separate(parts):
             return None
         chunks = [one_task("dkl-rows", _Raw(part)) for part in parts]
-        return Cut(f"raw-{uuid.uuid4().hex}", chunks, self.lengths, _EncodeRows(encoding), self.most_nbytes)
+        nbytes = self.most_nbytes, self.left_nbytes
+        return Cut(f"raw-{uuid.uuid4().hex}", chunks, self.lengths, _EncodeRows(encoding), *nbytes)
 
     def encoded(self, encoding: TableEncoding, dtype: np.dtype | None = None) -> da.Array:
         """The rows encoded by `encoding`, (n, columns), as a Dask array with one chunk for each part.
@@ -321,9 +326,14 @@ class _EncodeRows:
         return _encoded_part(self.encoding, rows, weight, first_row, self.encoding.dtype)
 
 
-def _counted(part: Any) -> tuple[int, int]:
-    """The number of rows of a partition, and the peak bytes of a process while it reads it."""
-    return len(part), _bytes_while_read(part)
+def _counted(part: Any) -> tuple[int, int, int]:
+    """The number of rows of a partition, the peak bytes of a process while it reads it, and its bytes afterwards."""
+    return len(part), _bytes_while_read(part), _bytes_of(part)
+
+
+def _bytes_of(rows: Any) -> int:
+    """Bytes of a partition in memory, with those of its texts."""
+    return int(rows.memory_usage(deep=True).sum())
 
 
 def _bytes_while_read(rows: Any) -> int:

@@ -188,6 +188,9 @@ class Step(ABC):
     def read_nbytes(self, before: RowSource) -> int:
         return before.read_nbytes
 
+    def left_nbytes(self, before: RowSource) -> int:
+        return before.left_nbytes
+
 
 class RowStep(Step):
     """A step that selects rows, or changes their targets, weights or row columns."""
@@ -206,6 +209,12 @@ class RowStep(Step):
         if before.steps and before.steps[-1].of_rows:
             return before.read_nbytes
         return before.read_nbytes + before.block_nbytes
+
+    def left_nbytes(self, before: RowSource) -> int:
+        """The whole block is there until the columns of the selected rows are made."""
+        if before.steps and before.steps[-1].of_rows:
+            return before.left_nbytes
+        return before.left_nbytes + before.block_nbytes
 
 
 class View:
@@ -263,6 +272,10 @@ class View:
     @cached_property
     def read_nbytes(self) -> int:
         return self.step.read_nbytes(self.before)
+
+    @property
+    def left_nbytes(self) -> int:
+        return self.step.left_nbytes(self.before)
 
     @property
     def stored_nbytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from dkl.encodings.row_matrices import AT_ONCE
 from dkl.encodings.target_means import CategoryFolds
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+
+if TYPE_CHECKING:
+    from dkl.encodings.fitted import CodePlaces
 
 
 class Places(Protocol):
@@ -69,14 +72,29 @@ class LearnedNumbers(Step, ColumnsMade):
         return max(before.block_nbytes + added * (before.dtype.itemsize + 4 * before.is_sparse), 0)
 
     def read_nbytes(self, before: RowSource) -> int:
-        """Peak bytes while a block is read: the block of `before`, and the new rows while they are assembled."""
-        return before.read_nbytes + before.block_nbytes + self.block_nbytes(before)
+        """Peak bytes beside the new rows: while the block of `before` is read, or while the new rows are made of it."""
+        while_read = before.read_nbytes + before.block_nbytes - self.block_nbytes(before)
+        return max(while_read, before.left_nbytes + before.block_nbytes + self.making_nbytes(before), 0)
+
+    def making_nbytes(self, before: RowSource) -> int:
+        """Bytes of temporaries while the new rows are made: these, in parts that are joined."""
+        return self.block_nbytes(before)
 
 
 class CategoryNumbers(LearnedNumbers):
     """Numbers in place of codes: `places` is a `CodePlaces`, and `learned` has a table (`Rows`) for each key."""
 
     is_by_row = True
+    places: CodePlaces
+
+    def making_nbytes(self, before: RowSource) -> int:
+        """Of dense rows, which are written at once: the codes of all keys, and the numbers of one key."""
+        if before.is_sparse:
+            return super().making_nbytes(before)
+        keys = self.places.keys
+        widest = max((self.places.n_numbers(k) for k in range(len(keys))), default=0)
+        parts = {part for key in keys for part in key.parts}
+        return int(before.block_rows.max(initial=0)) * (8 * (len(parts) + 6) + before.dtype.itemsize * (widest + 2))
 
     @cached_property
     def identity(self) -> str:  # type: ignore[override]

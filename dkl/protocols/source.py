@@ -48,6 +48,8 @@ class BlockSource(Protocol):
         Bytes of the largest decoded block, y and weights included.
     read_nbytes : int
         Bytes of temporaries while one block is read (compressed chunk, rows that a filter drops).
+    left_nbytes : int
+        Those of them that are still there when the rows are read, and the steps of a view are applied to them.
     stored_nbytes : int
         Bytes that one read of everything takes from the store; 0 in memory.
     fingerprint : str
@@ -94,6 +96,9 @@ class BlockSource(Protocol):
     def read_nbytes(self) -> int: ...
 
     @property
+    def left_nbytes(self) -> int: ...
+
+    @property
     def stored_nbytes(self) -> int: ...
 
     @property
@@ -136,6 +141,12 @@ class BaseSource:
     @property
     def base(self) -> Any:
         return self
+
+    @property
+    def left_nbytes(self) -> int:
+        """All temporaries of reading, where a source does not say which of them it gives up."""
+        source: Any = self
+        return int(source.read_nbytes)
 
 
 def are_kept(source: BlockSource) -> bool:

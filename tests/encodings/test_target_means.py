@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
+from pathlib import Path
 
+import dask
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -288,3 +292,31 @@ def test_sums_in_several_passes_are_those_of_one(monkeypatch):
     assert len(fit.records(fit.own_sums)) == 2
     parts = with_categories(dataset, HELD_OUT, Run())
     np.testing.assert_array_equal(parts.X.compute(), whole.X.compute())
+
+
+def test_reading_rows_with_numbers_of_codes_holds_no_more_than_is_counted(tmp_path: Path) -> None:
+    """Temporaries were counted as 32 MiB of blocks of 60,000 rows, of which at most 17 exist at once."""
+    draw, n = np.random.default_rng(0), 30_000
+    for number in range(2):
+        rows = pd.DataFrame(draw.normal(size=(n, 16)), columns=[f"c{place}" for place in range(16)])
+        names = np.char.add("name ", np.arange(60).astype(str))
+        rows = rows.assign(a=draw.choice(names, n), b=draw.choice(names, n))
+        rows.to_parquet(tmp_path / f"rows-{number}.parquet")
+    # texts of Arrow, which no trace of Python counts, are a few MB
+    frame = dd.read_parquet(tmp_path)
+    with dask.config.set(scheduler="synchronous"):
+        dataset = as_dataset(frame, (frame["c0"] > 0).astype(int))
+        source = with_categories(dataset, HELD_OUT, Run()).source
+        assert source.n_columns > dataset.n_columns
+        reader, held = source.reader(), []
+        for _ in range(2):
+            (ticket,) = dask.compute(source.ticket(0))
+            tracemalloc.start()
+            try:
+                block = reader.load(ticket)
+                held.append(tracemalloc.get_traced_memory()[1] - block.nbytes)
+            finally:
+                tracemalloc.stop()
+    before = dataset.source
+    assert max(held) <= source.read_nbytes
+    assert source.read_nbytes < before.read_nbytes + before.block_nbytes

@@ -235,6 +235,8 @@ class Cut:
         Encodes raw rows: called with rows, the number of the first one, and their weights (None without any).
     nbytes : int
         Peak bytes while a chunk is computed, and rows are cut from it.
+    left_nbytes : int
+        Bytes of a chunk that was computed.
     """
 
     def __init__(
@@ -244,8 +246,10 @@ class Cut:
         lengths: Sequence[int],
         finish: Finish | None = None,
         nbytes: int = 0,
+        left_nbytes: int = 0,
     ) -> None:
-        self.name, self.chunks, self.lengths, self.nbytes = name, chunks, lengths, nbytes
+        self.name, self.chunks, self.lengths = name, chunks, lengths
+        self.nbytes, self.left_nbytes = nbytes, left_nbytes
         self.finish = finish
         self._starts = np.cumsum([0, *lengths]).tolist()
 
@@ -421,9 +425,14 @@ class DaskSource(BaseRows):
     @cached_property
     def read_nbytes(self) -> int:
         """Bytes of the chunks that a block is cut from, each of which is computed as a whole."""
-        # parts of a block are joined while the partition, at most two thirds of what its reading takes, is in memory
-        raw = 0 if self._raw is None else max(self._raw.nbytes, 2 * self._raw.nbytes // 3 + self.block_nbytes)
+        # parts of a block are joined while the partition is in memory
+        raw = 0 if self._raw is None else max(self._raw.nbytes, self._raw.left_nbytes + self.block_nbytes)
         return raw if self._cuts is not None else raw + self._chunk_nbytes
+
+    @property
+    def left_nbytes(self) -> int:
+        """Bytes of the partition from which rows of other blocks are cut, too."""
+        return self.read_nbytes if self._cuts is None or self._raw is None else self._raw.left_nbytes
 
     @property
     def _chunk_nbytes(self) -> int:
