@@ -71,7 +71,7 @@ class Product:
             shift = formed(projection) @ self.tiles.constant
             offset = -shift if offset is None else offset - shift
         self.offset = None if offset is None else offset.astype(dtype)
-        keeps_sparse = self.tiles.sparse and not self.tiles.written_out
+        keeps_sparse = self.tiles.keeps_sparse
         self._form: Callable[[Rows, slice], np.ndarray]
         if isinstance(projection, StructuredProjection):
             self._form = _Structured(projection, dtype)

@@ -209,7 +209,6 @@ def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, 
     # tiles of scaled rows times multiple / (2 pi), so that W x is in turns
     tiles = RowTiles(X, feature_map, dtype, factor=multiple * TURN, dense=structured)
     total = np.zeros((2, S.shape[1], feature_map.n_frequencies))
-    keeps_sparse = tiles.sparse and not tiles.written_out
     add_tile: AddTile  # adds the sums of a tile of rows with weights (K, n) to total (2, K, m)
     if isinstance(projection, StructuredProjection):
         plan = HadamardPlan(projection, dtype).arrays
@@ -218,9 +217,9 @@ def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, 
             structured_sums(tile, weights, plan, total)
 
     elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-        add_tile = _FewEntriesAndOthers(projection, dtype, sparse=keeps_sparse)
+        add_tile = _FewEntriesAndOthers(projection, dtype, sparse=tiles.keeps_sparse)
     else:
-        add_tile = _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=keeps_sparse)
+        add_tile = _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=tiles.keeps_sparse)
     # a row beyond the range of float32 is infinite and its angles undefined; `cos_sin` returns finite values for these
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, tile in tiles:

@@ -68,6 +68,8 @@ class RowTiles:
 
     Attributes
     ----------
+    keeps_sparse : bool
+        Whether tiles are sparse: rows are, and neither their scaling nor `dense` makes them dense.
     constant : ndarray of shape (d,), float64, or None
         Must be subtracted from every row by the caller: the centre of sparse rows, which would make them dense.
     """
@@ -87,12 +89,11 @@ class RowTiles:
         self.dtype = dtype
         self.factor = factor
         self.step = cache_tile(rows, feature_map.n_columns, dtype)
-        self.sparse = sparse.issparse(self.X)
-        self.written_out = self.sparse and (dense or scale.is_written_out(self.scaler))
+        self.keeps_sparse = sparse.issparse(self.X) and not (dense or scale.is_written_out(self.scaler))
         # only the factors are applied to sparse rows; sums and products account for the constant centre once
         self.constant: np.ndarray | None = None
         self._factors: np.ndarray | None = None
-        if self.sparse and not self.written_out:
+        if self.keeps_sparse:
             if self.scaler is not None and self.scaler.is_linear:
                 center, factors = scale.linear_part(self.scaler)
                 self.constant = center * factors * factor if center.any() else None
@@ -110,7 +111,7 @@ class RowTiles:
             yield part, tile
 
     def _tile(self, rows: slice) -> Any:
-        if self.sparse and not self.written_out:
+        if self.keeps_sparse:
             if self.scaler is not None and self.scaler.kind == "counts":
                 return scale.scale_sparse_counts(self.X, self.scaler, self.dtype, rows, factor=self.factor)
             return scale.scale_columns(self.X, self._factors, self.dtype, rows)
