@@ -498,7 +498,7 @@ def test_a_plan_for_a_cluster_says_what_each_process_holds(dataset: Dataset, cli
     assert planned.room is not None
     driver = max(sum(kind.held.values()) for kind in planned.passes)
     passes = max(kind.memory.total for kind in planned.passes)
-    now, later = planned.room.held - planned.room.later, planned.room.later
+    now, later = planned.room.held - planned.room.process.later, planned.room.process.later
     assert later > 0
     assert f"holds {format_bytes(now)} already, takes {format_bytes(later)} more for libraries" in planned.memory
     assert f"adds at most {format_bytes(passes)} to each, and {format_bytes(driver)} to your own process" in repr(

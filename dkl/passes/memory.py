@@ -121,9 +121,10 @@ def _with_caches(
     if limits.staged:
         items["pinned memory on the way to a GPU"] = limits.staged
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
-    if room.compiler:
+    if room.process.compiler:
         caches = sum(nbytes for name, nbytes in items.items() if name.startswith("cache"))
-        items["the compiler, in place of caches"] = max(0, room.compiler - math.floor((1.0 + ALLOCATOR_GAPS) * caches))
+        of_caches = math.floor((1.0 + ALLOCATOR_GAPS) * caches)
+        items["the compiler, in place of caches"] = max(0, room.process.compiler - of_caches)
     return MemoryProjection(items, room, limits)
 
 
@@ -289,7 +290,7 @@ def fit_limits(
             if not cache:
                 return bare
             # the cache gets the rest, without the allocator's gaps; the compiler can take its memory from the cache
-            left = math.floor((room.nbytes - bare.total + room.compiler) / (1.0 + ALLOCATOR_GAPS))
+            left = math.floor((room.nbytes - bare.total + room.process.compiler) / (1.0 + ALLOCATOR_GAPS))
             # blocks first: a byte of them saves as much time as many bytes of mapped rows
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0

@@ -146,23 +146,21 @@ class Room:
 
     Parameters
     ----------
-    name : str
-    held : int
-        Bytes that this process holds before the pass.
+    process : ProcessMemory
+        The memory of this process before the pass.
     lines : tuple of Line
     n_processes : int
-    later : int
-        Bytes of `held` that it is still to load, as of `ProcessMemory`.
-    compiler : int
-        As of `ProcessMemory`.
+        Number of processes that run the pass.
     """
 
-    name: str
-    held: int
+    process: ProcessMemory
     lines: tuple[Line, ...]
     n_processes: int = 1
-    later: int = 0
-    compiler: int = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that the process holds before the pass."""
+        return self.process.held
 
     @property
     def lowest(self) -> Line:
@@ -177,7 +175,7 @@ class Room:
     def beside(self, nbytes: int) -> Room:
         """The room of passes while the process holds `nbytes` more."""
         lines = tuple(replace(line, at=line.at + nbytes) if line.moves else line for line in self.lines)
-        return replace(self, held=self.held + nbytes, lines=lines)
+        return replace(self, process=replace(self.process, held=self.held + nbytes), lines=lines)
 
     def refusal(self, needed: int) -> str:
         """Why `needed` further bytes are too many, and the smallest sufficient limits."""
@@ -187,7 +185,9 @@ class Room:
                 most = (line.n_fits * (needed + _SPARE_BYTES) + (0 if line.of_pass else self.held)) / line.share
                 would_do[line.remedy] = max(would_do.get(line.remedy, 0.0), most)
         remedies = " and ".join(remedy.format(_rounded_up(nbytes)) for remedy, nbytes in would_do.items())
-        return f"{self.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
+        return (
+            f"{self.process.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
+        )
 
     def adding(self, nbytes: int, in_driver: int = 0) -> str:
         """A sentence on what a process holds, its nearest line, and what a fit adds at most.
@@ -204,10 +204,13 @@ class Room:
         return f"{self}; the fit adds at most {format_bytes(nbytes)}{each}{own}"
 
     def __str__(self) -> str:
-        who = self.name if self.n_processes == 1 else f"each of {self.n_processes} processes"
-        held = f"holds {format_bytes(self.held - self.later)} already"
+        process = self.process
+        who = process.name if self.n_processes == 1 else f"each of {self.n_processes} processes"
+        held = f"holds {format_bytes(process.held - process.later)} already"
         # in two numbers, since a monitor of the process shows the first until the fit
-        later = f", takes {format_bytes(self.later)} more for libraries and compiled kernels" if self.later else ""
+        later = (
+            f", takes {format_bytes(process.later)} more for libraries and compiled kernels" if process.later else ""
+        )
         return f"{who} {held}{later}, and {self.lowest.why}"
 
 
@@ -237,26 +240,17 @@ def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None, *
         If the limit is not a number of bytes.
     """
     given, sharing = checked_limit(memory_limit), Counter(memory.host for memory in memories)
-    rooms = [
-        Room(
-            memory.name,
-            memory.held,
-            tuple(_lines(memory, given, sharing[memory.host])),
-            len(memories),
-            memory.later,
-            memory.compiler,
-        )
-        for memory in memories
-    ]
+    rooms = [Room(memory, tuple(_lines(memory, given, sharing[memory.host])), len(memories)) for memory in memories]
     if for_whole_fit:
-        rooms = [_grown(room, memory) for room, memory in zip(rooms, memories, strict=True)]
-    return min(rooms, key=lambda room: room.nbytes - room.compiler)
+        rooms = list(map(_grown, rooms))
+    return min(rooms, key=lambda room: room.nbytes - room.process.compiler)
 
 
-def _grown(room: Room, memory: ProcessMemory) -> Room:
+def _grown(room: Room) -> Room:
     """The room of a process once it has grown in a fit: by less if it has grown in earlier ones."""
-    grows = max(_LEAST_GROWN_BYTES, _GROWN_BYTES - memory.grown)
-    return replace(room.beside(grows), later=room.later + grows)
+    grows = max(_LEAST_GROWN_BYTES, _GROWN_BYTES - room.process.grown)
+    grown = room.beside(grows)
+    return replace(grown, process=replace(grown.process, later=grown.process.later + grows))
 
 
 def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> Iterable[Line]:

@@ -96,7 +96,6 @@ class Session:
         self.backend = backend
         self.reading = ReadCounts()
         self.losses = 0
-        self.sharing = self.processes = 1
         self.work: Work
         self.projection: MemoryProjection
         self._publish = publish
@@ -117,19 +116,21 @@ class Session:
         # the worker with the most threads holds the most blocks at once
         n_threads = max(Counter(self.slots).values())
         modules = modules_of(records, self.source.reader())
+        waiting, in_driver = least_ahead(self._origin, is_cluster=self.backend.is_cluster), not self.backend.is_cluster
 
-        waiting = least_ahead(self._origin, is_cluster=self.backend.is_cluster)
-
-        def measured() -> list[ProcessMemory]:
-            memories = self.backend.memories(modules)
-            self.sharing = max(Counter(memory.host for memory in memories).values())
-            self.processes = len(memories)
-            return memories
+        def completed(projection: MemoryProjection, memories: Sequence[ProcessMemory]) -> MemoryProjection:
+            limits = replace(
+                projection.limits,
+                gpu_rows=gpu_rows_setting(),
+                sharing=max(Counter(memory.host for memory in memories).values()),
+                processes=len(memories),
+            )
+            return replace(projection, limits=limits)
 
         def within() -> MemoryProjection:
-            memories = measured()
+            memories = self.backend.memories(modules)
             cores = own_cores(memories)
-            return fit_limits(
+            projection = fit_limits(
                 self.source,
                 records,
                 n_threads=n_threads,
@@ -137,11 +138,12 @@ class Session:
                 cached=self.is_kept and is_read_again,
                 # trials on a sample in memory run between passes over all rows, whose cached blocks stay
                 others_stay=not self.is_kept,
-                in_driver=not self.backend.is_cluster,
+                in_driver=in_driver,
                 ahead=blocks_ahead(device, is_inline=self.backend.is_inline, cores=cores, n_threads=n_threads),
                 least_ahead=waiting,
                 device=device,
             )
+            return completed(projection, memories)
 
         with suppress(MemoryLimitError):
             self.projection = within()
@@ -153,12 +155,13 @@ class Session:
         except MemoryLimitError:
             # A worker may have grown during a fit by more than was planned. Rather than end the fit, a pass takes one
             # block at a time, and up to the memory at which Dask pauses the worker, though Dask may spill results.
-            room = room_of([memory.up_to_pause() for memory in measured()], memory_limit)
-            in_driver = not self.backend.is_cluster
+            memories = self.backend.memories(modules)
+            room = room_of([memory.up_to_pause() for memory in memories], memory_limit)
             with suppress(MemoryLimitError):
-                self.projection = narrowest_limits(
+                narrowest = narrowest_limits(
                     self.source, records, room, in_driver=in_driver, least_ahead=waiting, device=device
                 )
+                self.projection = completed(narrowest, memories)
                 return
             raise
 
@@ -364,12 +367,7 @@ def open_session(
                 source.fingerprint if session.is_kept else "",
                 source.place,
                 session.is_read,
-                replace(
-                    session.limits,
-                    gpu_rows=gpu_rows_setting(),
-                    sharing=session.sharing,
-                    processes=session.processes,
-                ),
+                session.limits,
                 device,
                 columns,
             )

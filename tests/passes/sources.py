@@ -12,7 +12,7 @@ import numpy as np
 
 from dkl.kernels.threads import one_blas_thread
 from dkl.passes.memory import MemoryProjection, fit_limits
-from dkl.passes.room import Line, Room
+from dkl.passes.room import Line, ProcessMemory, Room
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Fold, RowSample
 from dkl.protocols.source import PARTS, BaseSource
@@ -184,9 +184,12 @@ def stepped_through(fold: Fold, state: Any, block: Block) -> Any:
     return state
 
 
-def room_of_bytes(nbytes: int) -> Room:
-    """The room of a process that may take so many bytes."""
-    return Room("this process", 0, (Line(nbytes, "may take no more", 1.0, "{}"),))
+def room_of_bytes(nbytes: int, compiler: int = 0) -> Room:
+    """The room of a process that may take `nbytes` bytes, and whose compiler takes `compiler` bytes."""
+    return Room(
+        ProcessMemory("this process", 0, "here", nbytes, compiler=compiler),
+        (Line(nbytes, "may take no more", 1.0, "{}"),),
+    )
 
 
 def project(source: Any, records: Any, n_threads: int, allowed: int = 1 << 30) -> MemoryProjection:

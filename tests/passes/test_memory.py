@@ -266,9 +266,8 @@ def test_rows_that_are_sent_before_their_task_are_counted_however_little_room_th
 def test_a_process_that_compiles_has_room_for_the_compiler_or_for_the_blocks_that_it_keeps(megabytes: int):
     """Never for both: it drops the blocks before it compiles."""
     source, compiler = WideSource(100), 40 * MIB
-    room = room_of_bytes(megabytes * MIB)
     plain, compiling = (
-        fit_limits(source, (wide_sum(100),), n_threads=1, room=replace(room, compiler=nbytes))
+        fit_limits(source, (wide_sum(100),), n_threads=1, room=room_of_bytes(megabytes * MIB, nbytes))
         for nbytes in (0, compiler)
     )
     assert compiling.fits
@@ -278,7 +277,7 @@ def test_a_process_that_compiles_has_room_for_the_compiler_or_for_the_blocks_tha
     # the cache is as large as in a process that compiles nothing
     assert kept == plain.items["cache of blocks"]
     with pytest.raises(MemoryLimitError):
-        fit_limits(source, (wide_sum(100),), n_threads=1, room=replace(room_of_bytes(compiler), compiler=compiler))
+        fit_limits(source, (wide_sum(100),), n_threads=1, room=room_of_bytes(compiler, compiler))
 
 
 def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum_before_anything_is_read():

@@ -217,7 +217,7 @@ def test_workers_are_measured_once_they_have_loaded_what_a_pass_needs(client: An
 
 def test_a_fit_that_is_a_task_of_a_worker_stays_below_the_limits_of_that_worker(client: Any) -> None:
     found = client.submit(own_room, None, pure=False).result()
-    assert found.name in {f"the worker {address}" for address in client.nthreads()}
+    assert found.process.name in {f"the worker {address}" for address in client.nthreads()}
     assert int(0.7 * (4 << 30)) in {line.at for line in found.lines}
 
 
