@@ -19,7 +19,7 @@ from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, feature_values
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.rules import GivenColumn
-from dkl.data.view import ColumnAlong, RowNote, RowStep, View
+from dkl.data.view import BlockStep, ColumnAlong, Parts, RowStep, View
 from dkl.protocols.block import Block
 
 # Name of the row column of exposures in blocks.
@@ -308,7 +308,7 @@ def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure
 
 
 @dataclass(frozen=True, eq=False)
-class _RatesStep(RowStep, RowNote):
+class _RatesStep(RowStep, BlockStep):
     """The step that replaces targets by rates, using the row column of exposures.
 
     Parameters
@@ -334,8 +334,7 @@ class _RatesStep(RowStep, RowNote):
     def counts(self, before: RowSource) -> None:
         """None: weights may change, so that counts must be computed again."""
 
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
-        """The block with rates as targets, and with its new weights."""
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         # rows that are not chosen may have invalid exposures
         exposure = np.ones(len(block.row_id))
         exposure[chosen] = block.columns[EXPOSURE][chosen]
@@ -344,9 +343,9 @@ class _RatesStep(RowStep, RowNote):
             y = np.asarray(block.y, dtype=np.float64)
             y = y / exposure.reshape((-1,) + (1,) * (y.ndim - 1))
         if self.factor is None:
-            return replace(block, y=y)
+            return replace(block, y=y), chosen
         weight = np.ones(len(exposure)) if block.weight is None else block.weight
-        return replace(block, y=y, weight=weight * exposure * self.factor)
+        return replace(block, y=y, weight=weight * exposure * self.factor), chosen
 
 
 def exposure_values(X: Any, given: Any) -> Any:
@@ -407,26 +406,23 @@ def checked_exposure(
     return numbers
 
 
-def multiplied(values: Any, X: Any, given: Any) -> Any:
-    """Predictions per unit multiplied by the exposures of the rows.
+def exposures_of(values: Any, X: Any, given: Any) -> Any:
+    """The exposures of rows in the chunks of their predictions, (n,) or, for predictions of two dimensions, (n, 1).
 
     Parameters
     ----------
     values : ndarray or dask.array.Array of shape (n,) or (n, t)
+        The predictions.
     X : rows as of `predict`
     given : str or array of shape (n,)
         Exposures, or the name of a column of a data frame, or of a Dataset.
     """
-    exposure = exposure_beside(values, X, given)
-    return values * (exposure if values.ndim == 1 else exposure[:, None])
-
-
-def exposure_beside(values: Any, X: Any, given: Any) -> Any:
-    """The exposures (n,) of rows, in the chunks of their predictions; the parameters are those of `multiplied`."""
     given = exposure_values(X, given)
     if not isinstance(values, da.Array):
-        return checked_exposure(given, len(values))
-    if hasattr(given, "to_dask_array"):
+        exposure: Any = checked_exposure(given, len(values))
+    elif hasattr(given, "to_dask_array"):
         # a frame's column has the chunks of its rows, whose sizes may be unknown
-        return da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
-    return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
+        exposure = da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
+    else:
+        exposure = da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
+    return exposure if values.ndim == 1 else exposure[:, None]

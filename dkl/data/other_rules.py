@@ -22,7 +22,7 @@ from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.schema import Schema
 from dkl.data.sources.rows import RowSource
 from dkl.data.store.changes import check_columns_alike, encoded_like
-from dkl.data.view import ColumnsMade, Step, View
+from dkl.data.view import NewColumns, Step, View
 from dkl.plain_text import first_few
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -141,7 +141,7 @@ def filled_like_fit(fitted: Any, dataset: Dataset) -> Dataset:
 
 
 @dataclass(frozen=True, eq=False)
-class FilledOtherwise(Step, ColumnsMade):
+class FilledOtherwise(Step, NewColumns):
     """Fills missing numbers, which the rows have a flag column for, with other values than before.
 
     Parameters
@@ -156,7 +156,7 @@ class FilledOtherwise(Step, ColumnsMade):
     def identity(self) -> str:
         return f"missing values filled otherwise {self.fills}"
 
-    def made(self, block: Block) -> Rows:
+    def new_columns(self, block: Block) -> Rows:
         X = block.X
         if isinstance(X, np.ndarray):
             X = X.copy()

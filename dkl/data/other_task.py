@@ -9,7 +9,7 @@ import numpy as np
 from dkl.data.checks import shown_value
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.rows import RowSource
-from dkl.data.view import RowNote, RowStep, View
+from dkl.data.view import BlockStep, Parts, RowStep, View
 from dkl.protocols.block import Block
 
 # Largest number of distinct values that may become labels; all of them are in memory, and more are hardly labels.
@@ -62,7 +62,7 @@ def with_task(source: RowSource, schema: Schema, task: Task, place: str) -> tupl
 
 
 @dataclass(frozen=True, eq=False)
-class _RecodedTargets(RowStep, RowNote):
+class _RecodedTargets(RowStep, BlockStep):
     """The step that replaces codes by their numbers, or numbers by their codes; `values` are the sorted numbers."""
 
     values: np.ndarray
@@ -75,8 +75,8 @@ class _RecodedTargets(RowStep, RowNote):
     def counts(self, before: RowSource) -> None:
         """None: counts of the new classes must be computed."""
 
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
-        """The block with its targets for the other task."""
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         if block.y is None:
-            return block
-        return replace(block, y=np.searchsorted(self.values, block.y) if self.to_codes else self.values[block.y])
+            return block, chosen
+        y = np.searchsorted(self.values, block.y) if self.to_codes else self.values[block.y]
+        return replace(block, y=y), chosen

@@ -41,15 +41,15 @@ class BlockStep:
     needs: Parts = ()
     provides: Parts = ()
 
-    def asks(self, parts: Parts) -> Parts:
+    def needed_before(self, parts: Parts) -> Parts:
         """The parts and row columns that it needs so that `parts` are available afterwards."""
         return tuple(dict.fromkeys([*(name for name in parts if name not in self.provides), *self.needs]))
 
-    def instead(self) -> Block | None:
-        """A block that replaces the rows, which then are not read; None if they are read."""
+    def replacement(self) -> Block | None:
+        """A block in place of the rows, which are then not read; None if they are read."""
         return None
 
-    def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         """The block afterwards, and the ascending positions of its remaining rows.
 
         Parameters
@@ -71,7 +71,7 @@ class RowChoice(BlockStep, ABC):
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """The ascending subset of the positions `chosen` that stays."""
 
-    def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         return block, self.choose(block, chosen)
 
 
@@ -95,18 +95,7 @@ class RowsByKey(RowChoice):
         return chosen[self.keeps(block.held_with[chosen])]
 
 
-class RowNote(BlockStep, ABC):
-    """Adds a row column to one block, or changes its targets, its weights, or which rows are held out together."""
-
-    @abstractmethod
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
-        """The block after the change on its rows `chosen`; other rows may have any values."""
-
-    def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
-        return self.note(block, chosen), chosen
-
-
-class ColumnsMade(BlockStep, ABC):
+class NewColumns(BlockStep, ABC):
     """Replaces the columns of X; does nothing if X is not needed.
 
     Attributes
@@ -118,17 +107,17 @@ class ColumnsMade(BlockStep, ABC):
     is_by_row: ClassVar[bool] = False
 
     @abstractmethod
-    def made(self, block: Block) -> Rows:
-        """The rows of `block`, which has its X and row ids, with other columns."""
+    def new_columns(self, block: Block) -> Rows:
+        """The new X of a block that has its X and row ids."""
 
-    def asks(self, parts: Parts) -> Parts:
+    def needed_before(self, parts: Parts) -> Parts:
         return tuple(dict.fromkeys([*parts, "row_id"])) if "X" in parts else parts
 
-    def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         if "X" not in parts:
             return block, chosen
         block = rows_left(block, chosen)
-        return replace(block, X=self.made(block)), np.arange(block.n_rows)
+        return replace(block, X=self.new_columns(block)), np.arange(block.n_rows)
 
 
 class Step(ABC):
@@ -367,7 +356,7 @@ class ViewReader:
         """The rows of `ticket`, with only the row columns of `parts`."""
         steps: Any = _choices_first([own or shared for own, shared in zip(ticket.own, self.shared, strict=True)])
         for step in steps:
-            if (block := step.instead()) is not None:
+            if (block := step.replacement()) is not None:
                 return block
         needed = _needed_parts(steps, tuple(dict.fromkeys([*parts, *(self.along if "X" in parts else ())])))
         return _after(self.base.load(ticket.base, needed[0]), steps, needed)
@@ -379,7 +368,7 @@ def _choices_first(steps: list[Any]) -> list[Any]:
     for step in steps:
         place = len(ordered)
         while isinstance(step, RowChoice) and "X" not in step.needs and place > 0:
-            if not (isinstance(ordered[place - 1], ColumnsMade) and ordered[place - 1].is_by_row):
+            if not (isinstance(ordered[place - 1], NewColumns) and ordered[place - 1].is_by_row):
                 break
             place -= 1
         ordered.insert(place, step)
@@ -390,7 +379,7 @@ def _needed_parts(steps: Sequence[BlockStep], parts: Parts) -> list[Parts]:
     """The parts that are needed before each of the steps so that `parts`, the last ones, are available at the end."""
     needed = [parts]
     for step in reversed(steps):
-        needed.append(step.asks(needed[-1]))
+        needed.append(step.needed_before(needed[-1]))
     return needed[::-1]
 
 
@@ -398,7 +387,7 @@ def _after(block: Block, steps: Sequence[BlockStep], needed: Sequence[Parts]) ->
     """A block of the base after the steps; the block itself if all rows are selected and nothing changes."""
     chosen = np.arange(len(block.row_id))
     for step, parts in zip(steps, needed[1:], strict=True):
-        block, chosen = step.done(block, chosen, parts)
+        block, chosen = step.applied(block, chosen, parts)
     columns = {name: block.columns[name] for name in needed[-1] if name not in PARTS}
     return rows_left(replace(block, columns=columns), chosen)
 
@@ -498,7 +487,7 @@ class Thinned(RowStep):
 
 
 @dataclass(frozen=True, eq=False)
-class KeptColumns(Step, ColumnsMade):
+class KeptColumns(Step, NewColumns):
     """Rows without some of their columns.
 
     Parameters
@@ -516,7 +505,7 @@ class KeptColumns(Step, ColumnsMade):
     def identity(self) -> str:
         return f"columns {self.kept.tolist()} of {self.of}"
 
-    def made(self, block: Block) -> Rows:
+    def new_columns(self, block: Block) -> Rows:
         return block.X[:, self.kept]
 
     def n_columns(self, before: RowSource) -> int:
@@ -549,12 +538,12 @@ class ColumnAlong(Step, BlockStep):
     def identity(self) -> str:
         return f"{self.column} {self.read!r}"
 
-    def asks(self, parts: Parts) -> Parts:
+    def needed_before(self, parts: Parts) -> Parts:
         if self.read is None or not {"X", self.column} & set(parts):
             return parts
         return tuple(dict.fromkeys(["X", "row_id", *(part for part in parts if part != self.column)]))
 
-    def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         if self.read is None or not {"X", self.column} & set(parts):
             return block, chosen
         # left-out rows may have values that the column must not have
@@ -579,10 +568,10 @@ class NoColumns(Step, BlockStep):
 
     identity = "without X"
 
-    def asks(self, parts: Parts) -> Parts:
+    def needed_before(self, parts: Parts) -> Parts:
         return tuple(name for name in parts if name != "X")
 
-    def done(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         # X is removed even from rows in memory or in a graph, so that block functions find the same parts for every
         # source.
         return block.without_x(), chosen

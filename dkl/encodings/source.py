@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dkl.data.sources.rows import RowSource
-from dkl.data.view import ColumnsMade, Step
+from dkl.data.view import NewColumns, Step
 from dkl.encodings.row_matrices import AT_ONCE
 from dkl.encodings.target_means import CategoryFolds
 from dkl.protocols.arrays import Rows
@@ -37,7 +37,7 @@ class Places(Protocol):
         ...
 
 
-class LearnedNumbers(Step, ColumnsMade):
+class LearnedNumbers(Step, NewColumns):
     """Learned numbers in place of columns: a row gets numbers that were learned from rows of other folds.
 
     Parameters
@@ -54,7 +54,7 @@ class LearnedNumbers(Step, ColumnsMade):
     def __init__(self, places: Places, learned: tuple[Any, ...], folds: CategoryFolds | None) -> None:
         self.places, self.learned, self.folds = places, learned, folds
 
-    def made(self, block: Block) -> Rows:
+    def new_columns(self, block: Block) -> Rows:
         fold = None if self.folds is None else self.folds(block.held_with)
         made: Rows = self.places.with_numbers(block.X, self.learned, fold)
         return made

@@ -44,8 +44,8 @@ from dkl.data.exposure import (
     exposure_beside_fit,
     exposure_of_fit,
     exposure_values,
+    exposures_of,
     further_rates,
-    multiplied,
     with_exposure_of_fit,
     with_rates,
 )
@@ -1371,7 +1371,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
             return self._with_deviations(X, strict)
         values = self._values(X, strict)
         if exposure is not None:
-            values = multiplied(values, X, exposure)
+            values = values * exposures_of(values, X, exposure)
         return with_row_id(values, X, "prediction" if values.ndim == 1 else output_names(self, values.shape[1]))
 
     def _with_deviations(self, X: object, strict: bool) -> tuple[Any, Any]:

@@ -31,7 +31,6 @@ from dkl.data.ingest.columns import names_of_columns
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.other_rules import other_columns
-from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array, with_whole_rows
 from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
@@ -184,7 +183,6 @@ def encoded_width(estimator: BaseEstimator) -> int:
 
 def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
     """Rows in memory for `fit`; frames stay frames, since they will be encoded."""
-    check_sound(X)
     if is_frame(X):
         check_names(X)
         return X
@@ -213,7 +211,6 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
         If the number or the names of the columns differ from those of `fit`, or values are invalid.
     """
     X = as_known_rows(X)
-    check_sound(X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X):
         check_names(X)

@@ -61,15 +61,15 @@ class KeptBlock(BlockStep):
     number: int
     identity: str
 
-    def instead(self) -> Block | None:
+    def replacement(self) -> Block | None:
         kept = self.sums.read(self.identity)
         # a block without rows would be skipped, so that this one has one, which only `_sums_of_block` sees
         return None if kept is None else Block(self.number, np.empty((1, 0)), None, None, np.zeros(1, np.int64), kept)
 
-    def asks(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+    def needed_before(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in parts if name != _KEPT)
 
-    def done(self, block: Block, chosen: np.ndarray, parts: tuple[str, ...]) -> tuple[Block, np.ndarray]:
+    def applied(self, block: Block, chosen: np.ndarray, parts: tuple[str, ...]) -> tuple[Block, np.ndarray]:
         block = rows_left(block, chosen)
         return replace(block, columns={_KEPT: np.array(self.identity)}), np.arange(block.n_rows)
 

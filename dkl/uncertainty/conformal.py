@@ -16,9 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.checks import checked_weight
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import (
-    exposure_beside,
     exposure_beside_fit,
     exposure_of_fit,
+    exposures_of,
     known_exposure,
     rows_with_exposure,
 )
@@ -394,10 +394,7 @@ class ConformalIntervals(ConformalMixin):
         if exposure is not None:
             self._check_exposure()
             # the logarithm of the mean count is the score plus the logarithm of the exposure
-            answers = (
-                answers
-                + (da if isinstance(answers, da.Array) else np).log(exposure_beside(answers, X, exposure))[:, None]
-            )
+            answers = answers + np.log(exposures_of(answers, X, exposure))
         n_targets = score.n_targets(len(scorer.coef))
         ends = _with_radii(partial(ends_of, score), answers, radii, columns=2 * n_targets, dtype=np.float64)
         if n_targets == 1 and (len(scorer.coef) > 1 or self._has_one_target()):

@@ -198,7 +198,8 @@ def test_dates_are_one_time_in_every_form() -> None:
 def test_cut_points_in_time_are_those_of_the_definition() -> None:
     times = RNG.integers(0, 500, 4_000)
     rule = time_rule(np.array_split(times, 7), TIME)
-    block = rule.note(Block(0, np.empty((4_000, 0)), None, None, np.arange(4_000), {"time": times}), np.arange(4_000))
+    rows = Block(0, np.empty((4_000, 0)), None, None, np.arange(4_000), {"time": times})
+    block, _ = rule.applied(rows, np.arange(4_000), ())
     newer = np.array([(times > time).sum() for time in times])
     np.testing.assert_array_equal(places(block.held_with, 0), np.floor(1024 * newer / 4_000) / 1024)
 
@@ -219,7 +220,8 @@ def test_millions_of_times_are_counted_in_bounded_memory(monkeypatch: pytest.Mon
 def test_folds_take_shares_of_the_groups(count: int, n_groups: int) -> None:
     codes = group_codes(np.arange(n_groups), n_groups, "groups")
     rule = group_rule([codes], GROUP)
-    block = rule.note(Block(0, np.empty((n_groups, 0)), None, None, codes, {"group": codes}), np.arange(n_groups))
+    rows = Block(0, np.empty((n_groups, 0)), None, None, codes, {"group": codes})
+    block, _ = rule.applied(rows, np.arange(n_groups), ())
     sizes = np.bincount(Folds(HeldOut(1.0 / count, 3), count)(block.held_with), minlength=count)
     assert sizes.max() - sizes.min() <= 1
     assert sizes.sum() == n_groups
@@ -229,7 +231,8 @@ def test_thousands_of_groups_are_held_out_by_their_hash() -> None:
     codes = group_codes(np.arange(held_together.MOST_ORDERED_GROUPS + 1), held_together.MOST_ORDERED_GROUPS + 1, "g")
     rule = group_rule([codes], GROUP)
     assert rule.groups is None
-    block = rule.note(Block(0, np.empty((len(codes), 0)), None, None, codes, {"group": codes}), np.arange(len(codes)))
+    rows = Block(0, np.empty((len(codes), 0)), None, None, codes, {"group": codes})
+    block, _ = rule.applied(rows, np.arange(len(codes)), ())
     np.testing.assert_array_equal(block.held_with, codes)
 
 

@@ -331,8 +331,8 @@ class MakeBlock:
             # targets and weights alone have no column
             if rows.shape[1] not in (0, self.n_columns):
                 raise ValueError(
-                    f"computed rows have {rows.shape[1]} columns, and the array announced {self.n_columns}; correct the "
-                    "function that makes its chunks, or its chunks= and meta="
+                    f"computed rows have {rows.shape[1]} columns, and the array announced {self.n_columns}; correct "
+                    "the function that makes its chunks, or its chunks= and meta="
                 )
             block = checked_block(index, first_row, rows, y, weight, self.classes)
             if first_id is None or block.weight is None:

@@ -11,7 +11,7 @@ import numpy as np
 from dkl.data.schema import HeldBy, RowColumn, Schema
 from dkl.data.sources.rows import RowSource
 from dkl.data.store.digests import crc32c
-from dkl.data.view import RowNote, RowStep, View
+from dkl.data.view import BlockStep, Parts, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times, places
 
@@ -20,7 +20,7 @@ _MOST_TIMES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class NotedColumn(RowNote):
+class ColumnOfBlock(BlockStep):
     """Adds a row column to one block; its values are sent with the ticket of the block."""
 
     column: str
@@ -30,10 +30,10 @@ class NotedColumn(RowNote):
     def provides(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.column,)
 
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         values = np.zeros(len(block.row_id), self.values.dtype)
         values[chosen] = self.values
-        return replace(block, columns={**block.columns, self.column: values})
+        return replace(block, columns={**block.columns, self.column: values}), chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +59,12 @@ class GivenColumn(RowStep):
         """Nothing: the rows of the block stay what they are."""
         return ""
 
-    def at(self, index: int) -> NotedColumn:
-        return NotedColumn(self.column, self.values[index])
+    def at(self, index: int) -> ColumnOfBlock:
+        return ColumnOfBlock(self.column, self.values[index])
 
 
 @dataclass(frozen=True, eq=False)
-class HeldTogether(RowStep, RowNote):
+class HeldTogether(RowStep, BlockStep):
     """The step that adds the values by which rows are held out together; the rows of a block stay what they are.
 
     Parameters
@@ -108,13 +108,13 @@ class HeldByGroup(HeldTogether):
         """Number of folds that can each have at least one group."""
         return MOST_ORDERED_GROUPS if self.groups is None else len(self.groups)
 
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         codes = block.columns[self.column]
         if self.groups is None:
-            return replace(block, held=codes)
+            return replace(block, held=codes), chosen
         # rows that are not chosen may have unknown groups
         index = np.minimum(np.searchsorted(self.groups, codes), len(self.groups) - 1)
-        return replace(block, held=of_groups(index, len(self.groups)))
+        return replace(block, held=of_groups(index, len(self.groups))), chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +146,9 @@ class HeldByTime(HeldTogether):
     def most_folds(self, before: RowSource) -> int:
         return 1
 
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
+    def applied(self, block: Block, chosen: np.ndarray, parts: Parts) -> tuple[Block, np.ndarray]:
         place = np.searchsorted(self.first, block.columns[self.column], side="right") - 1
-        return replace(block, held=self.held_with[np.maximum(place, 0)])
+        return replace(block, held=self.held_with[np.maximum(place, 0)]), chosen
 
 
 def _digest(arrays: Iterable[np.ndarray]) -> str:
