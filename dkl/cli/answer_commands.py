@@ -18,7 +18,7 @@ from dkl.cli.compare_command import saved_picture
 from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, as_typed
 from dkl.cli.given_files import USUAL_MODEL, LikeFitOptions, Rows, RowsLikeFit, store_like_fit, store_of
 from dkl.cli.model_commands import Model, chosen_split, strengths
-from dkl.cli.output_checks import OutputFolder, check_before
+from dkl.cli.output_checks import check_before, prepare_folder
 from dkl.data.store.outputs import written_whole
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def explain(
     from dkl.model_io import load_model
 
     if output is not None:
-        OutputFolder(output, ["importance.png", "dependence.png"], inputs=[model, data])
+        prepare_folder(output, ["importance.png", "dependence.png"], inputs=[model, data])
     estimator = load_model(model)
     rows = store_like_fit(data, model, estimator, files, split, compute=compute, running=running, needs_target=False)
     with rows as store, computing_on(compute):

@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, said_if_interrupted, stderr, table_of
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
-from dkl.cli.output_checks import OutputFolder
+from dkl.cli.output_checks import prepare_folder
 from dkl.data.store.outputs import written_whole
 from dkl.data.store.overwriting import means_store
 
@@ -91,7 +91,7 @@ def compare(
     # files are ingested into the folder; a store is used in place
     rows = [] if means_store(data) else ["rows.zarr"]
     # before the work, so that a long comparison does not end with a file that may not be replaced
-    OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
+    prepare_folder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
     dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))
     goes_on = "with --checkpoint FOLDER a comparison goes on where it was broken off"
     if checkpoint is not None:

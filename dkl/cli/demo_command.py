@@ -15,7 +15,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running
 from dkl.cli.compare_command import saved_picture, score_facts, scores_table, written
-from dkl.cli.output_checks import OutputFolder
+from dkl.cli.output_checks import prepare_folder
 from dkl.data.store.overwriting import means_store
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _rows(data: str | None, target: str | None, output: Path, stored: str, *othe
     from dkl.demo import digits_dataset, own_dataset
 
     in_place = data if data is not None and means_store(data) else None
-    OutputFolder(output, [*([] if in_place else [stored]), _PICTURE, *others], inputs=[data])
+    prepare_folder(output, [*([] if in_place else [stored]), _PICTURE, *others], inputs=[data])
     store = str(output / stored)
     dataset = digits_dataset(store) if data is None else own_dataset(data, target, store)
     # as the user names it: the dataset knows its absolute path

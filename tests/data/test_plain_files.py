@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import dkl
 from dkl.cli.app import app
-from dkl.cli.output_checks import OutputFolder
+from dkl.cli.output_checks import LIST_OF_OUTPUTS, prepare_folder
 from dkl.data.ingest.scratch import scratch_folder
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import written_whole
@@ -114,7 +114,7 @@ def test_an_agreement_or_an_output_that_is_a_pipe_is_not_waited_for(tmp_path: Pa
 def test_a_list_of_outputs_that_is_no_file_of_its_own_is_neither_waited_for_nor_followed(
     tmp_path: Path, kind: str
 ) -> None:
-    precious, listed = tmp_path / "precious.json", tmp_path / "out" / OutputFolder.LIST
+    precious, listed = tmp_path / "precious.json", tmp_path / "out" / LIST_OF_OUTPUTS
     precious.write_text("{}")
     listed.parent.mkdir()
     if kind == "pipe":
@@ -124,7 +124,7 @@ def test_a_list_of_outputs_that_is_no_file_of_its_own_is_neither_waited_for_nor_
     else:
         listed.mkdir()
     with pytest.raises(FileExistsError, match="is no file of its own"):
-        OutputFolder(tmp_path / "out", ["scores.json"])
+        prepare_folder(tmp_path / "out", ["scores.json"])
     assert precious.read_text() == "{}"
 
 
