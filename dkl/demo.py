@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.store.overwriting import means_store
-from dkl.data.together.choosing import check_one_kind, chosen_rows_together
+from dkl.data.together.choosing import check_one_kind, with_held_by
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.errors import MemoryLimitError
 from dkl.figure import CLASS_COLOURS, Axes, Display
@@ -274,7 +274,7 @@ def own_dataset(
     else:
         check_one_kind(by_group, by_time)
         dataset = ingest(data, str(store), target=target, group=by_group, time=by_time, overwrite=True, progress=False)
-    source, schema = chosen_rows_together(dataset.source, dataset.schema, by_group, by_time)
+    source, schema = with_held_by(dataset.source, dataset.schema, by_group, by_time)
     dataset = dataset.with_rows(source, schema)
     if dataset.task is None:
         raise ValueError(f"the rows of {data!r} have no target to learn; name its column: --target NAME")

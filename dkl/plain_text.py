@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 # The most characters of the name of a column in a printed line or in a table: about half of a terminal's width.
 LONGEST_NAME = 60
+# The most items of a list or a mapping in a printed line.
+_MOST_ITEMS = 12
 # Marks that turn the direction of what follows: a terminal would show it in another order than it is written in.
 _TURNS = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
 
@@ -100,6 +102,36 @@ def first_few(items: Collection[T], most: int, kind: str = "", text_of: Callable
     """
     more = [f"and {len(items) - most:,} more{kind and f' {kind}'}"] if len(items) > most else []
     return [*map(text_of, islice(items, most)), *more]
+
+
+def value_text(value: Any) -> str:
+    """A value of any type on one line: of lists and mappings the first twelve items, long names in them shortened.
+
+    Examples
+    --------
+    >>> value_text({"rows": 12000, "is sparse": False})
+    'rows: 12,000, is sparse: no'
+    """
+    if hasattr(value, "tolist"):
+        # numbers and arrays of NumPy
+        value = value.tolist()
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(
+            first_few(
+                value.items(), _MOST_ITEMS, text_of=lambda each: f"{shortened(str(each[0]))}: {value_text(each[1])}"
+            )
+        )
+    if isinstance(value, list | tuple):
+        return ", ".join(
+            first_few(
+                value, _MOST_ITEMS, text_of=lambda item: shortened(item) if isinstance(item, str) else value_text(item)
+            )
+        )
+    return str(value)
 
 
 def _shown(char: str) -> str:

@@ -19,7 +19,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.labels import TaskChoice
 from dkl.data.sources.tasks import culled
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.errors import warn_user
 from dkl.kernels.device import Device
 from dkl.kernels.threads import one_blas_thread
@@ -512,7 +512,7 @@ def planned_rows(
         raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
     if hasattr(learner, "_parameter_constraints"):
         check_constraints(learner)  # type: ignore[arg-type]
-    beside = BesideFeatures(dataset)
+    beside = GroupsAndTimes(dataset)
     sample_weight = beside.weights(sample_weight)
     if getattr(learner, "drop_missing_target", False):
         beside, y, sample_weight = beside.with_targets(y, sample_weight)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from dkl.data.checks import whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.reasons import Tried
 from dkl.methods.base import FeatureLearner
@@ -147,8 +147,8 @@ def suggest(
     random_state = whole_number(random_state, "random_state")
     checked_limit(memory_limit)
     # Rows of a Dataset are not copied, and all others become one here.
-    beside = BesideFeatures(data, groups, times)
-    dataset = beside.held(as_dataset(beside.X, y, task=task))
+    beside = GroupsAndTimes(data, groups, times)
+    dataset = beside.with_rule(as_dataset(beside.X, y, task=task))
     check_target("suggest", dataset)
     named = {"by_group": groups, "by_time": times if groups is None else None}
     columns = {name: given for name, given in named.items() if isinstance(given, str)}

@@ -26,7 +26,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from dkl.errors import DklHint
-from dkl.plain_text import plain_text
+from dkl.plain_text import plain_text, value_text
 from dkl.progress import PROGRESS_LOG
 
 # Exit codes; 130 is 128 plus the number of SIGINT, as in shells.
@@ -250,25 +250,8 @@ def facts_table(facts: Mapping[str, Any]) -> RenderableType:
     """A table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in facts.items():
-        table.add_row(Text(name.replace("_", " "), style="bold"), Text(_shown(value)))
+        table.add_row(Text(name.replace("_", " "), style="bold"), Text(value_text(value)))
     return Group(table)
-
-
-def _shown(value: object) -> str:
-    """A value for display; of long lists the first ten items."""
-    # imported here, so that wrong options are reported before NumPy is loaded
-    import numpy as np
-
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple | np.ndarray):
-        items = [_shown(item) for item in value[:10]]
-        return ", ".join(items) + (f", ... ({len(value)} in all)" if len(value) > 10 else "")
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)
 
 
 def as_json(value: object) -> Any:

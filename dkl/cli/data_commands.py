@@ -130,9 +130,9 @@ class HeldOptions:
 
     def of(self, dataset: Any) -> Any:
         """The dataset whose rows are held out as the options say."""
-        from dkl.data.together.choosing import chosen_rows_together
+        from dkl.data.together.choosing import with_held_by
 
-        source, schema = chosen_rows_together(dataset.source, dataset.schema, self.by_group, self.by_time)
+        source, schema = with_held_by(dataset.source, dataset.schema, self.by_group, self.by_time)
         return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
 
 

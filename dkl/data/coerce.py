@@ -12,7 +12,7 @@ from dkl.data.frames import is_frame
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.labels import TaskChoice
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.row_sources import source_like_fit, source_of
 
 
@@ -69,7 +69,7 @@ def as_dataset(
     """
     if task not in ("auto", "classification", "regression"):
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
-    X = as_known_rows(X)
+    X = as_pandas_rows(X)
     for name, values in (("y", y), ("sample_weight", sample_weight)):
         check_order(X, values, name)
     if isinstance(X, Dataset):

@@ -24,7 +24,7 @@ from dkl.data.store.location import Location
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.version_files import newest_version
 from dkl.data.store.writer import DatasetWriter
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.events import Subscriber, ignore
 
 
@@ -132,7 +132,7 @@ def create_dataset(
     rules = None if like is None else schema_like(like)
     if rules is not None:
         check_left_to_rules(task=task, classes=classes, column_names=column_names, categorical=categorical)
-    beside = BesideFeatures(X, groups, times) if rules is None else BesideFeatures.like(rules[0], X, groups, times)
+    beside = GroupsAndTimes(X, groups, times) if rules is None else GroupsAndTimes.like(rules[0], X, groups, times)
     sample_weight = beside.weights(sample_weight)
     if drop_missing_target:
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
@@ -152,7 +152,7 @@ def create_dataset(
         rows_a_block = rows_a_block or dataset.source.rows_a_block
         return dataset
 
-    dataset = beside.noted_of(without_row_columns, sample_weight)
+    dataset = beside.with_columns_of(without_row_columns, sample_weight)
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema

@@ -28,16 +28,14 @@ from dkl.data.splits import SplitSet, are_shares, assign, split_rule
 from dkl.data.store.changes import StoredVersion, append_rows, drop_rows, encoded_like, joined_splits
 from dkl.data.store.location import Location
 from dkl.data.store.version_files import open_version
-from dkl.data.together.choosing import chosen_rows_together
-from dkl.data.together.rows import BesideFeatures
-from dkl.data.together.splitting import split_rule_together
+from dkl.data.together.choosing import with_held_by
+from dkl.data.together.rows import GroupsAndTimes
+from dkl.data.together.splitting import split_rule_by_column
 from dkl.data.verification import faults
 from dkl.data.view import Thinned, View
 from dkl.errors import warn_user
 from dkl.events import Subscriber, ignore
-from dkl.plain_text import first_few, html_table, in_columns, plain_text, shortened
-
-_SHOWN = 12
+from dkl.plain_text import html_table, in_columns, plain_text, value_text
 
 
 class Dataset:
@@ -244,13 +242,13 @@ class Dataset:
             If a set of this name exists and `overwrite` is False.
         """
         self._check_new_splits(name, overwrite)
-        source, schema = chosen_rows_together(self.source, self.schema, by_group, by_time)
+        source, schema = with_held_by(self.source, self.schema, by_group, by_time)
         named = by_group is None and by_time is None and not are_shares(given)
         columns: tuple[str, ...] = ()
         if schema.held_by is not None and not named:
             known = schema.row_columns[schema.held_by]
             columns = (known.column,)
-            names, rule = split_rule_together(given, source, schema.held_by, known, seed)
+            names, rule = split_rule_by_column(given, source, schema.held_by, known, seed)
         else:
             if given is None:
                 raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
@@ -351,7 +349,7 @@ class Dataset:
         """
         version = self._stored_version()
         joins = joined_splits(version, split)
-        beside = BesideFeatures.like(self.schema, X, groups, times)
+        beside = GroupsAndTimes.like(self.schema, X, groups, times)
         sample_weight = beside.weights(sample_weight)
         if isinstance(X, Dataset):
             given = X.used_whole(y, sample_weight, self.task or "auto")
@@ -360,7 +358,7 @@ class Dataset:
             if y is not None and version.schema.task is None:
                 raise ValueError(f"y was given, and {version.source.place} was created without targets; leave it out")
             further, schema = encoded_like(version.schema, beside.X, y, sample_weight)
-        further, schema = beside.with_rule(further, schema, sample_weight)
+        further, schema = beside.columns_added(further, schema, sample_weight)
         number = append_rows(version, further, schema, joins, publish)
         return open_dataset(version.source.location.url, number, **version.source.location.options)
 
@@ -441,8 +439,52 @@ class Dataset:
         return list(faults(self.source))
 
     def describe(self) -> Description:
-        """A description of the dataset, for print, a notebook, or as JSON in ``.facts``."""
-        return describe_rows(self.source, self.schema, self.split_sets, self.name)
+        """All facts that are known without reading rows, for print, a notebook, or as JSON in ``.facts``.
+
+        Only the classes of a view may have to be counted.
+        """
+        source, schema = self.source, self.schema
+        facts: dict[str, Any] = {
+            "place": source.place,
+            "rows": int(source.block_rows.sum()),
+            "columns": source.n_columns,
+        }
+        if self.name:
+            facts["view"] = self.name
+        if "target" in schema.provenance:
+            facts["target"] = schema.provenance["target"]
+        facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": schema.task or "none"}
+        weights = source.counts.class_weights if schema.classes is not None else None
+        if schema.classes is not None and weights is not None:
+            # without weights the sums are numbers of rows, and shown as integers
+            number = float if source.has_weight else int
+            labels = map(str, schema.classes.tolist())
+            facts["classes"] = {
+                label: number(weight) for label, weight in zip(labels, weights.sum(axis=0), strict=True)
+            }
+        if source.has_weight:
+            facts["total weight"] = float(source.counts.weights.sum())
+        facts["blocks"] = source.n_blocks
+        facts["rows a block"] = int(source.block_rows.max(initial=0))
+        facts["largest block (MiB)"] = round(source.block_nbytes / 2**20, 2)
+        if source.stored_nbytes:
+            facts["stored (MiB)"] = round(source.stored_nbytes / 2**20, 2)
+        for label, split in self.split_sets.items():
+            rows = split.counts.rows.sum(axis=0)
+            facts[f"splits ({label})"] = {n: int(count) for n, count in zip(split.names, rows, strict=True)}
+        if schema.column_names is not None:
+            facts["column names"] = list(schema.column_names)
+        if schema.encoding is not None:
+            facts["encoding"] = str(schema.encoding.describe())
+        for role, known in schema.row_columns.items():
+            facts[f"{role} column"] = f"{known.name}{' (rows are held out by it)' if schema.held_by == role else ''}"
+        if schema.first_index is not None:
+            facts["first index"] = schema.first_index
+        if schema.shuffle_seed is not None:
+            facts["shuffled with seed"] = schema.shuffle_seed
+        if schema.provenance:
+            facts["provenance"] = dict(schema.provenance)
+        return Description(facts | dict(source.storage_facts))
 
     @property
     def _called(self) -> str:
@@ -594,71 +636,4 @@ class Description:
     @property
     def _cells(self) -> list[tuple[str, str]]:
         """The name and the text of each fact."""
-        return [(name, shown(value)) for name, value in self.facts.items()]
-
-
-def shown(value: object) -> str:
-    """One fact on one line, long lists and the names in them cut."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, Mapping):
-        return ", ".join(
-            first_few(value.items(), _SHOWN, text_of=lambda each: f"{shortened(str(each[0]))}: {shown(each[1])}")
-        )
-    if isinstance(value, list | tuple):
-        return ", ".join(
-            first_few(value, _SHOWN, text_of=lambda item: shortened(item) if isinstance(item, str) else shown(item))
-        )
-    return str(value)
-
-
-def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitSet], name: str) -> Description:
-    """All facts that are known without reading rows; the classes of a view may have to be counted.
-
-    Parameters
-    ----------
-    source : RowSource
-    schema : Schema
-    splits : mapping of str to SplitSet
-    name : str
-        Name of the view; empty for all rows.
-    """
-    facts: dict[str, Any] = {"place": source.place, "rows": int(source.block_rows.sum()), "columns": source.n_columns}
-    if name:
-        facts["view"] = name
-    if "target" in schema.provenance:
-        facts["target"] = schema.provenance["target"]
-    facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": schema.task or "none"}
-    weights = source.counts.class_weights if schema.classes is not None else None
-    if schema.classes is not None and weights is not None:
-        # without weights the sums are numbers of rows, and shown as integers
-        number = float if source.has_weight else int
-        labels = map(str, schema.classes.tolist())
-        facts["classes"] = {label: number(weight) for label, weight in zip(labels, weights.sum(axis=0), strict=True)}
-    if source.has_weight:
-        facts["total weight"] = float(source.counts.weights.sum())
-    facts["blocks"] = source.n_blocks
-    facts["rows a block"] = int(source.block_rows.max(initial=0))
-    facts["largest block (MiB)"] = round(source.block_nbytes / 2**20, 2)
-    if source.stored_nbytes:
-        facts["stored (MiB)"] = round(source.stored_nbytes / 2**20, 2)
-    for label, split in splits.items():
-        rows = split.counts.rows.sum(axis=0)
-        facts[f"splits ({label})"] = {n: int(count) for n, count in zip(split.names, rows, strict=True)}
-    if schema.column_names is not None:
-        facts["column names"] = list(schema.column_names)
-    if schema.encoding is not None:
-        facts["encoding"] = str(schema.encoding.describe())
-    for role, known in schema.row_columns.items():
-        facts[f"{role} column"] = f"{known.name}{' (rows are held out by it)' if schema.held_by == role else ''}"
-    if schema.first_index is not None:
-        facts["first index"] = schema.first_index
-    if schema.shuffle_seed is not None:
-        facts["shuffled with seed"] = schema.shuffle_seed
-    if schema.provenance:
-        facts["provenance"] = dict(schema.provenance)
-    return Description(facts | dict(source.storage_facts))
+        return [(name, value_text(value)) for name, value in self.facts.items()]

@@ -13,11 +13,11 @@ from dkl.data.checks import check_order, named_place, shown_value
 from dkl.data.dataset import Dataset
 from dkl.data.fewer_columns import without_columns
 from dkl.data.frames import column_named, is_frame, no_column_message, weights_of
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, feature_values
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.data.together.rules import GivenColumn
 from dkl.data.view import BlockStep, ColumnAlong, Parts, RowStep, View
 from dkl.protocols.block import Block
@@ -31,7 +31,7 @@ class Exposure:
 
     Parameters
     ----------
-    beside : BesideFeatures
+    beside : GroupsAndTimes
         The rows; the column is removed from its X.
     given : str, array of shape (n,), or None
         Name of a column of the rows, or values.
@@ -47,7 +47,7 @@ class Exposure:
         If no column has the name, or it holds no numbers.
     """
 
-    def __init__(self, beside: BesideFeatures, given: Any) -> None:
+    def __init__(self, beside: GroupsAndTimes, given: Any) -> None:
         check_order(beside.X, given, "exposure")
         self._given = given
         self.name = given if isinstance(given, str) else None if given is None else ""
@@ -114,16 +114,16 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
         If no column has the name, or it had missing values when the rows were written.
     """
     step = ColumnAlong(EXPOSURE, _StoredExposure(exposure_place(dataset, name)))
-    noted = dataset.with_rows(View(dataset.source, step), dataset.schema)
+    exposed = dataset.with_rows(View(dataset.source, step), dataset.schema)
     if stays:
-        return noted
+        return exposed
     for rule in getattr(dataset.encoding, "rules", ()):
         if name in rule.output_names and rule.output_names != [name]:
             raise ValueError(
                 f"exposure={name!r} is missing in {rule.missing:,} rows of {dataset.source.place}: every row needs its "
                 "exposure, a number above 0. Leave these rows out, and write the rows again"
             )
-    return without_columns(noted, [name])
+    return without_columns(exposed, [name])
 
 
 def exposure_of_fit(model: object, given: str | None = None) -> str | None:
@@ -149,7 +149,7 @@ def exposure_of_fit(model: object, given: str | None = None) -> str | None:
     return name
 
 
-def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
+def exposure_for_scores(model: object, X: Any, given: Any = None) -> Any:
     """The exposures for a comparison of predictions with targets: `given`, else the column of the fit.
 
     Parameters
@@ -171,7 +171,7 @@ def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
     """
     if given is not None or (name := exposure_of_fit(model)) is None:
         return given
-    X = as_known_rows(X)
+    X = as_pandas_rows(X)
     columns = X.column_names if isinstance(X, Dataset) else X.columns if is_frame(X) else None
     if columns is None or name not in columns:
         raise ValueError(
@@ -243,7 +243,7 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
     return dataset.with_rows(View(source, step), dataset.schema)
 
 
-def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
+def exposures_by_block(dataset: Dataset) -> dict[int, np.ndarray]:
     """The exposures of a dataset that has them as a row column, for each block number."""
     return {block.index: block.columns[EXPOSURE] for block in dataset.source.blocks_without_x((EXPOSURE,))}
 
@@ -304,7 +304,7 @@ def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure
             f"exposure was given, and this {type(model).__name__} was fitted without: give fit the exposure of its "
             "rows, or leave it out here"
         )
-    return with_rates(model, rows_with_exposure(model, X, y, sample_weight, exposure_beside_fit(model, X, exposure)))
+    return with_rates(model, rows_with_exposure(model, X, y, sample_weight, exposure_for_scores(model, X, exposure)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,7 +362,7 @@ def exposure_values(X: Any, given: Any) -> Any:
         return given
     if isinstance(X, Dataset):
         return feature_values(X.source, exposure_place(X, given))
-    return column_named(as_known_rows(X), given, "exposure")
+    return column_named(as_pandas_rows(X), given, "exposure")
 
 
 def exposure_place(dataset: Dataset, name: str) -> int:

@@ -37,8 +37,8 @@ from dkl.data.differences import Differences
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
-from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.lazy import Cut, weights_beside, with_whole_rows
+from dkl.data.other_frames import as_pandas_rows
+from dkl.data.sources.lazy import Cut, weights_in_chunks, with_whole_rows
 from dkl.data.sources.tasks import are_separate, culled, one_task
 from dkl.data.store.blocking import block_bounds
 from dkl.process import drop_kept, give_back_memory, return_freed_memory, worker_of_task
@@ -69,7 +69,7 @@ def column_named(X: GivenRows, name: str, argument: str, otherwise: str = "") ->
 
 def weights_of(X: GivenRows, given: GivenValues) -> Any:
     """The weights of rows: `given`, or the column of X that has this name if X is a data frame."""
-    if not isinstance(given, str) or not is_frame(X := as_known_rows(X)):
+    if not isinstance(given, str) or not is_frame(X := as_pandas_rows(X)):
         return given
     return column_named(X, given, "sample_weight")
 
@@ -90,7 +90,8 @@ _FOR_PASS: ContextVar[bool] = ContextVar("for a pass", default=False)
 class _Reading:
     """Computes one partition, a task of Dask without dependencies, such as the read of a file.
 
-    On a worker what passes have kept is dropped before, unless a pass reads: no plan has counted the two together.
+    A worker first drops the blocks that it keeps for later passes, unless a pass reads the partition: only the plan of
+    a pass counts the bytes of both.
     """
 
     task: Any
@@ -121,7 +122,7 @@ def _let_arrow_return_memory() -> None:
 
 
 def partitions(X: GivenRows) -> list[Delayed]:
-    """The partitions of a Dask frame; those that are read by one task hold no more of a worker than they need."""
+    """The partitions of a Dask frame; workers return freed memory before and after they read one (`_Reading`)."""
     # Dask joins small partitions when it optimises a frame, how many depends on the columns that are read: so that all
     # that is computed of a partition agrees, it does so once
     parts = X.optimize().to_delayed(optimize_graph=False)
@@ -168,7 +169,7 @@ class RawParts:
         else:
             parts, lengths = partitions(X), None
         found = cls(parts, [None] * len(parts), lengths)
-        cut = None if weight is None else weights_beside(weight, tuple(found.lengths))
+        cut = None if weight is None else weights_in_chunks(weight, tuple(found.lengths))
         return found if cut is None else replace(found, weights=list(cut.to_delayed().ravel()))
 
     @property
@@ -402,7 +403,7 @@ def lazy_zeros_for_weightless(X: da.Array, weight: GivenValues) -> da.Array:
     if not is_dask_collection(weight) and np.all(np.asarray(weight) != 0.0):
         return X
     X = _whole_rows(X)
-    weights: Any = weights_beside(weight, X.chunks[0])
+    weights: Any = weights_in_chunks(weight, X.chunks[0])
     return da.map_blocks(_chunk_of_zeros_for_weightless, X, weights[:, None], dtype=X.dtype, meta=X._meta)
 
 

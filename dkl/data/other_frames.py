@@ -14,7 +14,7 @@ from dkl.data.checks import check_named_once
 from dkl.data.given import GivenRows
 
 
-def as_known_rows(X: GivenRows) -> Any:
+def as_pandas_rows(X: GivenRows) -> Any:
     """A table of another library as a pandas frame; anything else unchanged.
 
     Columns are not copied and keep their Arrow types: integers with missing values, decimals, dates. A lazy table is
@@ -47,7 +47,7 @@ def as_known_rows(X: GivenRows) -> Any:
 
 
 def is_other_table(X: object) -> bool:
-    """Whether `as_known_rows` converts it to a pandas frame; no rows are read."""
+    """Whether `as_pandas_rows` converts it to a pandas frame; no rows are read."""
     if isinstance(X, np.ndarray | list | tuple | str) or sparse.issparse(X) or dask.is_dask_collection(X):
         return False
     has_stream = hasattr(X, "__arrow_c_stream__") or hasattr(X, "__arrow_c_array__")

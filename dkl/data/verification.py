@@ -11,7 +11,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.data.checks import check_rows
-from dkl.data.sources.in_place import InPlaceSource, compare_noted
+from dkl.data.sources.in_place import InPlaceSource, compare_reads
 from dkl.data.sources.rows import RowSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -130,7 +130,7 @@ def row_faults(source: RowSource) -> Iterator[str]:
         """Read or compute one block, and check its values."""
         ticket = source.ticket(index)
         check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
-        compare_noted(LEDGER.taken())
+        compare_reads(LEDGER.new_reads())
 
     yield from _failures(partial(check, int(index)) for index in np.flatnonzero(source.block_rows))
 

@@ -225,7 +225,7 @@ class View:
     def __init__(self, before: RowSource, step: Step, *, n_classes: int | None = None) -> None:
         self.before, self.step = before, step
         self.base, self.steps = before.base, (*before.steps, step)
-        self.n_blocks, self.blocks_together = before.n_blocks, before.blocks_together
+        self.n_blocks, self.blocks_sharing_chunks = before.n_blocks, before.blocks_sharing_chunks
         self.dtype, self.is_sparse, self.has_weight = before.dtype, before.is_sparse, before.has_weight
         self.has_y, self.version, self._n_classes = before.has_y, before.version, n_classes
 

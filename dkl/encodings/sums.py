@@ -12,8 +12,8 @@ from dkl.encodings.keys import CategoryKey, codes_of_keys, dense_columns
 from dkl.kernels.device import (
     array_module,
     is_on_gpu,
+    sums_on_host,
     tile_rows,
-    together_on_host,
     weighted_rows_on_gpu,
     with_targets,
 )
@@ -156,7 +156,7 @@ def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     """
     fold, count = operands["folds"](block.held_with), operands["folds"].count
     if is_on_gpu(block.X):
-        return together_on_host(_text_sums_on_gpu(with_targets(block), fold, operands))
+        return sums_on_host(_text_sums_on_gpu(with_targets(block), fold, operands))
     targets = target_columns(block.y, operands["n_classes"])
     weighted = block.weights[:, None] * targets
     sums = {

@@ -16,7 +16,7 @@ from dkl.data.frames import is_frame
 from dkl.data.ingest.dates import DATE_KINDS
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.ingest.precision import EXACT
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.soundness import check_sound
 from dkl.encodings.fitted import FittedEncoding
 from dkl.explain.model import model_of
@@ -396,7 +396,7 @@ class RowEncoder:
         """
         if isinstance(rows, pd.Series):
             rows = rows.to_dict()
-        rows = as_known_rows(rows)
+        rows = as_pandas_rows(rows)
         if isinstance(rows, list | tuple) and rows and isinstance(rows[0], Mapping | pd.Series):
             rows = self._frame(rows)
         if isinstance(rows, Mapping):

@@ -935,7 +935,7 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SG
     after = replace(models, coef=coef, intercept=intercept, clock=models.clock + n)
     if is_on_gpu(models.coef):
         return after
-    here = together_on_host({"coef": coef, "intercept": intercept})
+    here = sums_on_host({"coef": coef, "intercept": intercept})
     return replace(after, coef=here["coef"].astype(X.dtype.name), intercept=here["intercept"])
 
 
@@ -1054,7 +1054,7 @@ def on_host(x: Rows) -> np.ndarray:
     return copied if sparse.issparse(copied) else np.asarray(copied)
 
 
-def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
+def sums_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
     """Sums on the host; those on a GPU are copied in one wait, together with the errors found in rows.
 
     Raises

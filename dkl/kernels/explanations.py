@@ -18,7 +18,7 @@ from dkl.features.projections import ColumnProjection
 from dkl.features.scaling import Scaler
 from dkl.kernels import device
 from dkl.kernels.compiled import njit
-from dkl.kernels.device import array_module, together_on_host, with_targets
+from dkl.kernels.device import array_module, sums_on_host, with_targets
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums
 from dkl.kernels.slopes import squared_slopes
@@ -143,21 +143,21 @@ def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
             weights = np.append(weights[nonzero], weights.sum() - weights[nonzero].sum())
             rows = distinct
         sums.append(feature_sums(rows, weights, part.feature_map, operands["dtype"], stay=True)[:, :, 0])
-    return together_on_host({"sums": xp.stack(sums), "weight": of_rows.sum()})
+    return sums_on_host({"sums": xp.stack(sums), "weight": of_rows.sum()})
 
 
 def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i (cos, sin)(w.x_i over all columns outside a group), (G, 2, m), and the weight of the rows."""
     weights, groups = with_targets(block).weights, operands["groups"]
     sums = left_out_sums(block.X, weights, operands["feature_map"], groups, operands["dtype"], stay=True)
-    return together_on_host({"sums": sums, "weight": weights.sum()})
+    return sums_on_host({"sums": sums, "weight": weights.sum()})
 
 
 def factor_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i f_u(x_i) of functions of single columns, (U,), and the weight of the rows."""
     weights = with_targets(block).weights
     sums = feature_sums(block.X, weights, operands["factors"], "float64", stay=True)[0, :, 0]
-    return together_on_host({"sums": sums, "weight": weights.sum()})
+    return sums_on_host({"sums": sums, "weight": weights.sum()})
 
 
 def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
@@ -171,7 +171,7 @@ def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     itself = columns_map(machine.feature_map.scaler, machine.feature_map.n_columns)
     # A slope times the deviation of its column is the same for scaled and for raw columns.
     slopes = squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype, stay=True)
-    return together_on_host(
+    return sums_on_host(
         {
             "weight": weights.sum(),
             "first": feature_sums(block.X, weights, itself, "float64", stay=True)[0, :, 0],

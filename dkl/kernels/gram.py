@@ -15,7 +15,7 @@ from dkl.kernels.device import (
     is_on_gpu,
     packed_on_gpu,
     rounded_product,
-    together_on_host,
+    sums_on_host,
     weighted_rows_on_gpu,
 )
 from dkl.kernels.threads import product
@@ -234,7 +234,7 @@ class GramSum:
     def finish(self) -> None:
         """Add waiting rows, and sums that are still on a GPU, to `out`."""
         self._multiply_waiting()
-        self.take(together_on_host(self.on_gpu()))
+        self.take(sums_on_host(self.on_gpu()))
 
 
 def add_few(grams: Sequence[GramSum], phi: Any, weights: Sequence[Any]) -> None:
@@ -257,7 +257,7 @@ def add_few(grams: Sequence[GramSum], phi: Any, weights: Sequence[Any]) -> None:
 def finished(sums: dict[str, Any], grams: Sequence[GramSum]) -> dict[str, Any]:
     """The named sums on the host, after finishing those of the Gram matrices: a GPU copies all of them in one wait."""
     parts = {(number, name): part for number, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
-    on_host: dict[Any, Any] = together_on_host({**sums, **parts})  # type: ignore[dict-item]
+    on_host: dict[Any, Any] = sums_on_host({**sums, **parts})  # type: ignore[dict-item]
     for number, gram in enumerate(grams):
         gram.take({name: on_host.pop((number, name)) for name in gram.on_gpu()})
         gram.finish()

@@ -61,7 +61,7 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> 
     return mapped(slice(0, np.shape(X)[0]))
 
 
-def map_rows_together(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
+def map_rows_on_all_cores(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
     """`map_rows` on all idle cores of this process: each core takes whole tiles.
 
     The bits of a row are independent of the other rows (`row_mapper`), and of how the work is shared.

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dkl.errors import ColumnError
 from dkl.kernels.compiled import njit
-from dkl.kernels.device import array_module, tile_rows, together_on_host, with_targets
+from dkl.kernels.device import array_module, sums_on_host, tile_rows, with_targets
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
@@ -234,7 +234,7 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
 @np.errstate(over="ignore", invalid="ignore")
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`column_sums` of one block."""
-    return together_on_host(column_sums(block.X, with_targets(block).weights, operands.get("scaled")))
+    return sums_on_host(column_sums(block.X, with_targets(block).weights, operands.get("scaled")))
 
 
 def moments_record(n_columns: int, scaled: np.ndarray | None = None, *, is_sparse: bool = False) -> BlockSum:

@@ -20,8 +20,8 @@ from dkl.kernels.device import (
     is_on_gpu,
     line_losses_on_gpu,
     scores_on_gpu,
+    sums_on_host,
     tile_rows,
-    together_on_host,
     weighted_rows_on_gpu,
 )
 from dkl.kernels.gram import CurvedRows, GramSum, add_few, finished, packed_size
@@ -581,7 +581,7 @@ def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.n
             share = xp.where(each > 0.0, each * share, 0.0)
         # on a GPU the sum stays there until the last tile
         product = xp.asarray(product) + weighted_sums(share.T, phi)
-    return together_on_host({"product": product})
+    return sums_on_host({"product": product})
 
 
 def _curved(targets: Any, scores: Any, moves: Any, options: NewtonOptions) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from dkl.kernels.compiled import njit
-from dkl.kernels.device import array_module, is_on_gpu, together_on_host
+from dkl.kernels.device import array_module, is_on_gpu, sums_on_host
 from dkl.kernels.sincos import ELEMENTWISE
 from dkl.kernels.tiles import spans
 
@@ -100,7 +100,7 @@ def adam_steps(
         average *= 1.0 - share
         average += share * values
     # numbers on a GPU stay there from batch to batch: the host waits only here
-    here = together_on_host(
+    here = sums_on_host(
         {"values": values, "first": first, "second": second, "average": average, "total": total}  # type: ignore[dict-item]
     )
     total = here.pop("total")  # type: ignore[assignment]

@@ -32,7 +32,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encoded_by, is_frame, is_raw, map_raw
 from dkl.data.labels import TaskChoice
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.sources.lazy import as_dask_array, with_whole_rows
 from dkl.documented import DocumentedMixin
 from dkl.events import Subscriber
@@ -461,7 +461,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         """The rows encoded as those of `fit`: data frames, and the codes of a Dataset."""
         from dkl.encodings.categories import rows_like_fit
 
-        X = as_known_rows(X)
+        X = as_pandas_rows(X)
         if isinstance(X, Dataset):
             return rows_like_fit(getattr(self, "encoding_", None), X)
         # a frame is encoded by the rules of the fit, so that it has the columns of the estimator

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dkl.kernels.device import array_module, on_host, together_on_host
+from dkl.kernels.device import array_module, on_host, sums_on_host
 from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
@@ -148,7 +148,7 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
         coef += share * (models.coef - coef)
         intercept += share * (models.intercept - intercept)
     # models on a GPU stay there from batch to batch: the host waits only here
-    here: dict[str, Any] = together_on_host(
+    here: dict[str, Any] = sums_on_host(
         {"coef": models.coef, "intercept": models.intercept, "average_coef": coef, "average_intercept": intercept}
     )
     if xp is not np:

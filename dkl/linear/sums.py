@@ -17,7 +17,7 @@ from dkl.kernels.device import (
     in_float64,
     is_on_gpu,
     place,
-    together_on_host,
+    sums_on_host,
     with_targets,
 )
 from dkl.kernels.maps import cached_tile, map_rows, mapped_tiles, row_mapper
@@ -53,7 +53,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
         weighted = encode_targets(block, n_classes, operands["class_weight"])
         values, weights = (xp.asarray(block.y)[:, None] == xp.arange(n_classes)) * 1.0, weighted.sum(axis=1)
     counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
-    return together_on_host({**column_sums(values, weights), **counts})
+    return sums_on_host({**column_sums(values, weights), **counts})
 
 
 def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
@@ -131,7 +131,7 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         counts = weight / targets.weight_scale
         totals |= calibration_sums(_of_each_class(scores), y, counts, MULTIPLIERS)
         totals["counted"] = xp.reshape(counts.sum(), (1,))
-    return together_on_host(totals)
+    return sums_on_host(totals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +277,7 @@ def _held_out_on_gpu(
             calibration += xp.reshape(found, calibration.shape)
     if len(multipliers):
         sums |= {"label": calibration[:, :, 0], "uniform": calibration[:, :, 1]}
-    return together_on_host(sums)
+    return sums_on_host(sums)
 
 
 def candidate_scores(phi: Any, models: np.ndarray) -> Any:

@@ -41,7 +41,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import (
     Exposure,
-    exposure_beside_fit,
+    exposure_for_scores,
     exposure_of_fit,
     exposure_values,
     exposures_of,
@@ -49,7 +49,7 @@ from dkl.data.exposure import (
     with_exposure_of_fit,
     with_rates,
 )
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
@@ -309,7 +309,7 @@ class KernelMachine(
         self._check_features()
         self._check_solver()
         check_device(self.device)
-        row_columns = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        row_columns = GroupsAndTimes(X, groups, times, self.by_group, self.by_time)
         exposed, sample_weight = Exposure(row_columns, exposure), row_columns.weights(sample_weight)
         if exposed.name and isinstance(X, Dataset):
             record_rows(X)  # as they are stored, with the column that is no feature
@@ -432,9 +432,9 @@ class KernelMachine(
         if not hasattr(self, "linear_"):
             if self._task == "classification" and classes is not None:
                 named = {"task": self._task, "classes": classes, "categorical": self.categorical or ()}
-                rows = BesideFeatures(X)
+                rows = GroupsAndTimes(X)
                 weights = rows.weights(sample_weight)
-                X, y, sample_weight = rows.noted(as_dataset(rows.X, y, weights, **named)), None, None
+                X, y, sample_weight = rows.with_columns(as_dataset(rows.X, y, weights, **named)), None, None
             return self.fit(X, y, sample_weight, exposure=exposure)
         own_classes = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(own_classes)):
@@ -482,7 +482,7 @@ class KernelMachine(
                 machine._rows(dataset, None, None)
                 record_rows(dataset)
                 dataset = with_exposure_of_fit(machine, dataset, exposure_of_fit(machine))
-                dataset = BesideFeatures(dataset, None, None, machine.by_group, machine.by_time).held(dataset)
+                dataset = GroupsAndTimes(dataset, None, None, machine.by_group, machine.by_time).with_rule(dataset)
                 dataset, held_out = machine._without_conformal_rows(dataset)
                 dataset = with_rates(machine, dataset)
             machine.features_.update(dataset)
@@ -1488,7 +1488,7 @@ class KernelRegressor(ConformalIntervals, NumberPredictions, KernelMachine):
 
     def _losses(self, X: object, y: object, sample_weight: object, exposure: object) -> tuple[float, float]:
         """Half the mean deviance of the model, and half that of the best constant."""
-        exposure = exposure_beside_fit(self, X, exposure)
+        exposure = exposure_for_scores(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
         values = self._values(X, weight=sample_weight)

@@ -20,14 +20,14 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.atomic import forget_fit
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.documented import DocumentedMixin
 from dkl.errors import columns_named, refuse_non_finite
 from dkl.features.families import Family, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
-from dkl.kernels.maps import map_rows_together
+from dkl.kernels.maps import map_rows_on_all_cores
 from dkl.linear.answers import map_chunk
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
@@ -177,7 +177,7 @@ class FeatureLearner(
                 forget_fit(learner)
             learner._check_rest()
             check_device(learner.device)
-            row_columns = BesideFeatures(X, groups, times)
+            row_columns = GroupsAndTimes(X, groups, times)
             sample_weight = row_columns.weights(sample_weight)
             # counts are whole numbers, which would be taken for labels otherwise
             task: TaskChoice = "regression" if getattr(learner, "loss", None) in LOG_LINK else learner._task
@@ -238,7 +238,7 @@ class FeatureLearner(
         if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
             encoded = rows_like_those_of_fit(self, X, strict=strict)
             with columns_named(column_names_of(self)):
-                return map_rows_together(encoded, feature_map, dtype)
+                return map_rows_on_all_cores(encoded, feature_map, dtype)
         map_rows = partial(map_chunk, feature_map=feature_map, precision=dtype)
         return lazy_answers(self, X, map_rows, feature_map.n_features, dtype, strict=strict)
 

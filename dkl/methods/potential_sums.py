@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, together_on_host, with_targets
+from dkl.kernels.device import array_module, sums_on_host, with_targets
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
 from dkl.kernels.tiles import spans
@@ -129,7 +129,7 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
             for column in weights.T
         ]
         sums |= _cut("squares", xp.stack(columns, axis=2))
-    return together_on_host(sums)
+    return sums_on_host(sums)
 
 
 def target_panels(parts: int, size: int, width: int) -> list[slice]:

@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import checked_exposure
 from dkl.data.frames import RawParts, weights_of
 from dkl.data.labels import as_targets
-from dkl.data.sources.lazy import targets_beside, weights_beside
+from dkl.data.sources.lazy import targets_in_chunks, weights_in_chunks
 from dkl.linear.answers import check_log_targets, checked_chunk_weight, comparable, comparable_chunk, log_losses
 from dkl.solvers.losses import LOG_LINK
 
@@ -207,8 +207,8 @@ def _checked_predictions(predicted: Values, X: object, y: object, sample_weight:
         return values, comparable(as_targets(targets, len(values), weight=weight), values), weight
     if not isinstance(values, da.Array):
         values = da.from_array(values, chunks=-1)
-    weight = weights_beside(weight, values.chunks[0])
-    targets = targets_beside(targets, values.chunks[0], weight)
+    weight = weights_in_chunks(weight, values.chunks[0])
+    targets = targets_in_chunks(targets, values.chunks[0], weight)
     model = np.empty((0, *values.shape[1:]), values.dtype)
     beside = [] if weight is None else [weight.reshape(-1, *(1,) * (targets.ndim - 1))]
     meta = np.empty((0,) * targets.ndim, model.dtype)

@@ -29,11 +29,11 @@ from dkl.data.frames import (
 )
 from dkl.data.ingest.columns import names_of_columns
 from dkl.data.labels import TaskChoice
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.other_rules import other_columns
 from dkl.data.sources.lazy import as_dask_array, with_whole_rows
 from dkl.data.together.choosing import held_by_own_dates
-from dkl.data.together.rows import BesideFeatures, held_rows
+from dkl.data.together.rows import GroupsAndTimes, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.linear.answers import answer_chunk, answer_raw, encoded_chunk
 from dkl.linear.minibatches import HeldOut
@@ -43,7 +43,7 @@ from dkl.passes.loop import Run
 
 def rows_to_fit(
     estimator: BaseEstimator,
-    beside: BesideFeatures,
+    beside: GroupsAndTimes,
     y: Any,
     sample_weight: Any,
     *,
@@ -58,7 +58,7 @@ def rows_to_fit(
     Parameters
     ----------
     estimator : BaseEstimator
-    beside : BesideFeatures
+    beside : GroupsAndTimes
         The rows with their groups and times.
     y, sample_weight : array of shape (n,) or None
     supervised : bool
@@ -92,7 +92,7 @@ def rows_to_fit(
         record_rows(dataset)
         return dataset
 
-    dataset = beside.noted_of(unkeyed, sample_weight)
+    dataset = beside.with_columns_of(unkeyed, sample_weight)
     if own_dates:
         source, schema = held_by_own_dates(dataset.source, dataset.schema)
         dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
@@ -210,7 +210,7 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     ValueError
         If the number or the names of the columns differ from those of `fit`, or values are invalid.
     """
-    X = as_known_rows(X)
+    X = as_pandas_rows(X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X):
         check_names(X)
@@ -310,7 +310,7 @@ def encoded_rows(estimator: BaseEstimator, X: Any, weight: Any = None) -> Any:
 
     Rows of weight 0 may hold anything; the caller ignores what they become.
     """
-    X = as_known_rows(X)
+    X = as_pandas_rows(X)
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
@@ -339,7 +339,7 @@ def dataset_like_fit(
     **of_targets
         `task` and `classes`, as of `dkl.data.coerce.as_dataset`.
     """
-    X, encoding = as_known_rows(X), getattr(estimator, "encoding_", None)
+    X, encoding = as_pandas_rows(X), getattr(estimator, "encoding_", None)
     if dask.is_dask_collection(X) and is_frame(X) and encoding is not None:
         check_names(X)
         return as_dataset(X, y, sample_weight, encoding=encoding, **of_targets)

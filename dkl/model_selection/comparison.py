@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 
 from dkl.data.dataset import Dataset
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.data.together.telling import kind_of_split
 from dkl.events import RequestKeeper
 from dkl.features.families import Family
@@ -141,7 +141,7 @@ def compare(
     >>> len(found.results), bool(found.best.score > 0.9)
     (4, True)
     """
-    rows = BesideFeatures(X, groups, times)
+    rows = GroupsAndTimes(X, groups, times)
     dataset = rows_to_search("compare", machine, rows, y, sample_weight, "auto", warns=test is None)
     sizes = checked_sizes(n_features)
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)

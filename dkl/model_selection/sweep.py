@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import encode_targets
@@ -146,7 +146,7 @@ def sweep(
     learner = clone(learner)
     if learner.random_state is None:
         learner.set_params(random_state=seed)
-    rows = BesideFeatures(X)
+    rows = GroupsAndTimes(X)
     dataset = rows_to_fit(learner, rows, y, rows.weights(sample_weight), supervised=True)
     dataset = without_splits(dataset)
     parts = Folds.of(folds, seed)

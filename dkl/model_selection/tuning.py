@@ -16,7 +16,7 @@ from sklearn.base import clone, is_classifier, is_regressor
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
-from dkl.data.together.rows import BesideFeatures, held_rows
+from dkl.data.together.rows import GroupsAndTimes, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
 from dkl.events import RequestKeeper
 from dkl.figure import Axes
@@ -162,7 +162,7 @@ def tune(
     deadline = float("inf") if timeout is None else time.monotonic() + timeout
     # Whole numbers may be classes or amounts; if the rows do not say, the kind of the model decides.
     task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
-    dataset = rows_to_search("tune", model, BesideFeatures(X, groups, times), y, sample_weight, task)
+    dataset = rows_to_search("tune", model, GroupsAndTimes(X, groups, times), y, sample_weight, task)
     fingerprint = ""
     if checkpoint is not None:
         # The digest of everything that the trials depend on. The budgets `n_trials` and `timeout` are left out, since a
@@ -253,7 +253,7 @@ def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: 
 def rows_to_search(
     asking: str,
     model: Estimator | None,
-    rows: BesideFeatures,
+    rows: GroupsAndTimes,
     y: object,
     sample_weight: object,
     task: TaskChoice,
@@ -280,7 +280,7 @@ def rows_to_search(
         check_target(asking, dataset)
         return dataset
 
-    dataset = without_splits(held_rows(rows.noted_of(made, sample_weight)))
+    dataset = without_splits(held_rows(rows.with_columns_of(made, sample_weight)))
     if warns:
         warn_of_random_folds(dataset, asking)
     return dataset

@@ -228,7 +228,7 @@ def run_fold(session: Session, fold: Fold) -> Any:
     """The last state of the fold over the blocks that have rows."""
     # the order is part of the fold: stochastic steps shuffle blocks by a seed, independently of the timing
     order = np.arange(session.source.n_blocks) if fold.order is None else np.asarray(fold.order)
-    pieces = list(cuts(fold, session.source, grouped(order, session.source.blocks_together)))
+    pieces = list(cuts(fold, session.source, grouped(order, session.source.blocks_sharing_chunks)))
     if session.backend.is_cluster:
         # on a cluster the state would be sent to the driver and back with every step; so one worker holds it
         return Chain(session, fold.initial, pieces).run()
@@ -329,7 +329,7 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
             return Made(_arranged(fold, piece, ticket.number, number), reading)
     with working(work):
         block, reading = LOADER.share(work, ticket)
-        reading = replace(reading, noted=LEDGER.taken())
+        reading = replace(reading, reads=LEDGER.new_reads())
         # the first piece alone counts the block and its rows; every piece counts the bytes that it has read
         if number:
             reading = replace(reading, blocks=0, rows=0)

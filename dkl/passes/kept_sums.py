@@ -32,12 +32,12 @@ class KeptSums:
     ----------
     store : str
         A folder or URL that every worker can access.
-    asked : str
+    token : str
         An identity of the summed function: passes with the same one share sums.
     """
 
     store: str
-    asked: str
+    token: str
 
     def read(self, identity: str) -> Mapping[str, np.ndarray] | None:
         """The sums of a block, or None if no complete ones are stored."""
@@ -50,7 +50,7 @@ class KeptSums:
         self._place(identity).save(sums)
 
     def _place(self, identity: str) -> Checkpoint:
-        return Checkpoint(f"{self.store.rstrip('/')}/{self.asked}/{identity}")
+        return Checkpoint(f"{self.store.rstrip('/')}/{self.token}/{identity}")
 
 
 @dataclass(frozen=True, eq=False)

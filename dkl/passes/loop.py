@@ -1,8 +1,9 @@
 """Runs the passes of a fit: the loop of a driver, one pass over all blocks, and what a task computes of its blocks.
 
-`Run.drive` asks a driver for records, has `run_pass` compute them in one read of the rows, and hands the results back,
-until the driver is done. `run_pass` shares the blocks among tasks; each task calls `sum_blocks`, which calls the block
-function of every record; sums are added in a tree over block numbers. `PlannedRun` records the passes of a plan.
+`Run.drive` gets records from a driver, `run_pass` computes them in one read of the rows, and the driver steps on the
+results, until it requests no more records. `run_pass` shares the blocks among tasks; each task calls `sum_blocks`,
+which calls the block function of every record; sums are added in a tree over block numbers. `PlannedRun` records the
+passes of a plan.
 """
 
 from __future__ import annotations
@@ -62,12 +63,14 @@ S = TypeVar("S", bound="DataclassInstance")
 T = TypeVar("T")
 # a key next to the state's own fields in a checkpoint; no field name contains a space
 _VERSION = "row columns"
-# Larger results of a node are merged by the workers, and so many of them are copied to the driver.
+# Bytes of a node's results above which workers merge nodes, and the most nodes of that size that the driver receives in
+# a pass.
 DRIVER_BYTES = 1 << 20
 MOST_LARGE_NODES = 16
 # Operations that take some ten seconds of a core.
 LONG_TASK_FLOPS = 1e12
-# Long tasks are cut until each thread of a cluster has so many, so that the last ones end at similar times.
+# Tasks for each thread of a cluster, at least, into which longer tasks are cut, so that the last ones end at similar
+# times.
 TASKS_A_SLOT = 4
 
 Sums = dict[str, np.ndarray | FewNumbers]
@@ -76,7 +79,7 @@ Values: TypeAlias = tuple[Any, ...]
 
 
 class Learns(Protocol):
-    """A feature learner, as far as the run of a machine knows it."""
+    """The methods of a feature learner that the run of a machine calls."""
 
     def fit_within(self, dataset: Any, context: Any) -> Any:
         """The learner, fitted as a part of a machine's fit."""
@@ -235,7 +238,7 @@ class Run:
         return is_enough
 
     def holds(self, items: Mapping[str, int]) -> None:
-        """Count bytes that are held beside the passes, item by item as in `Driver.memory`; a fit need not."""
+        """Count bytes that the driver keeps during its passes, by item as in `Driver.memory`; only plans count them."""
 
     def read(
         self,
@@ -436,7 +439,7 @@ class _SumPass:
             level -= 1
         # Results above 1 MiB are merged by the workers of a cluster, so that the driver gets 16 of them in a pass, and
         # a lost worker costs at most a sixteenth. One task reads the blocks that are stored together.
-        level = max(level, min(source.blocks_together.bit_length() - 1, root(source.n_blocks).level))
+        level = max(level, min(source.blocks_sharing_chunks.bit_length() - 1, root(source.n_blocks).level))
         job_level = level
         if backend.is_cluster and self._node_bytes(level) > DRIVER_BYTES:
             job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
@@ -512,7 +515,7 @@ def sum_blocks(
             missing = block.index + 1
     for index in range(missing, numbers.stop):
         tree.add(Node(0, index), None)
-    return Partial(tree.total, replace(reading, noted=LEDGER.taken()))
+    return Partial(tree.total, replace(reading, reads=LEDGER.new_reads()))
 
 
 def _merged(reductions: Sequence[Reduction], left: Values, right: Values) -> Values:
@@ -681,7 +684,7 @@ def map_blocks(
     name : str
         Name on the dashboard.
     cost : callable
-        As of a `BlockSum`: the bytes beside a block bound how many blocks are computed and read at once.
+        As of a `BlockSum`: its scratch bytes limit how many blocks are computed and read at once.
     publish, memory_limit
         As in `run_pass`.
 
@@ -694,7 +697,7 @@ def map_blocks(
     with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device="cpu") as session:
 
         def jobs() -> Iterator[Job]:
-            filled, together = (int(index) for index in np.flatnonzero(source.block_rows)), source.blocks_together
+            filled, together = (int(index) for index in np.flatnonzero(source.block_rows)), source.blocks_sharing_chunks
             for position, index in enumerate(filled):
                 # blocks that are stored together go to one process, which decodes their chunks once
                 def submit(losses: int, index: int = index, slot: str = session.slot(position // together)) -> Task:
@@ -721,7 +724,7 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
             with computing(there):
                 output = in_smaller_tiles(record.function)(there, record.operands)
                 refuse_now()
-            return output, replace(reading, noted=LEDGER.taken())
+            return output, replace(reading, reads=LEDGER.new_reads())
 
 
 class PlanEndsError(Exception):
@@ -832,7 +835,7 @@ class PlannedRun(Run):
         return False
 
     def holds(self, items: Mapping[str, int]) -> None:
-        """Record bytes that are held beside the passes."""
+        """Record bytes that the driver keeps during its passes, by item."""
         self.held.append(dict(items))
 
     def read(

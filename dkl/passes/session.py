@@ -15,7 +15,7 @@ import dask
 import numpy as np
 from dask.utils import parse_bytes
 
-from dkl.data.sources.in_place import compare_noted
+from dkl.data.sources.in_place import compare_reads
 from dkl.data.sources.tasks import culled, neighbours_and_ends, share_no_task
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import MemoryLimitError
@@ -235,8 +235,8 @@ class Session:
     def advance(self, reading: ReadCounts) -> None:
         """Count what a task has read and publish an event."""
         # raises an error if chunks of arrays in place have changed since an earlier pass read them
-        compare_noted(reading.noted)
-        self.reading += replace(reading, noted=replace(reading.noted, digests={}, absent=frozenset()))
+        compare_reads(reading.reads)
+        self.reading += replace(reading, reads=replace(reading.reads, digests={}, absent=frozenset()))
         detail = {"cache_hits": self.reading.cache_hits}
         self.tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
 
@@ -271,8 +271,8 @@ class Session:
             reading.retries + self.losses,
             self.seconds,
             self.projection.total,
-            reading.noted.stored,
-            reading.noted.decoded,
+            reading.reads.stored,
+            reading.reads.decoded,
         )
 
 
@@ -355,7 +355,7 @@ def open_session(
     try:
         session = Session(name, source, backend, publish)
         # earlier reads of this process are not part of this pass
-        compare_noted(LEDGER.taken())
+        compare_reads(LEDGER.new_reads())
         client = current_client() if backend.is_cluster else None
         with backend.noticing_close(), nullcontext() if client is None else hung_workers_restarted(client):
             session.plan(records, memory_limit, device, is_read_again=is_read_again)

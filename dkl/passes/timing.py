@@ -16,7 +16,7 @@ from dkl.process import compiling_at_once
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Cost, Fold, Record, RowSample
 
-# Calls are timed on as many rows as are expected to take so many seconds, within these bounds.
+# Seconds that a timed call is expected to take, which determine its number of rows, within these bounds.
 _TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 4_096
 # Ratio of the rows in the larger and the smaller of two timed calls.
 _FEWER = 4

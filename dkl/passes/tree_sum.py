@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 # Limits the tasks with several blocks, since every task costs the driver some time.
 MOST_TASKS = 1024
-# Up to so many blocks each has its own task; for more, up to 2^SHORT_LEVEL blocks share one.
+# Number of blocks up to which each has a task of its own; of more blocks up to 2^SHORT_LEVEL share a task.
 FEW_TASKS = 128
 SHORT_LEVEL = 3
 

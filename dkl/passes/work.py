@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from dkl.data.store.ledger import Noted
+from dkl.data.store.ledger import Reads
 from dkl.kernels.device import Device, is_on_gpu, wait_for_rows
 from dkl.kernels.refusals import take_refusals
 from dkl.kernels.threads import one_blas_thread
@@ -106,14 +106,14 @@ class Ticket(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """Counts of reading some blocks; `noted` lists what the process read from stores meanwhile."""
+    """Counts of reading some blocks; `reads` lists what the process read from stores meanwhile."""
 
     blocks: int = 0
     rows: int = 0
     bytes: int = 0
     cache_hits: int = 0
     retries: int = 0
-    noted: Noted = field(default_factory=Noted)
+    reads: Reads = field(default_factory=Reads)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         # counts of two tasks, or of two siblings of the tree, are added field by field

@@ -56,7 +56,7 @@ class BlockSource(Protocol):
         Changes whenever a value, the order of the rows or the cut into blocks changes.
     place : str
         The name of the source in messages: ``"'rows.zarr'"``, ``"an array in memory"``.
-    blocks_together : int
+    blocks_sharing_chunks : int
         The number of consecutive blocks that are cut from the same stored chunks, a power of two. One task reads all
         of them, so that each chunk is read once. 1 where every block has chunks of its own.
     base : BlockSource
@@ -108,7 +108,7 @@ class BlockSource(Protocol):
     def place(self) -> str: ...
 
     @property
-    def blocks_together(self) -> int: ...
+    def blocks_sharing_chunks(self) -> int: ...
 
     @property
     def base(self) -> Any: ...
@@ -136,7 +136,7 @@ class BaseSource:
     steps: tuple[Any, ...] = ()
     columns_along: tuple[str, ...] = ()
     most_folds: int | None = None
-    blocks_together: int = 1
+    blocks_sharing_chunks: int = 1
 
     @property
     def base(self) -> Any:

@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import map_rows_together
+from dkl.kernels.maps import map_rows_on_all_cores
 from dkl.protocols.estimators import FittedFeatures
 from dkl.testing.require import require, same_bits
 
@@ -74,7 +74,7 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
         not isinstance(asked, int) or mapped.shape[1] <= asked,
         f"{name}: {mapped.shape[1]} columns for {size}={asked}",
     )
-    expected = map_rows_together(X, fitted.feature_map_, fitted.dtype)
+    expected = map_rows_on_all_cores(X, fitted.feature_map_, fitted.dtype)
     require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
     require(bool(np.isfinite(mapped).all()), f"{name}.transform is finite")
     names = fitted.get_feature_names_out()

@@ -16,14 +16,14 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.checks import checked_weight
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import (
-    exposure_beside_fit,
+    exposure_for_scores,
     exposure_of_fit,
+    exposures_by_block,
     exposures_of,
-    known_exposure,
     rows_with_exposure,
 )
 from dkl.data.frames import column_named, weights_of
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.together.choosing import with_values
 from dkl.data.together.rows import held_rows
 from dkl.data.view import RowsByKey, RowsChosen, View
@@ -120,11 +120,11 @@ class ConformalMixin:
             If the rows do not suit those of `fit`, or a group has fewer than two of them.
         """
         check_is_fitted(self, self._fitted_by)
-        X = as_known_rows(X)
+        X = as_pandas_rows(X)
         groups, sample_weight = column_of(X, groups), weights_of(X, sample_weight)
         if exposure is not None:
             self._check_exposure()
-        exposure, column = exposure_beside_fit(self, X, exposure), ""
+        exposure, column = exposure_for_scores(self, X, exposure), ""
         if isinstance(groups, str) and isinstance(X, Dataset):
             X, column = with_stored_groups(X, groups)
         dataset = rows_with_exposure(self, X, y, sample_weight, exposure)
@@ -190,7 +190,7 @@ class ConformalMixin:
         if column:
             codes = row_codes(dataset, column)
             check_groups(codes, dataset)
-        operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
+        operands = {"scorer": scorer, "score": score, "exposure": exposures_by_block(dataset) if exposed else None}
         run = self._running("")
         blocks = map_blocks(
             dataset.source,
@@ -441,7 +441,7 @@ def without_weights(X: Any, sample_weight: Any) -> tuple[Any, Any]:
     """The rows without the column that `sample_weight` names, which is no feature, and the values of the weights."""
     if not isinstance(sample_weight, str):
         return X, sample_weight
-    X = as_known_rows(X)
+    X = as_pandas_rows(X)
     weights = column_named(X, sample_weight, "sample_weight")
     return X.drop(columns=[sample_weight]), weights
 

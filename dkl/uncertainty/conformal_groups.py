@@ -10,7 +10,7 @@ import numpy as np
 from dkl.data.checks import shown_value, spoken_names
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.together.choosing import column_at
 from dkl.data.together.codes import group_codes
 from dkl.data.view import ColumnAlong, View
@@ -22,7 +22,7 @@ _STORED = "interval group"
 
 def column_of(X: Any, groups: Any) -> Any:
     """The values of a column of a data frame, if `groups` is its name; else `groups`."""
-    X = as_known_rows(X)
+    X = as_pandas_rows(X)
     if not isinstance(groups, str) or isinstance(X, Dataset):
         return groups
     if not is_frame(X) or groups not in X.columns:

@@ -30,7 +30,7 @@ from dkl.data.ingest.column_rules import ColumnRule, decide_rule
 from dkl.data.ingest.columns import array_table, as_table
 from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
 from dkl.data.ingest.statistics import TableStatistics, statistics_of
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.sources.versions import VersionSource
 from dkl.data.view import View
 from dkl.encodings.fitted import Made, code_places
@@ -70,7 +70,7 @@ def compared_samples(
             raise ValueError(
                 f"sample_weights were given for {name}, which is a Dataset and has its own; pass None for it"
             )
-    given = [as_rows(rows) if isinstance(rows, list | tuple) else as_known_rows(rows) for rows in (a, b)]
+    given = [as_rows(rows) if isinstance(rows, list | tuple) else as_pandas_rows(rows) for rows in (a, b)]
     stored = [rows for rows in given if isinstance(rows, Dataset)]
     raw = [(rows, weight) for rows, weight in zip(given, weights, strict=True) if not isinstance(rows, Dataset)]
     rules: TableEncoding | None = None

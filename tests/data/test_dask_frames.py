@@ -90,7 +90,7 @@ def test_tasks_of_a_cluster_read_the_partitions_by_themselves() -> None:
     assert origin_of(rows.source) == "graph"
     assert stand_alone(rows.source)
     # three blocks of a partition and a part of a fourth are one task
-    assert rows.source.blocks_together == 4
+    assert rows.source.blocks_sharing_chunks == 4
 
 
 def test_partitions_that_share_a_task_are_left_to_dask() -> None:

@@ -133,20 +133,20 @@ def test_nothing_of_x_is_read_before_the_first_pass_and_targets_once(tmp_path: P
     X, y = some_rows(), np.arange(N) % 3
     stored(tmp_path, X, chunks=(1_000, D))
     stored(tmp_path, y, "y", chunks=(N,))
-    LEDGER.taken()
+    LEDGER.new_reads()
     rows = from_zarr(tmp_path / "X", tmp_path / "y")
     assert rows.classes is not None
     assert rows.class_weights.tolist() == [N / 3] * 3
     assert rows.fingerprint
     assert rows.n_rows == N
-    noted = LEDGER.taken()
+    noted = LEDGER.new_reads()
     assert {name for _, name, _ in noted.digests} == {"y"}
     assert noted.decoded == y.nbytes
     named = from_zarr(tmp_path / "X", tmp_path / "y", classes=[0, 1, 2])
-    assert LEDGER.taken().decoded == 0
+    assert LEDGER.new_reads().decoded == 0
     dkl.plan(dkl.RandomFeatures(n_features=10), named)
     # blocks to time reading, of which the fastest counts: four at most
-    assert LEDGER.taken().decoded <= 4 * X.nbytes // 10 + y.nbytes
+    assert LEDGER.new_reads().decoded <= 4 * X.nbytes // 10 + y.nbytes
 
 
 def test_rows_are_known_by_their_objects(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_targets_in_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: p
     stored(tmp_path, some_rows(), chunks=(1_000, D))
     stored(tmp_path, (np.arange(N) % 2).astype(np.int64), "y", chunks=(N,))
     rows = from_zarr(tmp_path / "X", tmp_path / "y")
-    LEDGER.taken()
+    LEDGER.new_reads()
     SHARED.clear()
     with dask.config.set({"scheduler": "synchronous", "dkl.cache-bytes": 0}):
         result = run_pass(rows.source, [SUMS])

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 
 pl = pytest.importorskip("polars")
 
@@ -68,7 +68,7 @@ def test_a_table_of_another_library_gives_the_same_model(form: str, of_pandas: d
 
 def test_what_is_no_table_stays_what_it_is() -> None:
     for given in (Y, [1, 2], "text", None, pl.Series(Y), FRAME, 3):
-        assert as_known_rows(given) is given
+        assert as_pandas_rows(given) is given
 
 
 def test_names_of_several_levels_are_joined_and_names_that_come_twice_refused():

@@ -12,7 +12,7 @@ import pytest
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.encodings import row_matrices
 from dkl.encodings.categories import CategoryFit, with_categories
 from dkl.encodings.fitted import FittedEncoding
@@ -58,7 +58,7 @@ def sloped_table(n: int = 4_000, seed: int = 0, *, values: int = 200) -> tuple[p
 
 def fit_of(frame, y, weight=None, times=None) -> CategoryFit:
     given = {} if times is None else {"times": times}
-    dataset = BesideFeatures(frame, **given).held(as_dataset(frame, y, weight), weight)
+    dataset = GroupsAndTimes(frame, **given).with_rule(as_dataset(frame, y, weight), weight)
     return CategoryFit(dataset, CategoryFolds(HELD_OUT), True, 1 << 34, Run())
 
 

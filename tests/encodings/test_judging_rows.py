@@ -8,7 +8,7 @@ import pytest
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.data.together.rules import second_share
 from dkl.encodings import categories
 from dkl.encodings.target_means import CategoryFolds
@@ -66,7 +66,7 @@ def test_rows_that_judge_anywhere_in_a_fit_enter_no_code(monkeypatch, name, held
 
 def blocks_of(held_by: str | None, groups: int = 40) -> tuple[object, np.ndarray]:
     given = {"groups": np.arange(N) % groups} if held_by == "group" else GIVEN[held_by]
-    dataset = BesideFeatures(FRAME[["x"]], **given).held(as_dataset(FRAME[["x"]], Y))
+    dataset = GroupsAndTimes(FRAME[["x"]], **given).with_rule(as_dataset(FRAME[["x"]], Y))
     reader = dataset.source.reader()
     return dataset, np.concatenate(
         [reader.load(dataset.source.ticket(i)).held_with for i in range(dataset.source.n_blocks)]
@@ -114,7 +114,7 @@ def test_two_groups_have_one_share_for_both():
 def test_few_times_make_two_shares_that_are_not_empty(n_times, has_two):
     """The newest rows, and rows that are older than all of these; some are left to learn from."""
     times = np.arange(N) * n_times // N
-    dataset = BesideFeatures(FRAME[["x"]], times=times).held(as_dataset(FRAME[["x"]], Y))
+    dataset = GroupsAndTimes(FRAME[["x"]], times=times).with_rule(as_dataset(FRAME[["x"]], Y))
     held_with = next(iter(dataset.source.blocks_without_x())).held_with
     begin = second_share(dataset.source, 0.1)
     assert (begin > 0.0) == has_two

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import GroupsAndTimes
 from dkl.encodings import categories
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.encodings.fitted import FittedEncoding
@@ -84,8 +84,8 @@ def test_rows_get_the_target_means_of_the_other_folds_as_defined(kind, held_by):
     frame, y = table(), targets(kind, 600)
     weight = np.random.default_rng(2).integers(1, 4, 600).astype(float)
     given = {} if held_by is None else {held_by + "s": np.arange(600) % 50}
-    beside = BesideFeatures(frame, **given)
-    dataset = beside.held(as_dataset(frame, y, weight), weight)
+    beside = GroupsAndTimes(frame, **given)
+    dataset = beside.with_rule(as_dataset(frame, y, weight), weight)
     numbered = with_categories(dataset, HELD_OUT, Run())
     columns = np.eye(3)[y][:, 1:] if kind == "three" else y.reshape(600, -1).astype(float)
     expected, priors = encoded_by_definition(dataset, codes_of(frame), columns, weight, held_by == "time")
@@ -179,9 +179,9 @@ def test_weights_are_repetitions_where_copies_share_a_group():
     weight = np.random.default_rng(5).integers(1, 4, 400)
     index = np.repeat(np.arange(400), weight)
     groups = np.arange(400) // 2
-    weighted = BesideFeatures(frame, groups).held(as_dataset(frame, y, weight.astype(float)), weight)
+    weighted = GroupsAndTimes(frame, groups).with_rule(as_dataset(frame, y, weight.astype(float)), weight)
     copies = frame.iloc[index].reset_index(drop=True)
-    repeated = BesideFeatures(copies, groups[index]).held(as_dataset(copies, y[index]))
+    repeated = GroupsAndTimes(copies, groups[index]).with_rule(as_dataset(copies, y[index]))
     ours, theirs = (with_categories(rows, HELD_OUT, Run()).X.compute() for rows in (weighted, repeated))
     np.testing.assert_allclose(ours[index], theirs, rtol=1e-6)
 

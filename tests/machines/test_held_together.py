@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.together.rows import BesideFeatures, held_rows
+from dkl.data.together.rows import GroupsAndTimes, held_rows
 from dkl.linear.judge import Folds, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.model_selection.folds import fold_views
@@ -37,7 +37,7 @@ def machine(**parameters: Any) -> Any:
 
 
 def together(**given: Any) -> Any:
-    return BesideFeatures(X, **given).held(as_dataset(X, Y))
+    return GroupsAndTimes(X, **given).with_rule(as_dataset(X, Y))
 
 
 def numbers(dataset: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from dkl.data.checks import check_named_once, shown_value, spoken_names
 from dkl.data.given import GivenRows
 from dkl.data.ingest.dates import date_kind, days, staged, staged_type, zone_of
 from dkl.data.ingest.precision import EXACT
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.errors import RowError
 from dkl.plain_text import first_few
 
@@ -83,7 +83,7 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
     ValueError
         If two columns have the same name.
     """
-    frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
+    frame = frame if isinstance(frame, pa.Table) else as_pandas_rows(frame)
     names = names_of_columns(frame)
     check_named_once(names)
     check_names_can_be_written(names)

@@ -24,7 +24,7 @@ from dkl.data.ingest.column_rules import ColumnRule, Missing, with_places
 from dkl.data.ingest.columns import array_table, as_table, check_kinds, column_kind, names_of_columns
 from dkl.data.ingest.dates import staged, zone_of
 from dkl.data.ingest.statistics import TableStatistics, statistics_of
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.errors import Problems
 
 Layout = Literal["auto", "dense", "sparse"]
@@ -165,7 +165,7 @@ class TableEncoding:
         found = Differences() if differences is None else differences
         if self.array_dtype and isinstance(frame, np.ndarray):
             frame = array_table(frame)
-        frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
+        frame = frame if isinstance(frame, pa.Table) else as_pandas_rows(frame)
         known = {rule.name for rule in self.rules}
         table = as_table(frame, only=known)
         found.see(table.num_rows)

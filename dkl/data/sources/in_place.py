@@ -32,7 +32,7 @@ from dkl.data.soundness import check_pointers, check_unmasked, whole_csr
 from dkl.data.sources.rows import BaseRows, checked_block, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, sparse_row_bytes
 from dkl.data.store.foreign import ForeignArray, digest, listed_objects, metadata_of, place_of
-from dkl.data.store.ledger import Noted
+from dkl.data.store.ledger import Reads
 from dkl.data.store.location import Location
 from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
@@ -233,7 +233,7 @@ class InPlaceSource(BaseRows):
         self._classes = classes
         self.is_sparse = isinstance(X, zarr.Group)
         self.n_columns, self.dtype = self._rows.shape[1], stored_dtype(self._rows.dtype)
-        self._bounds, self.blocks_together = _cut(self._rows)
+        self._bounds, self.blocks_sharing_chunks = _cut(self._rows)
         self.n_blocks = len(self._bounds) - 1
         self.has_y, self.has_weight = y is not None, weight is not None
         self._keep: Callable[[Mapping[str, np.ndarray]], None] | None = None
@@ -378,7 +378,7 @@ class InPlaceSource(BaseRows):
         return _digests_of(self.fingerprint)
 
     def expect(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add digests that another process noted, with which later reads are compared.
+        """Add digests that another process computed, with which later reads are compared.
 
         Parameters
         ----------
@@ -463,13 +463,13 @@ def _digests_of(fingerprint: str) -> dict[tuple[str, int], int]:
     return {}
 
 
-def compare_noted(noted: Noted) -> None:
+def compare_reads(reads: Reads) -> None:
     """Compare what a pass has read of arrays in place with earlier reads: `InPlaceSource.compare`."""
     found: dict[str, dict[tuple[str, int], int]] = {}
-    for (token, name, number), value in noted.digests.items():
+    for (token, name, number), value in reads.digests.items():
         found.setdefault(token, {})[name, number] = value
     gone: dict[str, set[str]] = {}
-    for token, key in noted.absent:
+    for token, key in reads.absent:
         gone.setdefault(token, set()).add(key)
     for token in found.keys() | gone.keys():
         # a source that no longer exists has nothing to compare with

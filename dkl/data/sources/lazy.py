@@ -125,15 +125,15 @@ def _known(values: GivenValues, name: str) -> da.Array:
     return values
 
 
-def targets_beside(y: GivenValues, chunks: tuple[int, ...], weight: da.Array | None = None) -> da.Array | None:
+def targets_in_chunks(y: GivenValues, chunks: tuple[int, ...], weight: da.Array | None = None) -> da.Array | None:
     """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now.
 
-    Of rows of weight 0 they may be anything; weights are computed where targets are in memory.
+    Rows of weight 0 may have any target. If targets are in memory, the weights are computed to find these rows.
     """
     return cut_rows(_lazy_targets(y, sum(chunks), weight), chunks)
 
 
-def weights_beside(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
+def weights_in_chunks(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
     """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked at once."""
     return cut_rows(_lazy_weights(weight, sum(chunks)), chunks)
 
@@ -167,7 +167,7 @@ def cut_rows(values: da.Array | None, chunks: tuple[int, ...]) -> da.Array | Non
     return None if values is None else values.rechunk((chunks, *((n,) for n in values.shape[1:])))
 
 
-def chunks_together(*arrays: da.Array | None) -> list[list[Delayed] | None]:
+def chunks_sharing_tasks(*arrays: da.Array | None) -> list[list[Delayed] | None]:
     """The chunks of each array; tasks that several arrays share are computed once."""
     # fused chains of tasks would each have a copy of their first task
     with dask.config.set({"optimization.fuse.active": False}):
@@ -176,7 +176,7 @@ def chunks_together(*arrays: da.Array | None) -> list[list[Delayed] | None]:
 
 
 def fused_chunks(array: da.Array | None) -> list[Delayed] | None:
-    """The chunks of one array, fused, so that only a part of a large chunk may be read where a chunk is such a part.
+    """The chunks of one array, with fused tasks: a slice of a larger stored chunk may be read alone.
 
     Tasks that are named as those of the array are always the same: a cluster may deadlock if it is given two different
     tasks under one name.
@@ -387,7 +387,7 @@ class DaskSource(BaseRows):
         self._cuts = None if raw is None else self._cuts_of_tasks(raw)
         if self._cuts is not None:
             # one task computes a partition for all blocks that are cut from it
-            self.blocks_together = 1 << (-(-max(X.chunks[0]) // self.rows_a_block) - 1).bit_length()
+            self.blocks_sharing_chunks = 1 << (-(-max(X.chunks[0]) // self.rows_a_block) - 1).bit_length()
 
     def _cuts_of_tasks(self, raw: Cut) -> list[Cut | None] | None:
         """The partitions of raw rows, and the chunks of y and the weights if tasks can compute them; else None."""
@@ -460,7 +460,7 @@ class DaskSource(BaseRows):
     def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:
         """The chunks of X, y and the weights of each block."""
         arrays = (self._X, self._y, self._weight)
-        chunks = chunks_together(*arrays) if self._as_chunked else [fused_chunks(array) for array in arrays]
+        chunks = chunks_sharing_tasks(*arrays) if self._as_chunked else [fused_chunks(array) for array in arrays]
         columns: list[list[Any]] = [column or [None] * self.n_blocks for column in chunks]
         return list(zip(*columns, strict=True))
 
@@ -542,7 +542,7 @@ def lazy_source(
     if looked is None:
         parts = [None, *map(fused_chunks, beside)]
     else:
-        parts = chunks_together(X, *beside)
+        parts = chunks_sharing_tasks(X, *beside)
         # rows may also be cut by columns
         pieces, weights = parts[0] or [], parts[2] or [None] * len(chunks)  # type: ignore[list-item]
         places = np.repeat(np.arange(len(chunks)), X.numblocks[1])

@@ -13,7 +13,7 @@ from zarr.buffer.cpu import NDBuffer
 from zarr.storage import LocalStore
 
 from dkl.data.store.digests import crc32c
-from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
+from dkl.data.store.ledger import LEDGER, MeteredStore, Reads
 from dkl.plain_files import open_plain
 
 # Bytes of the checksum at the end of a chunk, and of a shard's index; and an entry of that index: the offset and the
@@ -126,7 +126,7 @@ class DirectChunks:
             stored = np.empty(nbytes, np.uint8) if self._compressed else target
             _fill_from_file(file, stored)
             checksum = file.read(tail)
-        LEDGER.note(Noted(stored=nbytes + tail))
+        LEDGER.add(Reads(stored=nbytes + tail))
         if tail and int.from_bytes(checksum, "little") != crc32c(stored):
             raise NotDirectError(f"chunk {place} is not what its checksum says")
         if self._compressed:

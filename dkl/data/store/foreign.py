@@ -17,7 +17,7 @@ from zarr.storage import FsspecStore, LocalStore
 
 from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import crc32c
-from dkl.data.store.ledger import LEDGER, Key, MeteredStore, Noted
+from dkl.data.store.ledger import LEDGER, Key, MeteredStore, Reads
 from dkl.errors import CorruptChunkError, located
 from dkl.process import after_fork
 
@@ -202,7 +202,7 @@ class ForeignArray:
             (self.token, self.name, number): digest(rows[(number - first) * chunk : (number - first + 1) * chunk])
             for number in range(first, end)
         }
-        LEDGER.note(Noted(decoded=rows.nbytes, digests=digests))
+        LEDGER.add(Reads(decoded=rows.nbytes, digests=digests))
         return rows
 
     @cached_property

@@ -20,7 +20,7 @@ Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Noted:
+class Reads:
     """A record of reads.
 
     Parameters
@@ -40,8 +40,8 @@ class Noted:
     digests: Mapping[Key, int] = field(default_factory=dict)
     absent: frozenset[tuple[str, str]] = frozenset()
 
-    def __add__(self, other: Noted) -> Noted:
-        return Noted(
+    def __add__(self, other: Reads) -> Reads:
+        return Reads(
             self.stored + other.stored,
             self.decoded + other.decoded,
             {**self.digests, **other.digests},
@@ -54,17 +54,17 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._noted = Noted()
+        self._reads = Reads()
 
-    def note(self, noted: Noted) -> None:
+    def add(self, reads: Reads) -> None:
         with self._lock:
-            self._noted += noted
+            self._reads += reads
 
-    def taken(self) -> Noted:
+    def new_reads(self) -> Reads:
         """The reads since the last call."""
         with self._lock:
-            noted, self._noted = self._noted, Noted()
-        return noted
+            reads, self._reads = self._reads, Reads()
+        return reads
 
 
 LEDGER = Ledger()
@@ -85,5 +85,5 @@ class MeteredStore(WrapperStore):
         """The bytes of an object; None if it does not exist."""
         value = await self._store.get(key, prototype, byte_range)
         absent = frozenset([(self._token, key)]) if value is None else frozenset()
-        LEDGER.note(Noted(stored=0 if value is None else len(value), absent=absent))
+        LEDGER.add(Reads(stored=0 if value is None else len(value), absent=absent))
         return value

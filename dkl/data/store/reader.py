@@ -19,7 +19,7 @@ from dkl.data.store.abandoned import put_back
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES, array_names, row_column_names
 from dkl.data.store.chunks import DirectChunks, direct_rows, read_rows
 from dkl.data.store.digests import block_digest
-from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
+from dkl.data.store.ledger import LEDGER, MeteredStore, Reads
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import GROUP, Manifest, nodes_of, read_arrays
 from dkl.data.store.sealed import Reading, check_sealed, read_marker
@@ -177,11 +177,11 @@ class OpenStore:
         digest = self.manifest.digests[name][index]
         values = direct_rows(self._chunks[name], start, stop)
         if values is not None and block_digest(index, values) == digest:
-            LEDGER.note(Noted(decoded=values.nbytes))
+            LEDGER.add(Reads(decoded=values.nbytes))
             return values
         with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
-            LEDGER.note(Noted(decoded=values.nbytes))
+            LEDGER.add(Reads(decoded=values.nbytes))
             # zarr's checksum detects flipped bits; this digest also detects missing, old and misplaced chunks
             if block_digest(index, values) != digest:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")

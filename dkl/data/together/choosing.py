@@ -35,7 +35,7 @@ def _is_chosen(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def chosen_rows_together(
+def with_held_by(
     source: RowSource, schema: Schema, by_group: Any = None, by_time: Any = None
 ) -> tuple[RowSource, Schema]:
     """The source and the schema with the user's choice as `held_by`; unchanged without a choice.

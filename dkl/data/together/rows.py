@@ -12,12 +12,12 @@ import numpy as np
 from dkl.data.checks import check_order
 from dkl.data.frames import column_named, is_frame, weights_of
 from dkl.data.missing_targets import kept_rows, rows_of
-from dkl.data.other_frames import as_known_rows
+from dkl.data.other_frames import as_pandas_rows
 from dkl.data.schema import Schema
 from dkl.data.sources.in_memory import positions_among_given
 from dkl.data.sources.lazy import is_lazy
 from dkl.data.sources.rows import RowSource
-from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
+from dkl.data.together.choosing import check_one_kind, with_held_by, with_values
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import held_source
 from dkl.errors import Problems
@@ -38,7 +38,7 @@ class HasRows(Protocol):
 D = TypeVar("D", bound=HasRows)
 
 
-class BesideFeatures:
+class GroupsAndTimes:
     """Rows with their groups and times: values, or the names of columns of a data frame.
 
     A group column is removed from the frame. A time remains a feature, as scores of the held-out newest rows show
@@ -55,7 +55,7 @@ class BesideFeatures:
     ----------
     X : rows
         Without columns that are not features.
-    taken : tuple of str
+    removed : tuple of str
         Names of the removed columns.
     row_id : ndarray of shape (n,), int64, or None
         The original numbers of the rows, if some were dropped.
@@ -67,14 +67,14 @@ class BesideFeatures:
         check_one_kind(by_group, by_time)
         # False means that a machine must not choose a time itself
         by_time = by_time or None
-        X = as_known_rows(X)
+        X = as_pandas_rows(X)
         self._column_names = by_group, by_time
         arguments = ["by_group" if groups is None else "groups", "by_time" if times is None else "times"]
         if is_frame(X):
             groups, times = _first_given(groups, by_group, "group"), _first_given(times, by_time, "time")
             self._column_names = None, None
         self.X = X
-        self.taken: tuple[str, ...] = ()
+        self.removed: tuple[str, ...] = ()
         self.row_id: np.ndarray | None = None
         self._given: dict[str, tuple[Any, str | None]] = {}
         problems = Problems()
@@ -91,9 +91,9 @@ class BesideFeatures:
             )
 
     @classmethod
-    def like(cls, schema: Schema, X: Any, groups: Any, times: Any) -> BesideFeatures:
+    def like(cls, schema: Schema, X: Any, groups: Any, times: Any) -> GroupsAndTimes:
         """Further rows for a store: with given groups and times, else the columns of a frame with the store's names."""
-        X = as_known_rows(X)
+        X = as_pandas_rows(X)
         given = {"group": groups, "time": times}
         for role, known in schema.row_columns.items():
             if given[role] is None and is_frame(X) and known.name in X.columns:
@@ -120,9 +120,9 @@ class BesideFeatures:
 
     def leave_out(self, name: str) -> None:
         """Remove a column from the data frame; later tables may contain it."""
-        self.X, self.taken = self.X.drop(columns=[name]), (*self.taken, name)
+        self.X, self.removed = self.X.drop(columns=[name]), (*self.removed, name)
 
-    def with_targets(self, y: Any, sample_weight: Any) -> tuple[BesideFeatures, Any, Any]:
+    def with_targets(self, y: Any, sample_weight: Any) -> tuple[GroupsAndTimes, Any, Any]:
         """Drop rows without a target, with a warning that counts them; returns the remaining rows, targets and weights.
 
         Raises
@@ -140,8 +140,8 @@ class BesideFeatures:
         remaining._given = {role: (rows_of(values, kept), name) for role, (values, name) in self._given.items()}
         return remaining, rows_of(y, kept), rows_of(sample_weight, kept)
 
-    def noted_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
-        """`noted` of the dataset that `made` returns; one error lists those of rows, groups and times."""
+    def with_columns_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
+        """`with_columns` of the dataset that `made` returns; one error lists those of rows, groups and times."""
         problems = Problems()
         try:
             dataset = made()
@@ -153,9 +153,9 @@ class BesideFeatures:
                     codes(values, np.shape(self.X)[0], name or f"{role}s")
             problems.raise_all()
             raise
-        return self.noted(dataset, sample_weight)
+        return self.with_columns(dataset, sample_weight)
 
-    def held(self, dataset: D, sample_weight: Any = None) -> D:
+    def with_rule(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset with groups and times, and with the rule by which rows are held out by either.
 
         Raises
@@ -163,17 +163,17 @@ class BesideFeatures:
         ValueError
             For a wrong number of values, a missing value, an unknown name, or rows of a single group or time.
         """
-        return held_rows(self.noted(dataset, sample_weight))
+        return held_rows(self.with_columns(dataset, sample_weight))
 
-    def noted(self, dataset: D, sample_weight: Any = None) -> D:
+    def with_columns(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset with the groups and times as row columns."""
-        source, schema = self.with_rule(dataset.source, dataset.schema, sample_weight)
+        source, schema = self.columns_added(dataset.source, dataset.schema, sample_weight)
         return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
 
-    def with_rule(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
-        """The source and the schema with the groups and times as row columns, and the rule by which rows are held out.
+    def columns_added(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
+        """The source and the schema with the groups and times as row columns; the schema's `held_by` names one of them.
 
-        The columns of a table that they were taken from are ignored in later tables.
+        Columns of a table that became groups are ignored in later tables.
         """
         counted = positions_among_given(source, sample_weight) if self._given else None
         kept, n_given = (None, None) if counted is None else counted
@@ -184,10 +184,10 @@ class BesideFeatures:
             with problems.collected():
                 source, schema = with_values(source, schema, role, values, name, kept, n_given)  # type: ignore[arg-type]
         problems.raise_all()
-        source, schema = chosen_rows_together(source, schema, *self._column_names)
-        if self.taken and schema.encoding is not None:
+        source, schema = with_held_by(source, schema, *self._column_names)
+        if self.removed and schema.encoding is not None:
             # later tables may contain these columns
-            encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.taken))
+            encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.removed))
             schema = replace(schema, encoding=encoding)
         return source, schema
 

@@ -20,7 +20,7 @@ DEFAULT_SHARES = {"train": 0.8, "test": 0.2}
 _SALT = 0x4752_4F55
 
 
-def split_rule_together(
+def split_rule_by_column(
     given: Any, source: RowSource, role: HeldBy, known: RowColumn, seed: int
 ) -> tuple[tuple[str, ...], Assign]:
     """The names and the rule of splits of whole groups, or of consecutive times, oldest first.

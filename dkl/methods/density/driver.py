@@ -59,7 +59,7 @@ class SquaredErrorDriver:
             message=optimum.message,
             passes=state.passes + 1,
             ended=True,
-        ).noted()
+        ).with_history()
 
     def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
         """Objective and gap of the present model."""

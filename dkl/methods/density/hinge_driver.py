@@ -240,7 +240,7 @@ def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np
         objective=float(loss.sum()) + penalties(problem, state.coefficients, state.density, problem.lam),
         residual=max(residual, float(np.abs(dual_sums[:, :, -1].sum(axis=0)).max())),
         gap=max(0.0, data_gap) + gap,
-    ).noted()
+    ).with_history()
     if state.share == 1.0 and state.gap <= max(problem.tol * state.objective, _ZERO):
         return ended(state, "the duality gap is below tol")
     if state.passes >= problem.max_passes:

@@ -201,7 +201,7 @@ class TunedState:
         """Objective and gap of the accepted point, for the progress line."""
         return {} if self.fresh else {"objective": float(self.objective), "gap": float(self.gap)}
 
-    def noted(self) -> TunedState:
+    def with_history(self) -> TunedState:
         """The state with the accepted point appended to its history."""
         names = ("objective", "residual", "gap", "width", "share")
         return replace(self, history=(*self.history, {name: float(getattr(self, name)) for name in names}))

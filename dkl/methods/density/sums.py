@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, together_on_host, with_targets
+from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, sums_on_host, with_targets
 from dkl.kernels.gram import GramSum, finished, packed_size, rows_at
 from dkl.kernels.maps import design_tiles, mapped_tiles
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, model_scores, weighted_sums
@@ -339,7 +339,7 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         tile |= {"mass": abs(weighted).sum(axis=2), "linear": (weighted * y).sum(axis=2)}
         tile |= {"squares": (sides * weighted).sum(axis=2)}
         _add(total, {**tile, "dual_sums": weighted_sums(weighted.transpose(0, 1, 3, 2), wide)})
-    return together_on_host(total)
+    return sums_on_host(total)
 
 
 def judging_shapes(coef: np.ndarray, loss: TunedLoss) -> dict[str, tuple[int, ...]]:
@@ -387,4 +387,4 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             sums["mass"] += abs(sides).sum(axis=1)
     # the expensive product: the features of all candidates with two columns for each output
     features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, operands["dtype"], stay=True)
-    return together_on_host({**sums, **{f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}})
+    return sums_on_host({**sums, **{f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}})

@@ -15,8 +15,8 @@ from dkl.kernels.device import (
     histograms_on_gpu,
     in_float64,
     is_on_gpu,
+    sums_on_host,
     tile_rows,
-    together_on_host,
 )
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_sums
@@ -312,20 +312,20 @@ def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     (signs, weight, _), xp = _arrays(operands["targets"], block), array_module(block.X)
     values = xp.full(signs.shape, operands["start"])
     sums = breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"])
-    return together_on_host({"dual": values, "weight": xp.asarray(weight.sum()), **sums})
+    return sums_on_host({"dual": values, "weight": xp.asarray(weight.sum()), **sums})
 
 
 def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Breakpoints between finer edges. Operands: "targets", "upper", "edges"."""
     signs, weight, _, dual = _arrays(operands["targets"], block, "dual")
-    return together_on_host(breakpoint_sums(dual, signs, weight, operands["upper"], operands["edges"]))
+    return sums_on_host(breakpoint_sums(dual, signs, weight, operands["upper"], operands["edges"]))
 
 
 def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i c_i y_i clip(alpha_i, 0, upper), which the next alternation subtracts. Operands: "targets", "feasible"."""
     signs, weight, _, dual = _arrays(operands["targets"], block, "dual")
     alpha = array_module(block.X).clip(operands["feasible"](dual, signs), 0.0, operands["feasible"].upper)
-    return together_on_host({"balance": weight @ (signs * alpha)})
+    return sums_on_host({"balance": weight @ (signs * alpha)})
 
 
 def _arrays(targets: Any, block: Block, *names: str) -> list[Any]:
@@ -347,7 +347,7 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     if operands["checks_mean"]:
         alpha, signs = xp.concat([alpha, mean], axis=1), xp.concat([signs, signs], axis=1)
     duals = weight[:, None] * signs * alpha
-    return together_on_host(
+    return sums_on_host(
         {
             "features": feature_sums(block.X, duals, operands["candidates"], operands["dtype"], stay=True),
             "alpha": weight @ alpha,
@@ -392,7 +392,7 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
         phi = map_rows(block.X[rows], feature_map, operands["dtype"]).astype(np.float64)
         gram += (phi * weight[rows][:, None]).T @ phi
     classes = xp.stack([weight @ is_side.astype(np.float64) for is_side in (signs < 0.0, signs > 0.0)])
-    return together_on_host({"gram": gram, "classes": classes})
+    return sums_on_host({"gram": gram, "classes": classes})
 
 
 def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -407,7 +407,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     trials: Trials = operands["trials"]
     # the gradient of 1'alpha - <alpha, A w> in alpha is 1 - y f
     values, xp = smoothed.keep * hat + smoothed.size * (1.0 - signs * scores), array_module(block.X)
-    return together_on_host(
+    return sums_on_host(
         {
             "dual": values,
             "losses": primal_losses(scores, signs, weight, trials, loss=operands["loss"]),
@@ -427,7 +427,7 @@ def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     alpha = operands["feasible"](dual, signs) * (weight > 0.0)[:, None]
     # (1 - tau) alpha_pair + tau alpha: the intermediate point, or the new pair
     mixed, duals = (1.0 - operands["share"]) * before + operands["share"] * alpha, weight[:, None] * signs * alpha
-    return together_on_host(
+    return sums_on_host(
         {
             "features": feature_sums(block.X, duals, operands["candidates"], operands["dtype"], stay=True),
             "alpha": weight @ mixed,
@@ -455,7 +455,7 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     trials: Trials = operands["trials"]
     first = trials.scales[0] * total + xp.asarray(trials.intercepts[:, 0])
     errors = [weight @ _wrong(first, signs), held_out @ _wrong(first, signs), held_out.sum()]
-    return together_on_host(
+    return sums_on_host(
         {
             "dual": values,
             "mean": mean,

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dkl.features.scaling import Scaler
 from dkl.kernels import generic
-from dkl.kernels.device import array_module, is_on_gpu, tile_rows, together_on_host, with_targets
+from dkl.kernels.device import array_module, is_on_gpu, sums_on_host, tile_rows, with_targets
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
@@ -161,7 +161,7 @@ def _cluster_sums_on_gpu(block: Block, centers: Centers) -> dict[str, np.ndarray
         mass += xp.matmul(marks.T, (codes[rows][:, None] == xp.arange(K)).astype(np.float64))
         inertia = inertia + weight @ xp.where(xp.isfinite(least), least, 0.0)
     parts = {f"points{panel.start}": sums[panel] for panel in centers.panels}
-    return together_on_host({**parts, "mass": mass, "inertia": inertia})
+    return sums_on_host({**parts, "mass": mass, "inertia": inertia})
 
 
 def cluster_record(centers: Centers) -> BlockSum:

@@ -13,7 +13,7 @@ from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.radial import radial_slope
 from dkl.features.scaling import Scaler
 from dkl.kernels import generic
-from dkl.kernels.device import array_module, beside_rows, dense_tiles, in_float64, is_on_gpu, together_on_host
+from dkl.kernels.device import array_module, beside_rows, dense_tiles, in_float64, is_on_gpu, sums_on_host
 from dkl.kernels.threads import product
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.block import Block
@@ -97,7 +97,7 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             weighted = similarities[used] * roots
             sums[prefix + "gram"] += weighted.T @ weighted
             sums[prefix + "gradient"] += product(weighted.T, roots * y[rows][used])
-    return together_on_host({**sums, "held_squares": held @ y**2, "held_weight": xp.asarray(held.sum())})
+    return sums_on_host({**sums, "held_squares": held @ y**2, "held_weight": xp.asarray(held.sum())})
 
 
 def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -123,4 +123,4 @@ def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
             gradients = in_metric(x * own.sum(axis=1, keepdims=True) - own @ Z, R if R.ndim == 1 else R.T)
             w = weight[rows][used]
             products += w @ gradients**2 if R.ndim == 1 else (gradients * w[:, None]).T @ gradients
-    return together_on_host({"products": products})
+    return sums_on_host({"products": products})

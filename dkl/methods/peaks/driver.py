@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import together_on_host, with_targets
+from dkl.kernels.device import sums_on_host, with_targets
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets, feature_sums
@@ -278,7 +278,7 @@ def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     S = targets(targeted)
     features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"], stay=True)
     squares = (S**2 / targeted.weights[:, None]).sum(axis=0)
-    return together_on_host({"features": features, "absolutes": abs(S).sum(axis=0), "squares": squares})
+    return sums_on_host({"features": features, "absolutes": abs(S).sum(axis=0), "squares": squares})
 
 
 def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:

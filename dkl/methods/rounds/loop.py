@@ -24,7 +24,7 @@ from dkl.kernels.device import (
     histograms_on_gpu,
     is_on_gpu,
     scores_on_gpu,
-    together_on_host,
+    sums_on_host,
     weighted_rows_on_gpu,
 )
 from dkl.kernels.gram import rows_at, signed_products, summed_product
@@ -464,7 +464,7 @@ def round_sums(X: Rows, targets: tuple[Any, ...], feature_map: FeatureMap, task:
     if histograms is not None:
         histograms.finish()
     missing = {name: np.zeros(shape) for name, shape in shapes.items() if name not in sums}
-    return {**together_on_host(sums), **missing}
+    return {**sums_on_host(sums), **missing}
 
 
 def _codes(task: Histograms, rows: slice, X: np.ndarray) -> np.ndarray:
