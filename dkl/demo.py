@@ -20,7 +20,7 @@ from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.store.overwriting import means_store
 from dkl.data.together.choosing import check_one_kind, with_held_by
-from dkl.data.together.telling import warn_of_random_folds
+from dkl.data.together.messages import warn_of_random_folds
 from dkl.errors import MemoryLimitError
 from dkl.figure import CLASS_COLOURS, Axes, Display
 from dkl.machines.kernel_machines import KernelClassifier, KernelMachine, KernelRegressor

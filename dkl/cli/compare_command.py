@@ -83,7 +83,7 @@ def compare(
     Fits the split train and scores test; rows without splits are split 3 to 1. Fits run one after the other, so that
     their times are comparable. Prints a table, and writes scores.csv and a picture into the output folder.
     """
-    from dkl.data.together.telling import kind_of_split
+    from dkl.data.together.messages import kind_of_split
     from dkl.demo import own_dataset
     from dkl.model_selection.comparison import compare as compare_learners
 

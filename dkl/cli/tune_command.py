@@ -74,7 +74,7 @@ def tune(
     --space the penalty and the number of features are searched, and scaling and bandwidth if the learner has them.
     Without --learner the model is a kernel at landmarks (nystrom), since auto makes all of these choices itself.
     """
-    from dkl.data.together.telling import kind_of_split
+    from dkl.data.together.messages import kind_of_split
     from dkl.model_selection.tuning import tune as search_for
 
     check_model(model, overwrite=overwrite, inputs=[store, checkpoint])

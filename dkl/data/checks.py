@@ -286,6 +286,15 @@ def check_rows(
     raise ValueError(f"X[{first_row + row}, {column}]{named} is {spoken(value)}; {remedy}")
 
 
+def lacks_values(X: GivenRows) -> bool:
+    """Whether `X` is a dense array in memory of which some values are missing (NaN)."""
+    if not isinstance(X, np.ndarray) or X.dtype.kind != "f":
+        return False
+    # a sum is much cheaper than a mask; it is NaN if a value is, but also for infinity minus infinity
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isnan(X.sum())) and bool(np.isnan(X).any())
+
+
 def _is_allowed(values: np.ndarray) -> np.ndarray:
     """Whether each value is allowed: finite floats, and integers up to 2**53."""
     if values.dtype.kind == "f":

@@ -24,7 +24,7 @@ def as_dataset(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     categorical: Collection[str] = (),
-    looks: bool = False,
+    finds_missing: bool = False,
     repeats: bool = False,
     encoding: TableEncoding | None = None,
 ) -> Dataset:
@@ -44,7 +44,7 @@ def as_dataset(
         All labels that y may hold; None finds them in y.
     categorical : collection of str
         Columns of a data frame whose values are categories even if they look like numbers; a Dataset has its own.
-    looks : bool
+    finds_missing : bool
         Whether to read a dense Dask array once to find missing values, which are then filled and flagged as in arrays
         in memory; otherwise a missing value is an error when its block is computed.
     repeats : bool
@@ -85,7 +85,9 @@ def as_dataset(
     if encoding is not None:
         source, schema = source_like_fit(X, y, sample_weight, encoding, **of_targets)
     else:
-        source, schema = source_of(X, y, sample_weight, categorical=categorical, looks=looks, **of_targets)
+        source, schema = source_of(
+            X, y, sample_weight, categorical=categorical, finds_missing=finds_missing, **of_targets
+        )
     if name := _target_name(X, y):
         schema = replace(schema, provenance={**schema.provenance, "target": name})
     return Dataset(source, schema)

@@ -142,7 +142,7 @@ def create_dataset(
         nonlocal rows_a_block
         if rules is None:
             dataset = as_dataset(
-                beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=True
+                beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, finds_missing=True
             )
         else:
             dataset = dataset_like(*rules, beside.X, y, sample_weight)

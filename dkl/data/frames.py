@@ -481,15 +481,6 @@ def in_words_of_arrays(message: str) -> str:
     return re.sub(r"\bdrop=\['column (\d+)'\]", r"np.delete(X, \1, axis=1)", message)
 
 
-def lacks_values(X: GivenRows) -> bool:
-    """Whether `X` is a dense array in memory of which some values are missing (NaN)."""
-    if not isinstance(X, np.ndarray) or X.dtype.kind != "f":
-        return False
-    # a sum is much cheaper than a mask; it is NaN if a value is, but also for infinity minus infinity
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isnan(X.sum())) and bool(np.isnan(X).any())
-
-
 def may_lack_values(X: GivenRows) -> bool:
     """Whether `X` is a dense Dask array of floats, some of which may be missing (NaN)."""
     return isinstance(X, da.Array) and X.dtype.kind == "f" and not sparse.issparse(X._meta)

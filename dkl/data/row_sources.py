@@ -8,14 +8,13 @@ from typing import Any
 import dask
 import numpy as np
 
-from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
+from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, lacks_values, no_rows
 from dkl.data.frames import (
     RawParts,
     encode_raw,
     in_words_of_arrays,
     in_words_of_frames,
     is_frame,
-    lacks_values,
     may_lack_values,
     rows_at,
     rows_that_count,
@@ -42,13 +41,13 @@ def source_of(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     categorical: Collection[str] = (),
-    looks: bool = False,
+    finds_missing: bool = False,
     repeats: bool = False,
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks and the schema of rows that are not yet a Dataset; the parameters are those of `dkl.data.coerce`."""
     of_targets: dict[str, Any] = {"task": task, "classes": classes, "repeats": repeats}
-    if looks and not categorical and may_lack_values(X):
-        lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, looked=lacks_values)
+    if finds_missing and not categorical and may_lack_values(X):
+        lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, finds_missing=True)
         if not are_missing:
             return lazy, known
         problems = Problems(in_words_of_arrays)

@@ -49,8 +49,8 @@ from dkl.data.exposure import (
     with_exposure_of_fit,
     with_rates,
 )
+from dkl.data.together.messages import warn_of_random_folds
 from dkl.data.together.rows import GroupsAndTimes
-from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.encodings.texts import has_scores

@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.spatial import distance
 
 from dkl.data.dataset import Dataset
-from dkl.data.together.telling import kind_of_split
+from dkl.data.together.messages import kind_of_split
 from dkl.features.families import Coordinates, Gaussian, Laplacian
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import Moments, moments_of, moments_record

@@ -85,7 +85,9 @@ def rows_to_fit(
         """The rows as a Dataset, without groups and times."""
         # scikit-learn's own validation would turn a Dask array into one NumPy array
         rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
-        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True, repeats=True)
+        dataset = as_dataset(
+            rows, y, sample_weight, task=task, categorical=categorical, finds_missing=True, repeats=True
+        )
         if supervised:
             check_target(type(estimator).__name__, dataset)
         # recorded before groups and times are attached, which belong to the fit and not to the data

@@ -15,8 +15,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 
 from dkl.data.dataset import Dataset
+from dkl.data.together.messages import kind_of_split
 from dkl.data.together.rows import GroupsAndTimes
-from dkl.data.together.telling import kind_of_split
 from dkl.events import RequestKeeper
 from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind

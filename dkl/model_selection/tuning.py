@@ -16,8 +16,8 @@ from sklearn.base import clone, is_classifier, is_regressor
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
+from dkl.data.together.messages import kind_of_split, warn_of_random_folds
 from dkl.data.together.rows import GroupsAndTimes, held_rows
-from dkl.data.together.telling import kind_of_split, warn_of_random_folds
 from dkl.events import RequestKeeper
 from dkl.figure import Axes
 from dkl.linear.judge import Folds, ranked
@@ -275,8 +275,8 @@ def rows_to_search(
     categorical = getattr(model, "categorical", None) or ()
 
     def made() -> Dataset:
-        """The rows without what keeps some of them together."""
-        dataset = as_dataset(rows.X, y, sample_weight, task=task, categorical=categorical, looks=True)
+        """The rows as a Dataset, without groups and times."""
+        dataset = as_dataset(rows.X, y, sample_weight, task=task, categorical=categorical, finds_missing=True)
         check_target(asking, dataset)
         return dataset
 

@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pyarrow as pa
 
-from dkl.data.checks import as_rows, check_rows, no_rows, spoken_names
+from dkl.data.checks import as_rows, check_rows, lacks_values, no_rows, spoken_names
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.fewer_columns import without_columns
@@ -22,7 +22,6 @@ from dkl.data.frames import (
     in_words_of_frames,
     is_frame,
     is_raw,
-    lacks_values,
     may_lack_values,
 )
 from dkl.data.given import GivenRows, GivenValues

@@ -26,6 +26,7 @@ from dkl.data.checks import (
     check_total_weight,
     check_two_dimensional,
     checked_weight,
+    lacks_values,
     no_rows,
     stored_dtype,
 )
@@ -524,12 +525,12 @@ def lazy_source(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     repeats: bool = False,
-    looked: Callable[[np.ndarray], bool] | None = None,
+    finds_missing: bool = False,
     raw: Cut | None = None,
 ) -> tuple[DaskSource, Schema, bool]:
-    """The blocks of Dask arrays, their schema, and whether `looked` is true for any chunk of X.
+    """The blocks of Dask arrays, their schema, and whether a chunk of X has missing values.
 
-    y and the weights are computed once; X only if `looked` is given, in the same pass, so that shared tasks are
+    y and the weights are computed once; X only with `finds_missing`, in the same pass, so that shared tasks are
     computed once. With `repeats` rows are numbered without those of weight 0, so that weights count like repeated rows.
     """
     is_one_chunk = not is_lazy(X)
@@ -539,7 +540,7 @@ def lazy_source(
     y = _lazy_targets(y, X.shape[0], weight)
     beside = cut_rows(y, chunks), cut_rows(weight, chunks)
     look = []
-    if looked is None:
+    if not finds_missing:
         parts = [None, *map(fused_chunks, beside)]
     else:
         parts = chunks_sharing_tasks(X, *beside)
@@ -547,7 +548,7 @@ def lazy_source(
         pieces, weights = parts[0] or [], parts[2] or [None] * len(chunks)  # type: ignore[list-item]
         places = np.repeat(np.arange(len(chunks)), X.numblocks[1])
         look = [
-            delayed(_of_rows_that_count, pure=False)(looked, piece, weights[at])
+            delayed(_counted_rows_lack_values, pure=False)(piece, weights[at])
             for piece, at in zip(pieces, places, strict=True)
         ]
     decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
@@ -557,9 +558,9 @@ def lazy_source(
     return source, schema_of(source, decided, labels, () if y is None else y.shape), any(found)
 
 
-def _of_rows_that_count(looked: Callable[[np.ndarray], bool], X: np.ndarray, weight: np.ndarray | None) -> bool:
-    """`looked` for the rows of a chunk whose weight is not 0; invalid weights are reported elsewhere."""
-    return looked(X if weight is None else X[np.ravel(weight) != 0.0])
+def _counted_rows_lack_values(X: np.ndarray, weight: np.ndarray | None) -> bool:
+    """`lacks_values` of the rows of a chunk whose weight is not 0; invalid weights are reported elsewhere."""
+    return lacks_values(X if weight is None else X[np.ravel(weight) != 0.0])
 
 
 def lazy_classes(
