@@ -144,8 +144,13 @@ def test_numbers_of_rows_in_memory_are_computed_in_one_pass_and_kept_for_the_nex
 def test_numbers_of_a_sample_are_computed_for_its_rows_alone(monkeypatch):
     numbered = with_categories(as_dataset(table(), targets("two", 600)), HELD_OUT, Run())
     every, seen = numbered.source.reader().load(numbered.source.ticket(0)), []
-    made = CategoryNumbers.made
-    monkeypatch.setattr(CategoryNumbers, "made", lambda step, block: seen.append(block.n_rows) or made(step, block))
+    numbers_of = CategoryNumbers.new_columns
+
+    def counted(step, block):
+        seen.append(block.n_rows)
+        return numbers_of(step, block)
+
+    monkeypatch.setattr(CategoryNumbers, "new_columns", counted)
     sample = numbered.thin(50, 0).source
     drawn = sample.reader().load(sample.ticket(0))
     assert seen == [50]
