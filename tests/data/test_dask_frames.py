@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -386,8 +387,22 @@ def test_a_first_fit_without_compiled_kernels_to_parquet_keeps_the_promise_of_th
     assert process.exitcode == 0
 
 
-def keep_promise(tmp_path: Path, kind: str, n_rows: int) -> None:
-    """Write rows to Parquet files, fit, predict and explain them on two workers of 500 MB, and measure these."""
+@pytest.mark.slow
+def test_stochastic_steps_after_another_fit_stay_below_the_bytes_at_which_dask_warns(tmp_path: Path) -> None:
+    """They were refused within the fit (111 MiB needed of 104), or ended at 352 MiB with Dask's warning of 334."""
+    X, y = written(tmp_path, "names", 60_000)
+    options: dict[str, Any] = {"random_state": 0, "progress": False}
+    with small_workers() as client:
+        KernelClassifier(RandomFeatures(n_features=100), solver="newton", alpha=1e-4, **options).fit(X, y)
+        # minibatches of 8 MiB
+        model = KernelClassifier(RandomFeatures(n_features=500), solver="sgd", epochs=2, **options).fit(X, y)
+        model.partial_fit(X, y)
+        peak = max(client.run(peak_bytes).values())
+        assert peak <= 0.7 * 500_000_000
+
+
+def written(tmp_path: Path, kind: str, n_rows: int) -> tuple[Any, Any]:
+    """Rows in three Parquet files, and their targets."""
     draw = np.random.default_rng(0)
     for number in range(3):
         table = pd.DataFrame(draw.normal(size=(n_rows, 20)), columns=[f"c{place}" for place in range(20)])
@@ -397,10 +412,22 @@ def keep_promise(tmp_path: Path, kind: str, n_rows: int) -> None:
             table = table.assign(c2=draw.choice(names, n_rows), c3=pd.Categorical(draw.choice(names, n_rows)))
         table.assign(y=targets).to_parquet(tmp_path / f"rows-{number}.parquet")
     frame = dd.read_parquet(tmp_path)
-    X, y = frame.drop(columns="y"), frame["y"]
+    return frame.drop(columns="y"), frame["y"]
+
+
+@contextmanager
+def small_workers() -> Iterator[Client]:
+    """Two workers of 500 MB."""
     spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn", "scheduler": None})
     options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with spawned, LocalCluster(memory_limit="500MB", **options) as cluster, Client(cluster) as client:
+        yield client
+
+
+def keep_promise(tmp_path: Path, kind: str, n_rows: int) -> None:
+    """Write rows to Parquet files, fit, predict and explain them on two workers of 500 MB, and measure these."""
+    X, y = written(tmp_path, kind, n_rows)
+    with small_workers() as client:
         features = RandomFeatures(n_features=100)
         model = KernelClassifier(features, solver="newton", alpha=1e-4, random_state=0, progress=False)
         planned = plan(model, X, y)
