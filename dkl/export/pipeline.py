@@ -50,9 +50,10 @@ from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.landmark_tiles import on_waves, wave_map
-from dkl.kernels.scale import linear_part
+from dkl.kernels.scale import linear_part, normal_scores, quantile_knots
 from dkl.linear.answers import Scorer
 
 # What text is cleaned of before it is read as a number: blanks and signs in their variants.
@@ -69,7 +70,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     for part, _ in feature_map.split(np.ones(feature_map.n_features)):
-        lacking = "scaling='quantile'" if part.scaler is not None and part.scaler.kind == "quantile" else None
+        lacking = None
         if part.scaler is not None and part.scaler.kind == "counts" and part.scaler.passthrough.any():
             lacking = "scaling='counts' beside columns that are not counts"
         if not _is_computed(part):
@@ -84,7 +85,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     if isinstance(encoding, FittedEncoding) or (encoding is not None and not takes_columns_as_they_are(encoding)):
         return Pipeline([*_columns(encoding), *steps])
     if hasattr(model, "feature_names_in_"):
-        if isinstance(steps[0][1], FeatureUnion) or steps[0][0] == "rows":
+        if isinstance(steps[0][1], FeatureUnion | ColumnTransformer) or steps[0][0] == "rows":
             # those side by side would each say that they know no names
             steps.insert(0, ("numbers", FunctionTransformer(np.asarray, feature_names_out="one-to-one")))
         # without the columns that the fit left out
@@ -122,7 +123,7 @@ def _features_of(scorer: Scorer) -> tuple[list[tuple[str, Any]], np.ndarray, np.
     if feature_map.activation == "combined":
         coef = np.concatenate([own for _, own in feature_map.split(coef)], axis=1)
         return _side_by_side(feature_map), coef, intercept
-    forms, first = Forms.of(scorer), _count_steps(feature_map)
+    forms, first = Forms.of(scorer), _own_scaling(feature_map)
     if forms.activation == "identity":
         return first, forms.matrix.T, forms.intercept + forms.offset
     matrix, offset, function = forms.matrix, forms.offset, function_of(forms.activation)
@@ -217,13 +218,13 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         scaler = feature_map.scaler
         center = linear_part(scaler)[0] if scaler is not None and scaler.is_linear else None
         matrix, _, _ = linear_forms(feature_map)
-        return [*_count_steps(feature_map), ("columns kept", linear_map(matrix * feature_map.amplitudes, center))]
+        return [*_own_scaling(feature_map), ("columns kept", linear_map(matrix * feature_map.amplitudes, center))]
     has_landmarks = isinstance(feature_map.projection, Similarities)
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
     if not has_landmarks and feature_map.function is not None and not feature_map.is_fourier:
         steps = _function_steps(feature_map.function, matrix, offset)
-        return [*_count_steps(feature_map), *steps, _amplitudes(feature_map.amplitudes)]
+        return [*_own_scaling(feature_map), *steps, _amplitudes(feature_map.amplitudes)]
     if waves.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
@@ -232,8 +233,8 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         # A similarity to a landmark is a weighted sum of waves, so a linear map of the sampler's columns.
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
         similarities = linear_map(weights.T)
-        return [*_count_steps(feature_map), ("waves", sampler), ("similarities", similarities)]
-    return [*_count_steps(feature_map), ("waves", sampler), _amplitudes(amplitudes, _factor(sampler))]
+        return [*_own_scaling(feature_map), ("waves", sampler), ("similarities", similarities)]
+    return [*_own_scaling(feature_map), ("waves", sampler), _amplitudes(amplitudes, _factor(sampler))]
 
 
 def _amplitudes(amplitudes: np.ndarray, factor: float = 1.0) -> tuple[str, Any]:
@@ -254,18 +255,59 @@ def _scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     if feature_map.scaler is None:
         return []
     if not feature_map.scaler.is_linear:
-        return _count_steps(feature_map)
+        return _own_scaling(feature_map)
     center, factor = linear_part(feature_map.scaler)
     widened = FunctionTransformer(np.asarray, kw_args={"dtype": "float64"}, feature_names_out="one-to-one")
     return [("double precision", widened), ("scaling", affine_scaler(center, 1.0 / factor))]
 
 
-def _count_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
-    """The scaling of counts, which no frequencies take up: logarithms, and rows of unit length. Sparse rows stay so."""
-    if feature_map.scaler is None or feature_map.scaler.kind != "counts":
+def _own_scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:
+    """The scaling that no frequencies take up: by quantiles, or of counts, of which sparse rows stay sparse."""
+    scaler = feature_map.scaler
+    if scaler is None or scaler.is_linear:
         return []
+    if scaler.kind == "quantile":
+        return [("quantiles", _interpolations(scaler))]
     logarithms = FunctionTransformer(np.log1p, accept_sparse=True, feature_names_out="one-to-one")
     return [("logarithms", logarithms), ("unit length", Normalizer())]
+
+
+def _interpolations(scaler: Scaler) -> ColumnTransformer:
+    """The scaling by quantiles: of each column that is scaled an interpolation between its knots."""
+    knots = quantile_knots(scaler)
+    scores = normal_scores(len(knots))
+    columns = [
+        (
+            f"column {j}",
+            "passthrough"
+            if passes
+            else FunctionTransformer(
+                np.interp,
+                kw_args=dict(zip(("xp", "fp"), _strictly_increasing(knots[:, j], scores), strict=True)),
+                feature_names_out="one-to-one",
+            ),
+            [j],
+        )
+        for j, passes in enumerate(scaler.passthrough)
+    ]
+    # fitted to a row of zeros, since its steps learn nothing
+    return ColumnTransformer(columns, verbose_feature_names_out=False).fit(np.zeros((1, scaler.n_columns)))
+
+
+def _strictly_increasing(knots: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points and values between which a plain interpolation is that of `scale_dense` between knots of which some tie.
+
+    Of tied knots it has the mean score, below them the score of the first, and above them that of the last: these are
+    the values at the numbers of double precision beside them.
+    """
+    points, first, count = np.unique(knots, return_index=True, return_counts=True)
+    last, tied = first + count - 1, count > 1
+    below, above = (np.nextafter(points[tied], end) for end in (-np.inf, np.inf))
+    all_points = np.concatenate([points, below, above])
+    values = np.concatenate([0.5 * (scores[first] + scores[last]), scores[first[tied]], scores[last[tied]]])
+    # a knot that is the next number to a tied one stays
+    increasing, place = np.unique(all_points, return_index=True)
+    return increasing, values[place]
 
 
 def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:

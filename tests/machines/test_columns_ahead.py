@@ -88,8 +88,7 @@ def test_rows_with_times_may_hold_free_text_and_names(names: int) -> None:
 
 def test_a_pipeline_of_scikit_learn_takes_rows_with_the_columns_that_were_left_out() -> None:
     frame, labels = seasons()
-    # scikit-learn has no transformer of the quantile scaling, which the machine may choose
-    model = machine(scaling="standard").fit(frame[["x", "month"]], labels, times=np.arange(N))
+    model = machine().fit(frame[["x", "month"]], labels, times=np.arange(N))
     assert list(model.feature_names_in_) == ["x", "month"]
     assert [rule.name for rule in model.encoding_.rules] == ["x"]
     pipeline, rows = model.to_sklearn(), frame[["month", "x"]].tail(50)
