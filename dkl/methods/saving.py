@@ -98,8 +98,8 @@ class SavingMixin:
             Before `fit`.
         TypeError
             If scikit-learn has no object for part of the model, which the error names: arc-cosine features and
-            harmonics, kernels at landmarks other than Gaussian, Laplacian and linear ones, scaling by quantiles, dates,
-            and categories that are numbers.
+            harmonics, kernels at landmarks other than Gaussian, Laplacian, Matern and linear ones, scaling="counts"
+            beside columns that are not counts, and categories that look like numbers.
         """
         from dkl.export.pipeline import to_sklearn
 
