@@ -208,8 +208,8 @@ class RawParts:
                 weight = checked_weight(weight, len(rows), first_row=sum(lengths))
                 lengths.append(len(rows))
                 if isinstance(part, Delayed) and is_frame(rows):
-                    self.most_nbytes = max(self.most_nbytes, _bytes_while_read(rows))
-                    self.left_nbytes = max(self.left_nbytes, _bytes_of(rows))
+                    most, left = _partition_bytes(rows)
+                    self.most_nbytes, self.left_nbytes = max(self.most_nbytes, most), max(self.left_nbytes, left)
                 counted = rows_that_count(rows, weight)
                 left_out += len(rows) - len(counted)
                 # a part without rows that count does not determine the types of its columns
@@ -329,25 +329,20 @@ class _EncodeRows:
 
 def _counted(part: Any) -> tuple[int, int, int]:
     """The number of rows of a partition, the peak bytes of a process while it reads it, and its bytes afterwards."""
-    return len(part), _bytes_while_read(part), _bytes_of(part)
+    return len(part), *_partition_bytes(part)
 
 
-def _bytes_of(rows: Any) -> int:
-    """Bytes of a partition in memory, with those of its texts."""
-    return int(rows.memory_usage(deep=True).sum())
+def _partition_bytes(rows: Any) -> tuple[int, int]:
+    """Peak bytes of a process while it reads a partition from Parquet, and bytes of the partition that stay.
 
-
-def _bytes_while_read(rows: Any) -> int:
-    """Peak bytes of a process while it reads a partition from Parquet.
-
-    The file, the table of Arrow, and a frame and its copy with columns in order: 3.0 to 3.4 times the values of NumPy
-    were seen. Texts of Arrow, 0.8 times, are in the frame what they are in the table.
+    The peak is that of the file, the table of Arrow, and a frame and its copy with columns in order: 3.0 to 3.4 times
+    the values of NumPy were seen. Texts of Arrow, 0.8 times, are in the frame what they are in the table.
     """
     import pandas as pd
 
     nbytes = rows.memory_usage(deep=True)
     of_arrow = [0, *(isinstance(dtype, pd.ArrowDtype | pd.StringDtype) for dtype in rows.dtypes)]
-    return math.ceil(sum(nbytes * np.where(of_arrow, 1.5, 3.5)))
+    return math.ceil(sum(nbytes * np.where(of_arrow, 1.5, 3.5))), int(nbytes.sum())
 
 
 def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:

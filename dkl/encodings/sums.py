@@ -91,7 +91,7 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             if width < key.size:
                 inside = np.flatnonzero((first <= codes[key]) & (codes[key] < last))
                 place = place[inside]
-        # made one at a time: those of all numbers together are several times the block
+        # a generator: the numbers of one sum at a time are in memory, those of all sums take several times the block
         values = (_summed(block, targets, each) for each in some)
         if len(inside) < len(fold):
             values = (one[inside] for one in values)
@@ -107,8 +107,8 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 def sums_cost(sums: Sequence[CategorySum], n_targets: int, rows: int, columns: int) -> Cost:
     """The cost of `category_sums` of T targets: a few operations for each row and sum.
 
-    The numbers of a row that exist at once: T targets, the code of each key and those of its parts, and at most 16 for
-    the fold, the place among the sums, and the value that is summed.
+    Its memory is 8 bytes for each of these numbers of a row: T targets, two codes for each key (its own, and that of a
+    part of a cross), and at most 16 for the fold, the place in the sums, and the value that is added.
     """
     keys = {each.key for each in sums} - {None}
     return Cost(20.0 * rows * len(sums), 8 * rows * (n_targets + 2 * len(keys) + 16))

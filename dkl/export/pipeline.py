@@ -295,10 +295,10 @@ def _interpolations(scaler: Scaler) -> ColumnTransformer:
 
 
 def _strictly_increasing(knots: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points and values between which a plain interpolation is that of `scale_dense` between knots of which some tie.
+    """The points and values, (m,) each, with which `numpy.interp` scales a column as `scale_dense` does.
 
-    Of tied knots it has the mean score, below them the score of the first, and above them that of the last: these are
-    the values at the numbers of double precision beside them.
+    Points must differ. Equal knots become three: one whose value is the mean of their scores, and the next numbers of
+    double precision, the lower with the score of the first knot and the upper with that of the last.
     """
     points, first, count = np.unique(knots, return_index=True, return_counts=True)
     last, tied = first + count - 1, count > 1

@@ -827,7 +827,7 @@ def _newton_record(problem: NewtonProblem, state: NewtonState, models: np.ndarra
     own = slice(first, stop) if stop - first == len(models) else models
     points, directions = (part[own].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
     lengths = trial_lengths(state.steps[models], problem.trials)
-    if problem.is_joint:
+    if problem.trials == 1:
         points, directions = points + lengths * directions, np.zeros_like(directions)
     trial = TrialSteps(points, directions, lengths)
     options = _with_quantiles(problem, models, options)

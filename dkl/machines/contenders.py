@@ -268,19 +268,14 @@ def variants(
     # only the first of a kernel's bandwidths is tried in the other scaling
     is_first = " (" not in contender.name
     if is_best and may_scale and not has_bandwidth and (is_first or not contender.is_kernel):
-        other = _other_scaling(given["scaling"], scalings)
+        first, second = scalings
+        other = first if given["scaling"] == second else second
         found.append(contender.changed(f"scaling {other or 'none'}", scaling=other))
     if is_best and knobs.sigma == "auto" and contender.is_kernel:
         # without the rounding errors of products, so that a bandwidth that is reached in two ways is one candidate
         factors = [float(f"{by * given['sigma_factor']:.12g}") for by in (GROWTH, 1.0 / GROWTH)]
         found += [contender.changed(f"bandwidth x {factor:.3g}", sigma_factor=factor) for factor in factors]
     return found
-
-
-def _other_scaling(scaling: str | None, scalings: tuple[ScalingKind | None, ...]) -> ScalingKind | None:
-    """The other one of the two scalings."""
-    first, second = scalings
-    return first if scaling == second else second
 
 
 def usual_advice() -> Advice:

@@ -308,7 +308,8 @@ def narrowest_limits(
 ) -> MemoryProjection:
     """The least limits, for a pass that may take all bytes up to those at which Dask pauses a worker.
 
-    It has one block at a time, reads none ahead that need not wait, and keeps nothing for the next pass.
+    It has one block at a time, reads none ahead that need not wait, makes as many pieces of a fold ahead as fit, and
+    keeps nothing for the next pass.
 
     Raises
     ------

@@ -115,7 +115,7 @@ def test_reading_a_partition_is_in_the_plan() -> None:
 def test_texts_of_arrow_are_counted_once_beside_their_table() -> None:
     texts = pd.DataFrame({"b": pd.array(["name"] * 1_000, "string[pyarrow]")})
     nbytes = texts.memory_usage(index=False, deep=True).sum()
-    assert 1.5 * nbytes <= frames._bytes_while_read(texts) < 1.6 * nbytes + 1_000
+    assert 1.5 * nbytes <= frames._partition_bytes(texts)[0] < 1.6 * nbytes + 1_000
 
 
 def test_workers_read_with_an_allocator_that_returns_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

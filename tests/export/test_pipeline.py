@@ -31,21 +31,23 @@ def assert_same_answers(model: Any, rows: Any) -> None:
     assert_agree(pipeline.decision_function(rows) * temperature, model.decision_function(rows))
 
 
+def scaled_by(scaling: Any, kernel: Any) -> list[Any]:
+    """Learners with a scaling that no frequencies take up, as parameters of a test."""
+    two = [random_features(scaling=scaling), random_features(dkl.Coordinates(), "standard")]
+    return [
+        pytest.param(random_features(scaling=scaling), id="waves"),
+        pytest.param(random_features(dkl.Coordinates(), scaling=scaling), id="columns"),
+        pytest.param(dkl.NystromFeatures(kernel, 20, scaling=scaling, random_state=0), id="kernel"),
+        pytest.param(dkl.CombinedFeatures(two), id="two scalings"),
+    ]
+
+
 @pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit"])
 def test_scaling_is_part_of_the_frequencies(scaling: Any) -> None:
     assert_same_answers(classifier(random_features(scaling=scaling)).fit(X, THREE), X)
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
-        random_features(scaling="counts"),
-        random_features(dkl.Coordinates(), scaling="counts"),
-        dkl.NystromFeatures(dkl.Gaussian(), 20, scaling="counts", random_state=0),
-        dkl.CombinedFeatures([random_features(scaling="counts"), random_features(dkl.Coordinates(), "standard")]),
-    ],
-    ids=["waves", "columns", "kernel", "two scalings"],
-)
+@pytest.mark.parametrize("features", scaled_by("counts", dkl.Gaussian()))
 def test_logarithms_of_counts_are_steps_of_the_pipeline(features: Any) -> None:
     rows = np.abs(X)
     assert_same_answers(classifier(features).fit(rows, THREE), rows)
@@ -53,16 +55,7 @@ def test_logarithms_of_counts_are_steps_of_the_pipeline(features: Any) -> None:
     assert "Normalizer" in steps or "FeatureUnion" in steps
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
-        random_features(scaling="quantile"),
-        random_features(dkl.Coordinates(), scaling="quantile"),
-        dkl.NystromFeatures(dkl.Laplacian(), 20, scaling="quantile", random_state=0),
-        dkl.CombinedFeatures([random_features(scaling="quantile"), random_features(dkl.Coordinates(), "standard")]),
-    ],
-    ids=["waves", "columns", "kernel", "two scalings"],
-)
+@pytest.mark.parametrize("features", scaled_by("quantile", dkl.Laplacian()))
 def test_scores_of_quantiles_are_interpolated_by_the_pipeline(features: Any) -> None:
     """At tied knots, between numbers of double precision beside them, and beyond the knots, from arrays and frames."""
     rows = np.column_stack([X[:, :2].astype(np.float64), np.round(X[:, 2], 1), X[:, 3] > 0.5, np.zeros(len(X))])

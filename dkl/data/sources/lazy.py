@@ -198,7 +198,7 @@ class Part:
     chunk : Delayed
     n_rows, start, stop : int
     first_row : int
-        Number of the first of these rows, counted from 0 over all rows of the array.
+        Position of row `start` of the chunk among all rows of the array, from 0.
     """
 
     array: str

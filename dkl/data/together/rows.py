@@ -141,7 +141,10 @@ class GroupsAndTimes:
         return remaining, rows_of(y, kept), rows_of(sample_weight, kept)
 
     def with_columns_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
-        """`with_columns` of the dataset that `made` returns; one error lists those of rows, groups and times."""
+        """The dataset that `made` returns, with the groups and times as row columns.
+
+        If `made` raises an error, wrong groups and times are looked for as well, and one error lists all problems.
+        """
         problems = Problems()
         try:
             dataset = made()
